@@ -1,0 +1,283 @@
+"""Every error that fedrec raises on purpose, on one page.
+
+::
+
+    FedrecError                      code                  exit  gRPC status
+    |- SettingsError                 settings               2    INVALID_ARGUMENT
+    |- DataError                     data                   2    INVALID_ARGUMENT
+    |- KeysError                     keys                   5    FAILED_PRECONDITION
+    |- ProtocolError                 protocol               1    INVALID_ARGUMENT
+    |  |- VersionMismatch            version_mismatch       5    FAILED_PRECONDITION
+    |  |- CatalogueMismatch          catalogue_mismatch     5    FAILED_PRECONDITION
+    |  |- PlanMismatch               plan_mismatch          5    FAILED_PRECONDITION
+    |  |- MalformedUpdate            malformed_update       1    INVALID_ARGUMENT
+    |  |- CorruptUpload              corrupt_upload         1    DATA_LOSS
+    |  `- TooLarge                   too_large              1    RESOURCE_EXHAUSTED
+    |- RefusedError                  refused                5    PERMISSION_DENIED
+    |  |- Unauthenticated            unauthenticated        5    UNAUTHENTICATED
+    |  |- NotInRoster                not_in_roster          5    PERMISSION_DENIED
+    |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
+    |  `- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
+    |- RoundError                    round                  1    FAILED_PRECONDITION
+    |  |- RoundClosed                round_closed           1    FAILED_PRECONDITION
+    |  `- ConflictingUpload          conflicting_upload     1    ALREADY_EXISTS
+    |- TrainingError                 training               1    INTERNAL
+    |- StorageError                  storage                1    RESOURCE_EXHAUSTED
+    |- Unreachable                   unreachable            3    UNAVAILABLE
+    `- InternalError                 internal               1    INTERNAL
+
+``code`` is stable: it crosses the wire and is compared by scripts. ``public`` is the only
+sentence that a peer gets; the full message, which names what was found, what was expected and
+what to do next, stays in the process that raised it unless the error is about the peer's own
+input (``safe = True``).
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+__all__ = [
+    "ERRORS",
+    "BadSignature",
+    "CatalogueMismatch",
+    "ConflictingUpload",
+    "CorruptUpload",
+    "DataError",
+    "FedrecError",
+    "InternalError",
+    "KeysError",
+    "MalformedUpdate",
+    "NotInRoster",
+    "PlanMismatch",
+    "ProtocolError",
+    "RefusedError",
+    "RevealRefused",
+    "RoundClosed",
+    "RoundError",
+    "SettingsError",
+    "StorageError",
+    "TooLarge",
+    "TrainingError",
+    "Unauthenticated",
+    "Unreachable",
+    "VersionMismatch",
+]
+
+
+class FedrecError(Exception):
+    """An error with a stable code, a public sentence and a remedy.
+
+    Args:
+        message: what was found and what was expected, in one or more sentences.
+        remedy: what the reader should do next.
+    """
+
+    code: ClassVar[str] = "error"
+    public: ClassVar[str] = "The request failed."
+    exit_code: ClassVar[int] = 1
+    grpc_status: ClassVar[str] = "INTERNAL"
+    safe: ClassVar[bool] = False
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.message} {self.remedy}".strip()
+
+
+class SettingsError(FedrecError):
+    """Settings that cannot be used; carries every problem found, not only the first."""
+
+    code = "settings"
+    public = "The settings cannot be used."
+    exit_code = 2
+    grpc_status = "INVALID_ARGUMENT"
+    safe = True
+
+    def __init__(self, message: str, *, remedy: str = "", problems: tuple[str, ...] = ()) -> None:
+        super().__init__(message, remedy=remedy)
+        self.problems = problems
+
+
+class DataError(FedrecError):
+    """Interaction data or a catalogue that cannot be used."""
+
+    code = "data"
+    public = "The data cannot be used."
+    exit_code = 2
+    grpc_status = "INVALID_ARGUMENT"
+
+
+class KeysError(FedrecError):
+    """Keys, rosters or epochs that are missing, foreign or malformed."""
+
+    code = "keys"
+    public = "The keys of this federation do not fit."
+    exit_code = 5
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class ProtocolError(FedrecError):
+    """A peer said something that the protocol does not allow."""
+
+    code = "protocol"
+    public = "The message does not follow the protocol."
+    grpc_status = "INVALID_ARGUMENT"
+    safe = True
+
+
+class VersionMismatch(ProtocolError):
+    """The peer speaks another major version of the protocol."""
+
+    code = "version_mismatch"
+    public = "The peer speaks another protocol version; install the same fedrec on both sides."
+    exit_code = 5
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class CatalogueMismatch(ProtocolError):
+    """The peer counts items by another catalogue."""
+
+    code = "catalogue_mismatch"
+    public = "The catalogue differs from the federation's; fetch the federation's catalogue."
+    exit_code = 5
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class PlanMismatch(ProtocolError):
+    """The peer runs with other settings than the federation."""
+
+    code = "plan_mismatch"
+    public = "The settings differ from the federation's."
+    exit_code = 5
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class MalformedUpdate(ProtocolError):
+    """An update of the wrong shape, length, parameters or values."""
+
+    code = "malformed_update"
+    public = "The update is malformed and was not counted."
+
+
+class CorruptUpload(ProtocolError):
+    """Bytes whose length, order or SHA-256 is not what the header announced."""
+
+    code = "corrupt_upload"
+    public = "The bytes do not match their header; send them again."
+    grpc_status = "DATA_LOSS"
+
+
+class TooLarge(ProtocolError):
+    """A length, count or rate above its limit."""
+
+    code = "too_large"
+    public = "The message is larger than allowed."
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class RefusedError(FedrecError):
+    """The peer may not do this."""
+
+    code = "refused"
+    public = "Refused."
+    exit_code = 5
+    grpc_status = "PERMISSION_DENIED"
+
+
+class Unauthenticated(RefusedError):
+    """The transport credentials are missing or wrong."""
+
+    code = "unauthenticated"
+    public = "The access token is missing or wrong."
+    grpc_status = "UNAUTHENTICATED"
+
+
+class NotInRoster(RefusedError):
+    """The key belongs to nobody whom the key authority listed."""
+
+    code = "not_in_roster"
+    public = "This client's key is not in the federation's roster."
+
+
+class BadSignature(RefusedError):
+    """A signature that does not verify."""
+
+    code = "bad_signature"
+    public = "The signature does not verify."
+
+
+class RevealRefused(RefusedError):
+    """A key holder declines to reveal what it was asked to."""
+
+    code = "reveal_refused"
+    public = "The key holder refuses to reveal this sum."
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class RoundError(FedrecError):
+    """Something that the round's present state does not allow."""
+
+    code = "round"
+    public = "The round does not allow this now."
+    grpc_status = "FAILED_PRECONDITION"
+    safe = True
+
+
+class RoundClosed(RoundError):
+    """An upload for a round that no longer collects."""
+
+    code = "round_closed"
+    public = "The round is closed; the update was not counted."
+
+
+class ConflictingUpload(RoundError):
+    """A second, different update of one client for one round."""
+
+    code = "conflicting_upload"
+    public = "Another update of this client is already counted in this round."
+    grpc_status = "ALREADY_EXISTS"
+
+
+class TrainingError(FedrecError):
+    """Training diverged or cannot start."""
+
+    code = "training"
+    public = "Training failed."
+
+
+class StorageError(FedrecError):
+    """The disk is full or a stored file is damaged."""
+
+    code = "storage"
+    public = "Storage is unavailable; try again later."
+    grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class Unreachable(FedrecError):
+    """Nobody answers at the address."""
+
+    code = "unreachable"
+    public = "The peer cannot be reached."
+    exit_code = 3
+    grpc_status = "UNAVAILABLE"
+
+
+class InternalError(FedrecError):
+    """A defect: the log has the details under the incident id."""
+
+    code = "internal"
+    public = "An internal error occurred; the log has the details."
+
+
+def _tree(root: type[FedrecError]) -> list[type[FedrecError]]:
+    found = []
+    for kind in root.__subclasses__():
+        found.append(kind)
+        found.extend(_tree(kind))
+    return found
+
+
+ERRORS: dict[str, type[FedrecError]] = {kind.code: kind for kind in _tree(FedrecError)}

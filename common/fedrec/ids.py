@@ -1,0 +1,33 @@
+"""Identifiers as distinct types, so that a user's id is never taken for an item's."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import NewType
+
+__all__ = ["ClientId", "ItemId", "RoundId", "UserId", "canonical", "digest"]
+
+UserId = NewType("UserId", str)
+ItemId = NewType("ItemId", str)
+ClientId = NewType("ClientId", str)
+"""The hexadecimal SHA-256 fingerprint of a client's Ed25519 public key, 64 characters."""
+RoundId = NewType("RoundId", int)
+"""Rounds count from 1; version v of the shared model is what round v published."""
+
+
+def digest(domain: str, *parts: bytes | str | int) -> bytes:
+    """Return the SHA-256 of a domain and its parts, each prefixed by its length.
+
+    The length prefixes make the encoding injective: no two different lists of parts hash the
+    same bytes. Integers are written in decimal.
+    """
+    return hashlib.sha256(canonical(domain, *parts)).digest()
+
+
+def canonical(domain: str, *parts: bytes | str | int) -> bytes:
+    """Return the injective byte string that `digest` hashes and that signatures cover."""
+    out = []
+    for part in (domain, *parts):
+        raw = part if isinstance(part, bytes) else str(part).encode()
+        out.append(len(raw).to_bytes(8, "big") + raw)
+    return b"".join(out)

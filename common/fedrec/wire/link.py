@@ -1,0 +1,69 @@
+"""How a client reaches the coordinator, whatever lies between them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import (
+    FederationInfo,
+    PublishedRound,
+    RevealStatement,
+    Snapshot,
+    Task,
+    UploadHeader,
+    UploadStatus,
+)
+
+__all__ = ["Link"]
+
+
+class Link(Protocol):
+    """The coordinator as a client sees it; every method raises the errors of `fedrec.errors`.
+
+    Implementations: `GrpcLink` over a channel, and in tests wrappers that lose, delay, repeat
+    or falsify what passes through.
+    """
+
+    def federation(self, client_id: ClientId) -> FederationInfo:
+        """Return the federation's plan, roster and this client's wrapped secrets."""
+
+    def catalogue(self, client_id: ClientId) -> bytes:
+        """Return the public catalogue file."""
+
+    def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+    ) -> Task:
+        """Wait up to `wait_seconds` for something to do."""
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        """Send an update, resuming where an earlier try ended; True when it was a duplicate.
+
+        Returns only when the coordinator holds the bytes durably.
+        """
+
+    def upload_status(self, header: UploadHeader) -> UploadStatus:
+        """Return how much of this upload the coordinator holds."""
+
+    def contribution(
+        self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
+    ) -> bytes:
+        """Return one contribution of a round that is being revealed."""
+
+    def round_sum(self, client_id: ClientId, run: str, round_id: RoundId) -> bytes:
+        """Return the coordinator's sum of the round that is being revealed."""
+
+    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+        """Send a signed reveal; `sealed` is empty when verifying."""
+
+    def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
+        """Return the first round published after `after`, or None."""
+
+    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
+        """Return a snapshot newer than `after`, or None where there is none."""
+
+    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+        """Send a copy of the model for late joiners."""
+
+    def close(self) -> None:
+        """Let go of the connection."""

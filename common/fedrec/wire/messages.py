@@ -1,0 +1,240 @@
+"""What travels, as plain values; `convert` turns them into protocol buffers at the edge."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedrec.ids import ClientId, RoundId, canonical, digest
+
+__all__ = [
+    "PROTOCOL_VERSION",
+    "FederationInfo",
+    "Finished",
+    "MakeSnapshot",
+    "PublishedRound",
+    "Reveal",
+    "RevealStatement",
+    "RoundKind",
+    "Snapshot",
+    "Task",
+    "Train",
+    "UploadHeader",
+    "UploadStatus",
+    "Wait",
+    "manifest_digest",
+]
+
+PROTOCOL_VERSION = "1.0"
+"""Peers with another major number are refused."""
+
+RoundKind = Literal["count", "train", "evaluate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadHeader:
+    """Announces one client's update of one round and binds it to everything it is about.
+
+    Attributes:
+        length: bytes of the protected vector.
+        sha256: digest of those bytes, 32 bytes.
+        signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
+    """
+
+    protocol_version: str
+    federation: str
+    run: str
+    round: RoundId
+    epoch: int
+    client_id: ClientId
+    catalogue_fingerprint: str
+    plan_fingerprint: str
+    length: int
+    sha256: bytes
+    signature: bytes = b""
+
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers: every field but itself."""
+        return canonical(
+            "fedrec upload v1",
+            self.protocol_version,
+            self.federation,
+            self.run,
+            self.round,
+            self.epoch,
+            self.client_id,
+            self.catalogue_fingerprint,
+            self.plan_fingerprint,
+            self.length,
+            self.sha256,
+        )
+
+
+def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
+    """Return the digest of a round's contribution list, independent of the order of arrival."""
+    ordered = sorted(contributions, key=lambda header: header.client_id)
+    return digest(
+        "fedrec manifest v1",
+        run,
+        round_id,
+        *(part for header in ordered for part in (header.statement(), header.signature)),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevealStatement:
+    """A key holder's signed word on what a round's sum is.
+
+    Attributes:
+        manifest_digest: `manifest_digest` of the contributions that were summed.
+        aggregate_tag: keyed digest (under the epoch's group key) of the revealed integers.
+        state_tag: keyed digest of the shared model after the aggregate was applied.
+        metrics: the metrics segment of the sum, little-endian int64; public.
+    """
+
+    federation: str
+    run: str
+    round: RoundId
+    epoch: int
+    client_id: ClientId
+    manifest_digest: bytes
+    aggregate_tag: bytes
+    state_tag: bytes
+    metrics: bytes
+    signature: bytes = b""
+
+    def content(self) -> tuple[bytes, bytes, bytes, bytes]:
+        """Return what two key holders must agree on."""
+        return (self.manifest_digest, self.aggregate_tag, self.state_tag, self.metrics)
+
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers: every field but itself."""
+        return canonical(
+            "fedrec reveal v1",
+            self.federation,
+            self.run,
+            self.round,
+            self.epoch,
+            self.client_id,
+            *self.content(),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FederationInfo:
+    """What a client learns when it calls for the first time.
+
+    Attributes:
+        plan_json: the plan's canonical JSON (`fedrec.config.plan`).
+        roster_json: the signed roster (`fedrec.identity.roster`).
+        server_context: the keyless context of the protection.
+        wrapped_secrets: this client's secrets of the epoch, sealed to its X25519 key; empty
+            where the caller is not in the roster.
+        published_round: the last published round, 0 before the first.
+    """
+
+    protocol_version: str
+    federation: str
+    run: str
+    plan_json: bytes
+    catalogue_fingerprint: str
+    n_items: int
+    epoch: int
+    roster_json: bytes
+    server_context: bytes
+    wrapped_secrets: bytes
+    published_round: RoundId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """Nothing to do now; ask again."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Train:
+    """Contribute to an open round, starting from the model of `base_round`."""
+
+    round: RoundId
+    kind: RoundKind
+    base_round: RoundId
+    seconds_left: float
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reveal:
+    """Recompute a round's sum from its contributions and reveal it, or verify it."""
+
+    round: RoundId
+    kind: RoundKind
+    base_round: RoundId
+    role: Literal["reveal", "verify"]
+    contributions: tuple[UploadHeader, ...]
+    sum_length: int
+    sum_sha256: bytes
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MakeSnapshot:
+    """Somebody joined late: send a (sealed) copy of the model of `round`."""
+
+    round: RoundId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished:
+    """The run is over."""
+
+    reason: str
+    failed: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Task:
+    """The answer to a long poll: what to do, and how far the federation is."""
+
+    published_round: RoundId
+    task: Wait | Train | Reveal | MakeSnapshot | Finished
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadStatus:
+    """How much of an upload the coordinator holds durably."""
+
+    offset: int
+    accepted: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRound:
+    """A round's result.
+
+    Attributes:
+        contributions: whose updates were counted.
+        statements: the revealer's and the verifier's signatures; empty without encryption.
+        sealed: whether `blob` is sealed under the epoch's group key.
+        blob: the aggregate, packed by `fedrec.wire.packing`.
+    """
+
+    round: RoundId
+    epoch: int
+    kind: RoundKind
+    contributions: tuple[UploadHeader, ...]
+    statements: tuple[RevealStatement, ...]
+    sealed: bool
+    blob: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """The shared model after a published round, sealed where the protection hides it."""
+
+    round: RoundId
+    epoch: int
+    statements: tuple[RevealStatement, ...]
+    sealed: bool
+    blob: bytes
