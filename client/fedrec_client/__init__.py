@@ -1,0 +1,1 @@
+"""The client: private data, local training, keys, and the pull loop."""

@@ -1,0 +1,1 @@
+"""Settings: their schema, how they are read, and what the parties must agree on."""

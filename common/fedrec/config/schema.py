@@ -1,0 +1,282 @@
+"""The settings of a federation: one TOML file, every field with its sentence.
+
+The sections `federation`, `algorithm`, `update`, `protection`, `evaluation` and `rounds` make up
+the *plan*, on which coordinator and clients must agree byte by byte. The sections `data`,
+`coordinator`, `client` and `output` are local to a machine and travel nowhere.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+__all__ = [
+    "AlgorithmSettings",
+    "ClientSettings",
+    "CoordinatorSettings",
+    "DataSettings",
+    "EvaluationSettings",
+    "FederationSettings",
+    "OutputSettings",
+    "Plan",
+    "ProtectionSettings",
+    "RoundSettings",
+    "Settings",
+    "UpdateSettings",
+]
+
+
+class Section(BaseModel):
+    """A section that cannot be changed after reading and has no unknown keys."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+
+
+class FederationSettings(Section):
+    """What the federation is called and how it begins."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[A-Za-z0-9._-]+$")] = Field(
+        default="movies", description="The federation's name; keys and signatures are bound to it."
+    )
+    seed: int = Field(
+        default=1,
+        ge=0,
+        lt=2**63,
+        description="Public seed of the initial model, the bases B and all training randomness.",
+    )
+    maximum_users: int = Field(
+        default=16_384,
+        ge=1,
+        le=2**31,
+        description="Most users, over all clients, whose contributions may meet in one sum; "
+        "the protection's overflow bound is proven for this number.",
+    )
+    minimum_item_users: int = Field(
+        default=10,
+        ge=1,
+        description="Items held by fewer users are never updated: with one holder an item's row "
+        "is that user's data.",
+    )
+
+
+class AlgorithmSettings(Section):
+    """The recommender and its local training."""
+
+    name: Literal["fedmf"] = Field(default="fedmf", description="Which algorithm trains.")
+    dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
+    learning_rate: float = Field(
+        default=0.5, gt=0, le=1000, description="Step size (eta) of users and items."
+    )
+    regularisation: float = Field(
+        default=5e-4, ge=0, le=10, description="L2 coefficient (gamma) per training sample."
+    )
+    local_epochs: int = Field(
+        default=2, ge=1, le=100, description="Passes over a user's samples in each round."
+    )
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="Samples in a minibatch.")
+    negatives_per_positive: int = Field(
+        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
+    )
+    aggregation: Literal["count"] = Field(
+        default="count",
+        description="Item rows are divided by the number of users who touched them.",
+    )
+
+
+class UpdateSettings(Section):
+    """What is trained and sent in place of a full item table."""
+
+    structure: Literal["dense", "colr"] = Field(
+        default="colr", description="dense sends n_items x dim values, colr n_items x rank."
+    )
+    rank: int = Field(default=4, ge=1, le=1024, description="Rank of the low-rank update (colr).")
+    clip: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Every value of a user's update is clipped to [-clip, clip]; a public range.",
+    )
+    fraction_bits: int = Field(
+        default=20,
+        ge=4,
+        le=40,
+        description="Values are rounded to multiples of clip x 2^-fraction_bits.",
+    )
+
+
+class ProtectionSettings(Section):
+    """How the coordinator adds updates up without reading them."""
+
+    name: Literal["none", "bfv", "ckks"] = Field(
+        default="bfv", description="none, bfv (exact integers) or ckks (the papers' scheme)."
+    )
+    preset: str = Field(
+        default="default",
+        description="Parameter set; `fedrec check` lists the sets and their prices.",
+    )
+
+
+class EvaluationSettings(Section):
+    """How the model is measured; clients measure, only sums leave them."""
+
+    protocol: Literal["full", "sampled", "paper"] = Field(
+        default="full",
+        description="full ranks all items; sampled ranks 99 negatives; paper is the published "
+        "protocol, which leaks the held-out items and serves reproduction only.",
+    )
+    at: int = Field(default=10, ge=1, le=1000, description="K of HR@K, NDCG@K, Recall@K, MRR@K.")
+    every_rounds: int = Field(
+        default=1, ge=1, description="Measure in every n-th round (and after the last)."
+    )
+
+
+class RoundSettings(Section):
+    """How rounds are run."""
+
+    total: int = Field(default=100, ge=1, le=1_000_000, description="Training rounds to publish.")
+    minimum_clients: int = Field(
+        default=3, ge=1, description="A round with fewer updates at its deadline is abandoned."
+    )
+    minimum_summands: int = Field(
+        default=3,
+        ge=1,
+        description="Key holders reveal only sums of at least this many roster clients; "
+        "under encryption never less than 3.",
+    )
+    clients_per_round: int = Field(
+        default=0, ge=0, description="Clients asked in each round; 0 asks every roster client."
+    )
+    over_provision: float = Field(
+        default=1.0,
+        ge=1,
+        le=4,
+        description="Asks this many times clients_per_round; the round closes when "
+        "clients_per_round have answered.",
+    )
+    deadline_seconds: float = Field(
+        default=120.0, gt=0, description="A round collects no longer than this."
+    )
+    reveal_timeout_seconds: float = Field(
+        default=30.0, gt=0, description="A silent revealer or verifier is replaced after this."
+    )
+    recompute_limit: int = Field(
+        default=64,
+        ge=3,
+        le=10_000,
+        description="Key holders recompute sums of up to this many contributions; encrypted "
+        "rounds never have more.",
+    )
+    maximum_abandoned: int = Field(
+        default=5, ge=1, description="The run fails after this many abandoned rounds in a row."
+    )
+    user_fraction: float = Field(
+        default=1.0,
+        gt=0,
+        le=1,
+        description="Share of a client's users that take part in a round; a coin keyed by the "
+        "client's own secret chooses them.",
+    )
+
+
+class DataSettings(Section):
+    """Where this machine's interactions are."""
+
+    path: str | None = Field(default=None, description="File with the interactions.")
+    layout: str | None = Field(
+        default=None, description="File layout; found out from the file where it is missing."
+    )
+    catalogue: str | None = Field(
+        default=None, description="The federation's public catalogue of items."
+    )
+    user_column: str | None = Field(default=None, description="Name of the user column.")
+    item_column: str | None = Field(default=None, description="Name of the item column.")
+    timestamp_column: str | None = Field(default=None, description="Name of the time column.")
+    minimum_interactions: int = Field(
+        default=1, ge=1, description="Users with fewer interactions are left out."
+    )
+    strict: bool = Field(default=False, description="Refuse a file with unreadable rows.")
+
+
+class CoordinatorSettings(Section):
+    """How this coordinator listens and stores."""
+
+    host: str = Field(default="127.0.0.1", description="Address to listen on.")
+    port: int = Field(default=7447, ge=0, le=65535, description="Port; 0 takes a free one.")
+    state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
+    epoch: str = Field(
+        default="keys/epoch.json", description="The key authority's public bundle."
+    )
+    token_file: str | None = Field(
+        default=None, description="File with the shared access token of the clients."
+    )
+    admin_token_file: str | None = Field(
+        default=None, description="File with the operators' token; without it the admin service "
+        "answers on loopback only with the clients' token refused.",
+    )
+    certificate: str | None = Field(default=None, description="TLS certificate chain (PEM).")
+    private_key: str | None = Field(default=None, description="TLS private key (PEM).")
+    plaintext: bool = Field(
+        default=False, description="Serve without TLS; accepted on loopback addresses only."
+    )
+    reflection: bool = Field(default=False, description="Offer gRPC server reflection.")
+    maximum_upload_bytes: int = Field(
+        default=1 << 30, ge=1 << 10, description="Largest update accepted."
+    )
+    reserve_bytes: int = Field(
+        default=64 << 20, ge=0, description="Free disk space below which uploads are refused."
+    )
+
+
+class ClientSettings(Section):
+    """How this client reaches the coordinator and keeps its private state."""
+
+    coordinator: str = Field(default="127.0.0.1:7447", description="host:port to call.")
+    state: str = Field(default="client-state", description="Folder of keys and private vectors.")
+    authority_key: str = Field(
+        default="keys/authority.pub.json", description="The key authority's pinned public key."
+    )
+    token_file: str | None = Field(default=None, description="File with the access token.")
+    root_certificate: str | None = Field(
+        default=None, description="Certificate that signs the coordinator's (PEM)."
+    )
+    plaintext: bool = Field(
+        default=False, description="Call without TLS; accepted on loopback addresses only."
+    )
+    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    memory_mib: int = Field(
+        default=2048, ge=64, description="Memory that a training chunk may take."
+    )
+    threads: int = Field(default=0, ge=0, description="CPU threads; 0 leaves it to torch.")
+    label: str = Field(default="", max_length=64, description="A name for people to read.")
+
+
+class OutputSettings(Section):
+    """Where results go."""
+
+    runs: str = Field(default="runs", description="Folder in which every run makes its own.")
+
+
+class Plan(Section):
+    """What coordinator and clients must agree on."""
+
+    federation: FederationSettings = FederationSettings()
+    algorithm: AlgorithmSettings = AlgorithmSettings()
+    update: UpdateSettings = UpdateSettings()
+    protection: ProtectionSettings = ProtectionSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    rounds: RoundSettings = RoundSettings()
+
+
+class Settings(Plan):
+    """A whole settings file."""
+
+    data: DataSettings = DataSettings()
+    coordinator: CoordinatorSettings = CoordinatorSettings()
+    client: ClientSettings = ClientSettings()
+    output: OutputSettings = OutputSettings()
+
+    @property
+    def plan(self) -> Plan:
+        """Return the part that all parties share."""
+        return Plan(**{name: getattr(self, name) for name in Plan.model_fields})

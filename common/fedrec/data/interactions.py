@@ -1,0 +1,182 @@
+"""Who interacted with what, and when: the table that every other part of the data layer reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.ordering import encode_ids
+from fedrec.errors import DataError
+
+__all__ = ["MISSING_TIMESTAMP", "Interactions"]
+
+MISSING_TIMESTAMP = -1
+"""A single timestamp that the data does not have; ordered by the tie rule, before any other."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Interactions:
+    """One row per interaction; ids are the data's own strings and the arrays are read-only.
+
+    Ids are object arrays whose rows share one string per distinct id: 8 bytes a row however
+    long an id is. Ratings are not kept: every row counts as an interaction.
+
+    Attributes:
+        user_ids: strings, shape (n_rows,).
+        item_ids: strings, shape (n_rows,).
+        timestamps: int64 of shape (n_rows,) in the data's own unit, `MISSING_TIMESTAMP` where
+            a row has none, or None where the whole data has none.
+
+    Raises:
+        DataError: lengths differ, an id is empty or no string, or a timestamp is negative.
+    """
+
+    user_ids: NDArray[np.object_]
+    item_ids: NDArray[np.object_]
+    timestamps: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        """Check the columns and make them read-only."""
+        columns: dict[str, NDArray[np.object_]] = {
+            "user_ids": _id_column("user_ids", self.user_ids),
+            "item_ids": _id_column("item_ids", self.item_ids),
+        }
+        lengths = {name: len(column) for name, column in columns.items()}
+        if self.timestamps is not None:
+            times = _timestamp_column(self.timestamps)
+            lengths["timestamps"] = len(times)
+            object.__setattr__(self, "timestamps", times)
+        if len(set(lengths.values())) > 1:
+            raise DataError(f"The columns of interactions have different lengths: {lengths}.")
+        for name, column in columns.items():
+            object.__setattr__(self, name, column)
+
+    @classmethod
+    def from_columns(
+        cls,
+        users: Iterable[str],
+        items: Iterable[str],
+        timestamps: Iterable[int] | None = None,
+    ) -> Interactions:
+        """Build interactions from any iterables of equal length."""
+        return cls(
+            user_ids=_objects(list(users)),
+            item_ids=_objects(list(items)),
+            timestamps=None if timestamps is None else np.array(list(timestamps), dtype=np.int64),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of rows, duplicates included."""
+        return len(self.user_ids)
+
+    @property
+    def n_users(self) -> int:
+        """The number of distinct users."""
+        return len(set(self.user_ids.tolist()))
+
+    @property
+    def n_items(self) -> int:
+        """The number of distinct items."""
+        return len(set(self.item_ids.tolist()))
+
+    def times(self) -> NDArray[np.int64]:
+        """Return the timestamps of shape (n_rows,), `MISSING_TIMESTAMP` where there is none."""
+        if self.timestamps is None:
+            return np.full(len(self), MISSING_TIMESTAMP, dtype=np.int64)
+        return self.timestamps
+
+    def take(self, rows: NDArray[np.int64] | NDArray[np.bool_]) -> Interactions:
+        """Return the chosen rows, given as positions or as a mask of shape (n_rows,)."""
+        return Interactions(
+            user_ids=self.user_ids[rows],
+            item_ids=self.item_ids[rows],
+            timestamps=None if self.timestamps is None else self.timestamps[rows],
+        )
+
+    def canonical(self) -> Interactions:
+        """Return the rows ordered by user, item and time: the same for any order of rows."""
+        order, _ = self._canonical_order()
+        return self.take(order)
+
+    def deduplicated(self) -> Interactions:
+        """Keep each pair of user and item once, at its latest timestamp, in canonical order."""
+        order, pair = self._canonical_order()
+        pair = pair[order]
+        is_last = np.append(pair[1:] != pair[:-1], True)[: len(pair)]
+        return self.take(order[is_last])
+
+    def with_minimum(self, interactions_per_user: int) -> Interactions:
+        """Keep the users who have at least so many distinct items, with all their rows.
+
+        Raises:
+            DataError: `interactions_per_user` is below 1.
+        """
+        if interactions_per_user < 1:
+            raise DataError(
+                f"The minimum is {interactions_per_user} interactions per user.",
+                remedy="Give 1 or more.",
+            )
+        users, user_index = encode_ids(self.user_ids)
+        items, item_index = encode_ids(self.item_ids)
+        distinct_pairs = np.unique(user_index * max(len(items), 1) + item_index)
+        held = np.bincount(distinct_pairs // max(len(items), 1), minlength=len(users))
+        return self.take((held >= interactions_per_user)[user_index])
+
+    def restricted_to_users(self, user_ids: Iterable[str]) -> Interactions:
+        """Keep the rows of these users, in their present order; unknown users are no error."""
+        wanted = set(user_ids)
+        rows = self.user_ids.tolist()
+        mask = np.fromiter((user in wanted for user in rows), dtype=np.bool_, count=len(rows))
+        return self.take(mask)
+
+    def _canonical_order(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the order by (user, item, time) and each row's pair number, both (n_rows,)."""
+        _, user_index = encode_ids(self.user_ids)
+        items, item_index = encode_ids(self.item_ids)
+        pair = user_index * max(len(items), 1) + item_index
+        if self.timestamps is None:
+            return np.argsort(pair, kind="stable"), pair
+        return np.lexsort((self.timestamps, pair)), pair
+
+
+def _objects(ids: list[str]) -> NDArray[np.object_]:
+    column = np.empty(len(ids), dtype=np.object_)
+    column[:] = ids
+    return column
+
+
+def _id_column(name: str, values: object) -> NDArray[np.object_]:
+    column = np.asarray(values, dtype=np.object_).view()
+    if column.ndim != 1:
+        raise DataError(f"{name} has {column.ndim} dimensions; expected one string per row.")
+    ids = column.tolist()
+    foreign = sorted(kind.__name__ for kind in set(map(type, ids)) if not issubclass(kind, str))
+    if foreign:
+        raise DataError(
+            f"{name} contains values of type {', '.join(foreign)}; ids are strings.",
+            remedy="Convert them with str() first.",
+        )
+    if "" in ids:
+        raise DataError(f"{name} contains an empty id, first in row {ids.index('')}.")
+    column.flags.writeable = False
+    return column
+
+
+def _timestamp_column(values: object) -> NDArray[np.int64]:
+    times = np.asarray(values)
+    if times.ndim != 1 or times.dtype.kind not in "iu":
+        raise DataError(
+            f"timestamps have shape {times.shape} and type {times.dtype}; expected integers, "
+            "one per row."
+        )
+    times = times.astype(np.int64, copy=False).view()
+    if len(times) and times.min() < MISSING_TIMESTAMP:
+        raise DataError(
+            f"timestamps contain {times.min()}; expected 0 or more, or {MISSING_TIMESTAMP} "
+            "for a missing one."
+        )
+    times.flags.writeable = False
+    return times

@@ -1,0 +1,1 @@
+"""The coordinator: rounds, storage and sums of updates that it cannot read."""
