@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from fedrec.errors import DataError
 
@@ -100,7 +100,9 @@ def read_named_csv(path: Path, columns: ColumnNames) -> Rows:
 
 
 def read_parquet(path: Path, columns: ColumnNames) -> Rows:
-    """Read a Parquet table; pyarrow is imported here and nowhere else.
+    """Read a Parquet table, points in time as microseconds since 1970.
+
+    pyarrow is imported here and nowhere else in the data layer.
 
     Raises:
         DataError: pyarrow is missing, or the file or a column cannot be used.
@@ -120,9 +122,11 @@ def read_parquet(path: Path, columns: ColumnNames) -> Rows:
             chosen = _find_columns(path, header, columns)
             names = [header[index] for index in chosen if index is not None]
             data = table.read(columns=names)
+        values = [_parquet_values(path, name, data.column(name)) for name in names]
     except arrow.ArrowException as error:
-        raise DataError(f"{path} cannot be read as Parquet: {error}") from error
-    values = [_parquet_values(path, name, data.column(name)) for name in names]
+        raise DataError(
+            f"{path} cannot be read as Parquet: {error}.", remedy="Write the file again."
+        ) from error
     if len(values) == 2:
         values.append([None] * len(values[0]))
     numbered = zip(range(1, len(values[0]) + 1), *values, strict=True)
@@ -132,13 +136,11 @@ def read_parquet(path: Path, columns: ColumnNames) -> Rows:
 def split_header(path: Path, separator: str) -> list[str]:
     """Return the fields of the first line that is not blank, without white space around them."""
     records = _csv_records(path) if separator == "," else _lines(path, separator)
-    for _, fields in records:
-        if not isinstance(fields, str):
-            return [field.strip() for field in fields]
-    return []
+    _, fields = next(records, (0, ""))
+    return [field.strip() for field in fields] if isinstance(fields, list) else []
 
 
-def _lines(path: Path, separator: str | None) -> Iterator[tuple[int, list[str]]]:
+def _lines(path: Path, separator: str | None) -> Iterator[tuple[int, list[str] | str]]:
     with path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, start=1):
             text = line.rstrip("\n")
@@ -149,7 +151,7 @@ def _lines(path: Path, separator: str | None) -> Iterator[tuple[int, list[str]]]
 def _csv_records(path: Path) -> Iterator[tuple[int, list[str] | str]]:
     """Yield each record with its first line, or the reason why it cannot be split."""
     with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(_without_nul(file))
+        reader = csv.reader(file)
         while True:
             first = reader.line_num + 1
             try:
@@ -163,14 +165,8 @@ def _csv_records(path: Path) -> Iterator[tuple[int, list[str] | str]]:
                 yield first, fields
 
 
-def _without_nul(file: TextIO) -> Iterator[str]:
-    # csv refuses NUL in some versions of Python and not in others.
-    for line in file:
-        yield line.replace("\0", "\N{REPLACEMENT CHARACTER}")
-
-
 def _picked(
-    records: Iterable[tuple[int, list[str] | str]] | Iterable[tuple[int, list[str]]],
+    records: Iterable[tuple[int, list[str] | str]],
     n_fields: int,
     user: int,
     item: int,
@@ -222,7 +218,7 @@ def _parquet_values(path: Path, name: str, column: Any) -> list[Any]:
     if arrow.types.is_dictionary(kind):
         column, kind = column.cast(kind.value_type), kind.value_type
     if arrow.types.is_timestamp(kind):
-        column = column.cast(arrow.int64())
+        column = column.cast(arrow.timestamp("us"), safe=False).cast(arrow.int64())
     elif not (
         arrow.types.is_string(kind)
         or arrow.types.is_large_string(kind)

@@ -114,6 +114,8 @@ def read_interactions(
         ) from error
     except OSError as error:
         raise DataError(f"{path} cannot be read: {error}.") from error
+    if report.n_rows == 0:
+        raise DataError(f"{path} has no rows.", remedy="Check the path.")
     if not len(interactions) or (strict and report.n_bad):
         raise DataError(
             f"{path}, read as {name}: {report.n_bad} of {report.n_rows} rows are bad. "
@@ -170,16 +172,17 @@ def _collect(path: Path, layout: str, found: Rows) -> tuple[Interactions, ReadRe
     items: list[str] = []
     times: list[int] = []
     bad: list[BadRow] = []
-    known: dict[str, str] = {}
+    known: dict[Any, str] = {}
     n_rows = n_bad = n_rounded = 0
     for row in found.rows:
         n_rows += 1
         try:
             if isinstance(row, BadRow):
                 raise ValueError(row.reason)
-            line, user, item, when = row
-            user = _checked_id(user, "user")
-            item = _checked_id(item, "item")
+            _, raw_user, raw_item, when = row
+            # One string per distinct id, checked when it is first met.
+            user = known.get(raw_user) or _checked_id(raw_user, "user")
+            item = known.get(raw_item) or _checked_id(raw_item, "item")
             time, rounded = _checked_time(when)
         except ValueError as error:
             n_bad += 1
@@ -188,8 +191,8 @@ def _collect(path: Path, layout: str, found: Rows) -> tuple[Interactions, ReadRe
                 bad.append(BadRow(line=number, reason=str(error)))
             continue
         n_rounded += rounded
-        users.append(known.setdefault(user, user))
-        items.append(known.setdefault(item, item))
+        users.append(known.setdefault(raw_user, user))
+        items.append(known.setdefault(raw_item, item))
         times.append(time)
     interactions = Interactions.from_columns(users, items, times if found.has_timestamps else None)
     report = ReadReport(

@@ -1,1 +1,1 @@
-"""evaluation."""
+"""Metrics as sums over users, and the protocols that rank items."""

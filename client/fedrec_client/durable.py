@@ -1,0 +1,143 @@
+"""Files that survive a power cut: written whole, forced to disk, and checked when read."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.errors import StorageError
+
+__all__ = [
+    "FileRef",
+    "FolderLock",
+    "append_durably",
+    "make_private_folder",
+    "read_checked",
+    "write_blob",
+    "write_durably",
+]
+
+_DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
+_UNWRITABLE = "Check that the folder is writable and its disk has space, then start again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileRef:
+    """Names a file of the state folder and what it must contain.
+
+    Attributes:
+        sha256: hexadecimal digest of the content.
+    """
+
+    name: str
+    length: int
+    sha256: str
+
+
+@contextmanager
+def _reported(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(f"{path} cannot be written: {error}.", remedy=_UNWRITABLE) from error
+
+
+def make_private_folder(folder: Path) -> None:
+    """Create a folder that only its owner may enter; tighten it where it exists already."""
+    with _reported(folder):
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+
+
+def write_durably(path: Path, data: bytes) -> None:
+    """Put a file of mode 0600 in place; after a crash there is the old one or the new one."""
+    with _reported(path):
+        temporary = path.with_name(f".{path.name}.new")
+        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+        _sync_folder(path.parent)
+
+
+def append_durably(path: Path, line: str) -> None:
+    """Add one line to a file of mode 0600 and force it to disk."""
+    with _reported(path):
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+        with os.fdopen(handle, "ab") as file:
+            file.write(line.encode() + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def write_blob(folder: Path, kind: str, data: bytes) -> FileRef:
+    """Write `data` under a name that follows from its content, and return its reference."""
+    sha256 = hashlib.sha256(data).hexdigest()
+    ref = FileRef(name=f"{kind}-{sha256[:32]}.bin", length=len(data), sha256=sha256)
+    write_durably(folder / ref.name, data)
+    return ref
+
+
+def read_checked(folder: Path, ref: FileRef) -> bytes:
+    """Return a file's content.
+
+    Raises:
+        StorageError: the file is missing, or is not what was written.
+    """
+    path = folder / ref.name
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error}.", remedy=_DAMAGED) from error
+    found = hashlib.sha256(data).hexdigest()
+    if len(data) != ref.length or found != ref.sha256:
+        raise StorageError(
+            f"{path} is damaged: it has {len(data)} bytes with SHA-256 {found}, expected "
+            f"{ref.length} bytes with {ref.sha256}.",
+            remedy=_DAMAGED,
+        )
+    return data
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+class FolderLock:
+    """Keeps a second process out of a state folder; the system frees it when this one dies."""
+
+    def __init__(self, folder: Path) -> None:
+        """Take the lock.
+
+        Raises:
+            StorageError: another process holds it.
+        """
+        path = folder / "lock"
+        with _reported(path):
+            self._handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(self._handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.read(self._handle, 32).decode(errors="replace").strip() or "unknown"
+            os.close(self._handle)
+            raise StorageError(
+                f"The state folder {folder} is used by another process (pid {holder}).",
+                remedy="Stop that client, or give this one a state folder of its own.",
+            ) from None
+        os.ftruncate(self._handle, 0)
+        os.write(self._handle, f"{os.getpid()}\n".encode())
+
+    def release(self) -> None:
+        """Let the next process in."""
+        os.close(self._handle)

@@ -1,0 +1,69 @@
+"""What happens in a client, for whoever watches: a live view, a log, a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import structlog
+
+from fedrec.ids import RoundId
+
+__all__ = ["ClientEvent", "EventName", "OnEvent", "log_event"]
+
+EventName = Literal[
+    "joined",
+    "waiting",
+    "training",
+    "protected",
+    "sent",
+    "closed",
+    "published",
+    "abandoned",
+    "revealing",
+    "revealed",
+    "reveal_refused",
+    "snapshot_sent",
+    "snapshot_taken",
+    "stale",
+    "unreachable",
+    "finished",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientEvent:
+    """One thing that happened; carries no user, vector or key.
+
+    Attributes:
+        round: the round it is about, or None.
+        detail: a word or sentence for people.
+        bytes_up: payload bytes sent since the last round was settled.
+        bytes_down: payload bytes received since then.
+        seconds: how long it took.
+    """
+
+    name: EventName
+    round: RoundId | None = None
+    detail: str = ""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds: float = 0.0
+
+
+OnEvent = Callable[[ClientEvent], None]
+
+_log = structlog.get_logger("fedrec.client")
+
+
+def log_event(event: ClientEvent) -> None:
+    """Write an event to the log."""
+    _log.info(
+        event.name,
+        round=event.round,
+        detail=event.detail,
+        bytes_up=event.bytes_up,
+        bytes_down=event.bytes_down,
+        seconds=round(event.seconds, 4),
+    )

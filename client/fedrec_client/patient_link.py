@@ -1,0 +1,131 @@
+"""A link that outlives a coordinator's restart: it asks again until it is answered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from fedrec.errors import CorruptUpload, FedrecError, InternalError, StorageError, Unreachable
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.link import Link
+from fedrec.wire.messages import (
+    FederationInfo,
+    PublishedRound,
+    RevealStatement,
+    Snapshot,
+    Task,
+    UploadHeader,
+    UploadStatus,
+)
+from fedrec_client.stopping import StopSwitch
+from fedrec_client.waiting import Waiting
+
+__all__ = ["PatientLink"]
+
+_T = TypeVar("_T")
+
+PASSING = (Unreachable, StorageError, InternalError)
+"""Troubles of the coordinator that end without us: it is down, its disk is full, it failed."""
+CORRUPT_TRIES = 5
+
+
+class PatientLink:
+    """Repeats every call on another link until the coordinator answers.
+
+    Every call of the protocol is idempotent, so repeating one is always safe.
+
+    Args:
+        link: the link to be patient with.
+        stop: interrupts waiting.
+        waiting: how long to pause.
+        on_trouble: told of every failed attempt.
+        maximum_attempts: give up after so many in a row; 0 never does.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        stop: StopSwitch,
+        waiting: Waiting,
+        on_trouble: Callable[[FedrecError], None],
+        *,
+        maximum_attempts: int = 0,
+    ) -> None:
+        self._link = link
+        self._stop = stop
+        self._waiting = waiting
+        self._on_trouble = on_trouble
+        self._maximum_attempts = maximum_attempts
+
+    def _insist(self, call: Callable[[], _T]) -> _T:
+        attempt = 0
+        while True:
+            try:
+                with self._stop.interruptible():
+                    return call()
+            except PASSING as error:
+                if attempt + 1 == self._maximum_attempts:
+                    raise
+                self._on_trouble(error)
+            except CorruptUpload as error:
+                if attempt + 1 >= CORRUPT_TRIES:
+                    raise
+                self._on_trouble(error)
+            self._waiting.pause(attempt)
+            attempt += 1
+
+    def federation(self, client_id: ClientId) -> FederationInfo:
+        """Return the federation's plan, roster and this client's wrapped secrets."""
+        return self._insist(lambda: self._link.federation(client_id))
+
+    def catalogue(self, client_id: ClientId) -> bytes:
+        """Return the public catalogue file."""
+        return self._insist(lambda: self._link.catalogue(client_id))
+
+    def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+    ) -> Task:
+        """Wait up to `wait_seconds` for something to do."""
+        return self._insist(
+            lambda: self._link.next_task(client_id, run, version, wait_seconds=wait_seconds)
+        )
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        """Send an update, the same bytes until the coordinator holds them."""
+        return self._insist(lambda: self._link.submit_update(header, payload))
+
+    def upload_status(self, header: UploadHeader) -> UploadStatus:
+        """Return how much of this upload the coordinator holds."""
+        return self._insist(lambda: self._link.upload_status(header))
+
+    def contribution(
+        self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
+    ) -> bytes:
+        """Return one contribution of a round that is being revealed."""
+        return self._insist(
+            lambda: self._link.contribution(client_id, run, round_id, contributor)
+        )
+
+    def round_sum(self, client_id: ClientId, run: str, round_id: RoundId) -> bytes:
+        """Return the coordinator's sum of the round that is being revealed."""
+        return self._insist(lambda: self._link.round_sum(client_id, run, round_id))
+
+    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+        """Send a signed reveal."""
+        self._insist(lambda: self._link.submit_reveal(statement, sealed))
+
+    def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
+        """Return the first round published after `after`, or None."""
+        return self._insist(lambda: self._link.published(client_id, run, after))
+
+    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
+        """Return a snapshot newer than `after`, or None where there is none."""
+        return self._insist(lambda: self._link.snapshot(client_id, run, after))
+
+    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+        """Send a copy of the model for late joiners."""
+        self._insist(lambda: self._link.submit_snapshot(statement, blob))
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._link.close()

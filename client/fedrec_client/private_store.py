@@ -1,0 +1,290 @@
+"""The client's folder: private vectors, the shared model, the outbox, what was revealed.
+
+Data files are written first, under names that follow from their content; then `state.json`,
+which names them, is replaced. That replacement is the only commit, so whatever moment the
+process dies at, the folder holds the state before or the state after, never a mixture.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedrec.errors import PlanMismatch, StorageError
+from fedrec.ids import RoundId
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.durable import (
+    FileRef,
+    FolderLock,
+    make_private_folder,
+    read_checked,
+    write_blob,
+    write_durably,
+)
+from fedrec_client.stored_state import (
+    BestModel,
+    RevealedRound,
+    RoundContent,
+    RunPin,
+    StagedRound,
+    StoredState,
+)
+
+__all__ = ["PrivateStore"]
+
+_STATE = "state.json"
+_COIN = "coin.key"
+_CATALOGUE = "catalogue.csv"
+
+
+class PrivateStore:
+    """One run's durable state in a folder that belongs to one process.
+
+    Args:
+        folder: created with mode 0700 where it is missing.
+        read_only: take no lock and change nothing, to look beside a running client.
+
+    Raises:
+        StorageError: another process uses the folder, or its state is damaged.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        self.folder = folder
+        self._lock: FolderLock | None = None
+        if not read_only:
+            make_private_folder(folder)
+            self._lock = FolderLock(folder)
+        try:
+            self._state = self._load()
+            if not read_only:
+                self._collect_garbage()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> PrivateStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the folder belongs to a run already."""
+        return self._state is not None
+
+    @property
+    def state(self) -> StoredState:
+        """The state as last committed.
+
+        Raises:
+            StorageError: the folder belongs to no run yet.
+        """
+        if self._state is None:
+            raise StorageError(
+                f"{self.folder} holds no run yet.", remedy="Run `fedrec client run` first."
+            )
+        return self._state
+
+    @property
+    def catalogue_path(self) -> Path:
+        """Where the federation's public catalogue is kept."""
+        return self.folder / _CATALOGUE
+
+    def bind(self, pin: RunPin, epoch: int, *, new_run: bool = False) -> None:
+        """Tie the folder to a run, or check that it is tied to this one.
+
+        Args:
+            pin: what must be equal for as long as the folder serves the run.
+            epoch: the epoch that was opened; never lower than before.
+            new_run: leave the present run for the coordinator's, and forget its models.
+
+        Raises:
+            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+        """
+        if self._state is None:
+            self._commit(StoredState(pin=pin, epoch=epoch))
+            return
+        stored = self.state.pin
+        if stored.run != pin.run:
+            self._leave_for(pin, epoch, new_run=new_run)
+            return
+        changed = [name for name in RunPin.model_fields if getattr(stored, name) != getattr(pin, name)]
+        if changed:
+            raise PlanMismatch(
+                f"{self.folder} was made with another {' and '.join(changed)} of run {pin.run}.",
+                remedy="Restore what was changed (the data file's users, the catalogue or the "
+                "plan), or start with a new state folder.",
+            )
+        if epoch < self.state.epoch:
+            raise PlanMismatch(
+                f"The coordinator offers epoch {epoch}; this client is in {self.state.epoch}.",
+                remedy="Ask the operator to install the newest epoch.",
+            )
+        if epoch > self.state.epoch:
+            self._replace(epoch=epoch)
+
+    def _leave_for(self, pin: RunPin, epoch: int, *, new_run: bool) -> None:
+        stored = self.state
+        if pin.run in stored.left_runs:
+            raise PlanMismatch(
+                f"{self.folder} took part in run {pin.run} before and left it.",
+                remedy="Start with a new state folder, or call the coordinator of the new run.",
+            )
+        if not new_run:
+            raise PlanMismatch(
+                f"{self.folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
+                remedy="Start with a new state folder, or give --new-run to leave the old run.",
+            )
+        left = (*stored.left_runs, stored.pin.run)
+        self._commit(StoredState(pin=pin, epoch=epoch, left_runs=left))
+
+    def read(self, ref: FileRef) -> bytes:
+        """Return the content of one of the state's files, checked."""
+        return read_checked(self.folder, ref)
+
+    def coin_secret(self) -> bytes:
+        """Return this client's own secret for choosing users, 32 bytes, made at first use."""
+        path = self.folder / _COIN
+        if not path.exists():
+            secret = secrets.token_bytes(32)
+            write_durably(path, secret + hashlib.sha256(secret).digest())
+        raw = path.read_bytes()
+        if len(raw) != 64 or hashlib.sha256(raw[:32]).digest() != raw[32:]:
+            raise StorageError(
+                f"{path} is damaged.",
+                remedy="Delete it; a new secret is drawn and chooses users from now on.",
+            )
+        return raw[:32]
+
+    def stage(
+        self, header: UploadHeader, update: bytes, private: bytes, *, base_round: RoundId
+    ) -> None:
+        """Keep an update and the private state that follows from it, before anything is sent.
+
+        Raises:
+            StorageError: there was an update of this or a later round already.
+        """
+        if self.state.answered_round >= header.round:
+            raise StorageError(
+                f"Round {self.state.answered_round} was answered; an update of round "
+                f"{header.round} would be a second answer.",
+                remedy="This is a defect of fedrec; please report it.",
+            )
+        self._replace(
+            answered_round=header.round,
+            staged=StagedRound(
+                header=header,
+                base_round=base_round,
+                update=write_blob(self.folder, "update", update),
+                private=write_blob(self.folder, "private", private),
+            )
+        )
+
+    def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:
+        """Note what the coordinator answered to the staged update."""
+        staged = self.state.staged
+        if staged is None or (staged.acknowledged >= acknowledged and staged.closed >= closed):
+            return
+        self._replace(
+            staged=staged.model_copy(
+                update={
+                    "acknowledged": staged.acknowledged or acknowledged,
+                    "closed": staged.closed or closed,
+                }
+            )
+        )
+
+    def roll_back(self) -> None:
+        """Forget the staged round: the committed private state is the present one."""
+        if self.state.staged is not None:
+            self._replace(staged=None)
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: bytes,
+        *,
+        content: RoundContent,
+        counted: bool,
+        best: BestModel | None = None,
+    ) -> None:
+        """Move to a published round, and commit or drop the staged private state with it.
+
+        Args:
+            round_id: the round, above the present version.
+            shared: the model after the round.
+            content: what the round was.
+            counted: whether the staged update is among them.
+            best: replaces the best model where given.
+        """
+        state = self.state
+        staged = state.staged
+        private = staged.private if counted and staged is not None else state.private
+        waiting = staged if staged is not None and staged.header.round > round_id else None
+        if waiting is not None:
+            private = state.private
+        self._replace(
+            version=round_id,
+            shared=write_blob(self.folder, "shared", shared),
+            private=private,
+            staged=waiting,
+            best=best or state.best,
+            content=content,
+            revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
+        )
+
+    def revealed_manifest(self, round_id: RoundId) -> bytes | None:
+        """Return which contributions of a round this client opened, or None."""
+        for entry in self.state.revealed:
+            if entry.round == round_id:
+                return entry.manifest_digest
+        return None
+
+    def record_reveal(self, round_id: RoundId, manifest_digest: bytes) -> None:
+        """Keep for good, before the key is used, which contributions are about to be opened."""
+        if self.revealed_manifest(round_id) == manifest_digest:
+            return
+        entry = RevealedRound(round=round_id, manifest_digest=manifest_digest)
+        self._replace(revealed=(*self.state.revealed, entry))
+
+    def _load(self) -> StoredState | None:
+        path = self.folder / _STATE
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be read: {error}.", remedy="Check its permissions."
+            ) from error
+        return StoredState.from_bytes(raw, str(path))
+
+    def _replace(self, **changes: Any) -> None:
+        self._commit(self.state.model_copy(update=changes))
+
+    def _commit(self, state: StoredState) -> None:
+        write_durably(self.folder / _STATE, state.to_bytes())
+        self._state = state
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        needed = set() if self._state is None else self._state.files()
+        for pattern in ("*.bin", ".*.new"):
+            for path in self.folder.glob(pattern):
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)

@@ -1,0 +1,106 @@
+"""The journal: what every round cost this client, in bytes and seconds, one JSON line each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedrec.clock import Clock
+from fedrec.ids import RoundId
+from fedrec_client.durable import append_durably
+from fedrec_client.events import ClientEvent, EventName, OnEvent
+from fedrec_client.metered_link import Meter
+
+__all__ = ["JOURNAL_FILE", "Outcome", "RoundCost", "RoundJournal"]
+
+JOURNAL_FILE = "client-log.jsonl"
+
+Outcome = Literal["counted", "not_counted", "abandoned"]
+Phase = Literal["seconds_training", "seconds_protecting", "seconds_revealing"]
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundCost:
+    """One round's line in `client-log.jsonl`.
+
+    Attributes:
+        outcome: whether this client's update was counted in the published round; `abandoned`
+            where the round was never published.
+        revealed: whether this client opened or verified the round's sum.
+        bytes_up: payload bytes sent since the line before.
+        bytes_down: payload bytes received since the line before.
+    """
+
+    round: RoundId
+    outcome: Outcome = "not_counted"
+    revealed: bool = False
+    bytes_up: int = 0
+    bytes_down: int = 0
+    seconds_training: float = 0.0
+    seconds_protecting: float = 0.0
+    seconds_revealing: float = 0.0
+
+
+class RoundJournal:
+    """Collects the costs of the rounds in progress and tells whoever listens."""
+
+    def __init__(self, folder: Path, clock: Clock, meter: Meter, on_event: OnEvent) -> None:
+        self._path = folder / JOURNAL_FILE
+        self._clock = clock
+        self._meter = meter
+        self._on_event = on_event
+        self._open: dict[RoundId, RoundCost] = {}
+        self._sent = meter.sent
+        self._received = meter.received
+
+    def tell(
+        self,
+        name: EventName,
+        round_id: RoundId | None = None,
+        *,
+        detail: str = "",
+        seconds: float = 0.0,
+    ) -> None:
+        """Report an event with the bytes of the round so far."""
+        self._on_event(
+            ClientEvent(
+                name=name,
+                round=round_id,
+                detail=detail,
+                bytes_up=self._meter.sent - self._sent,
+                bytes_down=self._meter.received - self._received,
+                seconds=seconds,
+            )
+        )
+
+    @contextmanager
+    def timed(self, round_id: RoundId, phase: Phase, name: EventName) -> Iterator[None]:
+        """Add the seconds of a block to a round's cost and report them when it ends well."""
+        began = self._clock.now()
+        yield
+        seconds = self._clock.now() - began
+        cost = self._cost(round_id)
+        setattr(cost, phase, getattr(cost, phase) + seconds)
+        self.tell(name, round_id, seconds=seconds)
+
+    def mark_revealed(self, round_id: RoundId) -> None:
+        """Note that this client opened the round's sum."""
+        self._cost(round_id).revealed = True
+
+    def settle(self, round_id: RoundId, outcome: Outcome) -> None:
+        """Write a round's line, now that its end is known."""
+        cost = self._cost(round_id)
+        cost.outcome = outcome
+        cost.bytes_up = self._meter.sent - self._sent
+        cost.bytes_down = self._meter.received - self._received
+        self.tell("abandoned" if outcome == "abandoned" else "published", round_id, detail=outcome)
+        append_durably(self._path, json.dumps(asdict(cost), separators=(",", ":")))
+        self._sent, self._received = self._meter.sent, self._meter.received
+        self._open = {number: open_ for number, open_ in self._open.items() if number > round_id}
+
+    def _cost(self, round_id: RoundId) -> RoundCost:
+        return self._open.setdefault(round_id, RoundCost(round=round_id))

@@ -1,0 +1,167 @@
+"""What a client's state folder says about its run: one record, replaced as a whole."""
+
+from __future__ import annotations
+
+import hashlib
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from fedrec.errors import StorageError
+from fedrec.ids import RoundId
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.durable import FileRef
+
+__all__ = [
+    "FORMAT",
+    "BestModel",
+    "RevealedRound",
+    "RoundContent",
+    "RunPin",
+    "StagedRound",
+    "StoredState",
+]
+
+FORMAT = "fedrec client state 1"
+
+
+class _Record(BaseModel):
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", ser_json_bytes="hex", val_json_bytes="hex"
+    )
+
+
+class RunPin(_Record):
+    """What must never change under a state folder.
+
+    Attributes:
+        run: the run's id, drawn by the coordinator.
+        plan_json: the plan's canonical JSON.
+        users: hexadecimal digest of the users whose private state is kept, in their order.
+    """
+
+    federation: str
+    run: str
+    plan_json: str
+    catalogue_fingerprint: str
+    users: str
+
+
+class StagedRound(_Record):
+    """The round in progress: what was, or is about to be, sent, and what follows if it counts.
+
+    Attributes:
+        header: the signed header that belongs to `update`.
+        update: the protected vector; ciphertexts are randomised, so it is kept, not remade.
+        private: the private state after this round's training.
+        acknowledged: whether the coordinator said that it holds the update durably.
+        closed: whether the coordinator said that it came too late; it is not sent again.
+    """
+
+    header: UploadHeader
+    base_round: RoundId
+    update: FileRef
+    private: FileRef
+    acknowledged: bool = False
+    closed: bool = False
+
+
+class BestModel(_Record):
+    """The model that measured best on validation so far.
+
+    Attributes:
+        round: the version of the model, not the round that measured it.
+        private: None where this client had not contributed yet.
+    """
+
+    round: RoundId
+    score: float
+    shared: FileRef
+    private: FileRef | None
+
+
+class RevealedRound(_Record):
+    """A round whose sum this client opened, and of which contributions."""
+
+    round: RoundId
+    manifest_digest: bytes
+
+
+class RoundContent(_Record):
+    """What key holders state about a published round, as this client found it."""
+
+    manifest_digest: bytes
+    aggregate_tag: bytes
+    state_tag: bytes
+    metrics: bytes
+
+
+class StoredState(_Record):
+    """Everything about one run; replacing it is the client's only commit.
+
+    Attributes:
+        version: the last published round whose aggregate `shared` contains.
+        shared: the shared model; None at version 0, where it follows from the plan.
+        private: the committed private state; None while it is the initial one.
+        answered_round: the last round for which an update was ever made.
+        content: what round `version` was; None at version 0 and after a snapshot without it.
+        revealed: rounds above `version` that this client opened.
+        left_runs: runs that this folder took part in before, and does not return to.
+    """
+
+    pin: RunPin
+    epoch: int
+    version: RoundId = RoundId(0)
+    shared: FileRef | None = None
+    private: FileRef | None = None
+    staged: StagedRound | None = None
+    best: BestModel | None = None
+    answered_round: RoundId = RoundId(0)
+    content: RoundContent | None = None
+    revealed: tuple[RevealedRound, ...] = ()
+    left_runs: tuple[str, ...] = ()
+
+    def files(self) -> set[str]:
+        """Return the names of all files that this state needs."""
+        refs = [self.shared, self.private]
+        if self.staged is not None:
+            refs += [self.staged.update, self.staged.private]
+        if self.best is not None:
+            refs += [self.best.shared, self.best.private]
+        return {ref.name for ref in refs if ref is not None}
+
+    def to_bytes(self) -> bytes:
+        """Return three lines: the format, the record, and the SHA-256 of both."""
+        body = f"{FORMAT}\n{self.model_dump_json()}\n".encode()
+        return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, name: str) -> StoredState:
+        """Read what `to_bytes` wrote.
+
+        Args:
+            raw: the file's content.
+            name: the file, for errors.
+
+        Raises:
+            StorageError: damaged, or written by another version.
+        """
+        lines = raw.split(b"\n")
+        if lines[0] != FORMAT.encode() and lines[0].startswith(b"fedrec client state "):
+            raise StorageError(
+                f"{name} has the format {lines[0].decode()!r}; this fedrec reads {FORMAT!r}.",
+                remedy="Install the fedrec that wrote it, or start with a new state folder.",
+            )
+        body = b"\n".join(lines[:2]) + b"\n"
+        expected = hashlib.sha256(body).hexdigest().encode()
+        remedy = "Restore the state folder from a backup, or start again with an empty one."
+        if len(lines) != 4 or lines[2] != expected or lines[3]:
+            raise StorageError(
+                f"{name} is damaged: its checksum does not match its content.", remedy=remedy
+            )
+        try:
+            return cls.model_validate_json(lines[1])
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise StorageError(
+                f"{name} cannot be understood: {first['loc']}: {first['msg']}.", remedy=remedy
+            ) from None

@@ -1,0 +1,243 @@
+"""The catalogue: which item is which row of every item table in a federation."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.files import write_atomically
+from fedrec.data.interactions import Interactions
+from fedrec.data.ordering import sorted_ids
+from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.ids import ItemId, digest
+
+__all__ = ["Catalogue"]
+
+_MAGIC = "fedrec-catalogue"
+_MAJOR, _MINOR = 1, 0
+_HEADER = ["item_id", "title"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Catalogue:
+    """A public, ordered list of items; an item's row never changes once it has one.
+
+    Attributes:
+        item_ids: the item of each row.
+        titles: what people read for each row; empty where there is none.
+        version: counts from 1, one more for each `append`.
+
+    Raises:
+        DataError: an id is empty, twice in the list or not encodable, the number of titles
+            differs from that of items, or the version is below 1.
+    """
+
+    item_ids: tuple[ItemId, ...]
+    titles: tuple[str, ...]
+    version: int = 1
+    _rows: dict[str, int] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check the catalogue as a whole and index its ids."""
+        rows: dict[str, int] = {item: row for row, item in enumerate(self.item_ids)}
+        problems = []
+        if len(rows) < len(self.item_ids):
+            twice = [item for row, item in enumerate(self.item_ids) if rows[item] != row]
+            problems.append(f"these items are listed twice: {_quoted(twice)}")
+        if "" in rows:
+            problems.append(f"the item of row {rows['']} has an empty id")
+        if len(self.titles) != len(self.item_ids):
+            problems.append(f"there are {len(self.titles)} titles for {len(self.item_ids)} items")
+        if self.version < 1:
+            problems.append(f"the version is {self.version}, expected 1 or more")
+        try:
+            "".join((*self.item_ids, *self.titles)).encode()
+        except UnicodeEncodeError as error:
+            problems.append(f"an id or a title is not Unicode text ({error.reason})")
+        if problems:
+            raise DataError(
+                f"The catalogue cannot be used: {'; '.join(problems)}.",
+                remedy="Give every item one non-empty id and one title, which may be empty.",
+            )
+        object.__setattr__(self, "_rows", rows)
+
+    @classmethod
+    def of(
+        cls, item_ids: Iterable[str], titles: Iterable[str] | None = None, *, version: int = 1
+    ) -> Catalogue:
+        """Build a catalogue in the given order; without titles every title is empty."""
+        ids = tuple(map(ItemId, item_ids))
+        return cls(
+            item_ids=ids,
+            titles=("",) * len(ids) if titles is None else tuple(titles),
+            version=version,
+        )
+
+    @classmethod
+    def from_interactions(cls, interactions: Interactions) -> Catalogue:
+        """List the items of some interactions in canonical order, whatever the rows' order."""
+        return cls.of(sorted_ids(interactions.item_ids.tolist()))
+
+    def __len__(self) -> int:
+        """Return the number of items."""
+        return len(self.item_ids)
+
+    def __contains__(self, item_id: object) -> bool:
+        """Tell whether an item has a row."""
+        return item_id in self._rows
+
+    @property
+    def n_items(self) -> int:
+        """The number of items, which is the number of rows of an item table."""
+        return len(self.item_ids)
+
+    def append(self, item_ids: Iterable[str], titles: Iterable[str] | None = None) -> Catalogue:
+        """Return the next version: new rows at the end, old rows as they were.
+
+        Raises:
+            DataError: an item is in the catalogue already or twice among the new ones.
+        """
+        new = Catalogue.of(item_ids, titles)
+        known = [item for item in new.item_ids if item in self._rows]
+        if known:
+            raise DataError(
+                f"These items are in the catalogue already: {_quoted(known)}.",
+                remedy="Append new items only.",
+            )
+        return Catalogue(
+            item_ids=self.item_ids + new.item_ids,
+            titles=self.titles + new.titles,
+            version=self.version + 1,
+        )
+
+    def fingerprint(self) -> str:
+        """Return 64 hexadecimal digits that name the items and their rows.
+
+        Titles and the version are not covered: correcting a title must not split a federation,
+        and catalogues with the same rows are the same wherever they came from.
+        """
+        return digest("fedrec catalogue", *self.item_ids).hex()
+
+    def rows_of(self, item_ids: Iterable[str]) -> NDArray[np.int64]:
+        """Return the row of each item, shape (n,).
+
+        Raises:
+            CatalogueMismatch: items outside the catalogue, the first of which it names.
+        """
+        wanted = list(item_ids)
+        try:
+            return np.fromiter(map(self._rows.__getitem__, wanted), np.int64, count=len(wanted))
+        except KeyError:
+            unknown = sorted_ids(item for item in wanted if item not in self._rows)
+        raise CatalogueMismatch(
+            f"{len(unknown)} items are not among the {len(self)} of catalogue version "
+            f"{self.version}: {_quoted(unknown)}.",
+            remedy="Fetch the federation's catalogue, or leave these items out of the data.",
+        )
+
+    def ids_of(self, rows: Iterable[int] | NDArray[np.int64]) -> list[ItemId]:
+        """Return the item of each row.
+
+        Raises:
+            CatalogueMismatch: a row outside the catalogue.
+        """
+        chosen = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows), dtype=np.int64)
+        outside = chosen[(chosen < 0) | (chosen >= len(self))]
+        if len(outside):
+            raise CatalogueMismatch(
+                f"Row {outside[0]} is outside the catalogue, which has {len(self)} rows.",
+                remedy="Fetch the federation's catalogue.",
+            )
+        return [self.item_ids[row] for row in chosen.tolist()]
+
+    def title_of(self, item_id: str) -> str:
+        """Return an item's title, or its id where the title is empty."""
+        return self.titles[self.rows_of([item_id])[0]] or item_id
+
+    def save(self, path: str | Path) -> None:
+        """Write the catalogue as CSV, replacing a file of that name in one step.
+
+        The first record is the format's name and version, the catalogue's version and its
+        fingerprint; the second is the header.
+
+        Raises:
+            StorageError: the file cannot be written; what was there before is intact.
+        """
+        preamble = [_MAGIC, f"{_MAJOR}.{_MINOR}", self.version, self.fingerprint()]
+        try:
+            with write_atomically(Path(path)) as file:
+                writer = csv.writer(file)
+                writer.writerow(preamble)
+                writer.writerow(_HEADER)
+                writer.writerows(zip(self.item_ids, self.titles, strict=True))
+        except OSError as error:
+            raise StorageError(
+                f"The catalogue {path} cannot be written: {error}.",
+                remedy="Check that the folder exists, is writable and has space.",
+            ) from error
+
+    @classmethod
+    def load(cls, path: str | Path) -> Catalogue:
+        """Read what `save` wrote.
+
+        Raises:
+            DataError: the file is missing, no catalogue, of another major format, or its items
+                are not those that its fingerprint names.
+        """
+        try:
+            with Path(path).open(encoding="utf-8", newline="") as file:
+                records = list(csv.reader(file))
+        except (OSError, UnicodeDecodeError, csv.Error) as error:
+            raise DataError(
+                f"The catalogue {path} cannot be read: {error}.", remedy="Check the path."
+            ) from error
+        version, fingerprint = _parse_preamble(path, records)
+        wrong = [number for number, row in enumerate(records[2:], start=3) if len(row) != 2]
+        if wrong:
+            raise DataError(
+                f"The catalogue {path} has records that are not an id and a title, first record "
+                f"{wrong[0]}.",
+                remedy="Restore the file; a title with a comma needs quotation marks.",
+            )
+        found = cls.of((row[0] for row in records[2:]), (row[1] for row in records[2:]))
+        if found.fingerprint() != fingerprint:
+            raise DataError(
+                f"The items of {path} have the fingerprint {found.fingerprint()}; its first line "
+                f"says {fingerprint}.",
+                remedy="Restore the file; titles may be edited, items and their order may not.",
+            )
+        return cls(item_ids=found.item_ids, titles=found.titles, version=version)
+
+
+def _parse_preamble(path: str | Path, records: list[list[str]]) -> tuple[int, str]:
+    """Return the catalogue's version and fingerprint from the first two records."""
+    preamble = records[0] if records else []
+    if len(preamble) != 4 or preamble[0] != _MAGIC:
+        raise DataError(
+            f"{path} is no catalogue: its first line is {','.join(preamble)[:80]!r}, expected "
+            f"{_MAGIC},{_MAJOR}.{_MINOR},version,fingerprint.",
+            remedy="Make one with Catalogue.save.",
+        )
+    major = preamble[1].partition(".")[0]
+    if major != str(_MAJOR):
+        raise DataError(
+            f"{path} has the catalogue format {preamble[1]}; this fedrec reads {_MAJOR}.x.",
+            remedy="Install the fedrec that wrote it, or export it again with this one.",
+        )
+    if not (preamble[2].isascii() and preamble[2].isdigit()) or records[1:2] != [_HEADER]:
+        raise DataError(
+            f"{path} is damaged: version {preamble[2]!r}, header {records[1:2]}; expected a "
+            f"number and {[_HEADER]}.",
+            remedy="Restore the file.",
+        )
+    return int(preamble[2]), preamble[3]
+
+
+def _quoted(ids: list[str] | list[ItemId]) -> str:
+    shown = ", ".join(repr(str(id_)) for id_ in ids[:5])
+    return shown if len(ids) <= 5 else f"{shown} and {len(ids) - 5} more"

@@ -1,0 +1,174 @@
+"""Leave-one-out: each user's last interaction is for test, the one before for validation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.interactions import Interactions
+from fedrec.data.ordering import encode_ids, recency_keys
+from fedrec.errors import DataError
+from fedrec.ids import UserId
+
+__all__ = ["NO_ITEM", "UserSplit", "leave_one_out"]
+
+NO_ITEM = -1
+"""In place of a validation or test item: the user has fewer than 3 interactions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UserSplit:
+    """Training items of each user as compressed rows, and the two held-out items.
+
+    Users stand in the canonical order of their ids; items are rows of the catalogue.
+
+    Attributes:
+        user_ids: n_users ids.
+        train_indptr: int64 of shape (n_users + 1,); user u's training items are
+            ``train_items[train_indptr[u]:train_indptr[u + 1]]``, ascending.
+        train_items: int64 of shape (n_train,).
+        validation_items: int64 of shape (n_users,), `NO_ITEM` where there is none.
+        test_items: int64 of shape (n_users,), `NO_ITEM` where there is none.
+    """
+
+    user_ids: tuple[UserId, ...]
+    train_indptr: NDArray[np.int64]
+    train_items: NDArray[np.int64]
+    validation_items: NDArray[np.int64]
+    test_items: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        """Return the number of users."""
+        return len(self.user_ids)
+
+    @property
+    def n_users(self) -> int:
+        """The number of users."""
+        return len(self.user_ids)
+
+    @property
+    def n_train(self) -> int:
+        """The number of training interactions of all users."""
+        return len(self.train_items)
+
+    def train_of(self, user_index: int) -> NDArray[np.int64]:
+        """Return one user's training items, ascending."""
+        return self.train_items[self.train_indptr[user_index] : self.train_indptr[user_index + 1]]
+
+    def select(self, user_index: NDArray[np.int64]) -> UserSplit:
+        """Return the split of some users, in the order given.
+
+        Args:
+            user_index: positions of users, shape (n_chosen,).
+
+        Raises:
+            DataError: a position outside 0 .. n_users - 1.
+        """
+        chosen = np.asarray(user_index, dtype=np.int64)
+        outside = chosen[(chosen < 0) | (chosen >= len(self))]
+        if len(outside):
+            raise DataError(f"User {outside[0]} is outside the {len(self)} users of this split.")
+        starts = self.train_indptr[chosen]
+        lengths = self.train_indptr[chosen + 1] - starts
+        indptr = _indptr(lengths)
+        gather = np.arange(indptr[-1]) + np.repeat(starts - indptr[:-1], lengths)
+        return UserSplit(
+            user_ids=tuple(self.user_ids[index] for index in chosen.tolist()),
+            train_indptr=indptr,
+            train_items=self.train_items[gather],
+            validation_items=self.validation_items[chosen],
+            test_items=self.test_items[chosen],
+        )
+
+    def user_keys(self) -> NDArray[np.int64]:
+        """Return each user's identity for streams of randomness, int64 of shape (n_users,).
+
+        It is the first 8 bytes, big-endian and signed, of SHA-256 of ``fedrec user<TAB>id``: it
+        depends on the user alone and not on who else is in the split.
+        """
+        prefixes = b"".join(
+            [sha256(f"fedrec user\t{user}".encode()).digest()[:8] for user in self.user_ids]
+        )
+        return np.frombuffer(prefixes, dtype=">i8").astype(np.int64)
+
+
+def leave_one_out(
+    interactions: Interactions, catalogue: Catalogue, *, minimum_interactions: int = 1
+) -> UserSplit:
+    """Split each user's history by time; the result does not depend on the order of rows.
+
+    A pair of user and item counts once, at its latest time. Equal or missing times are ordered
+    by `fedrec.data.ordering.recency_keys`. A user with fewer than 3 interactions keeps all of
+    them for training.
+
+    Args:
+        interactions: who interacted with what.
+        catalogue: the federation's items; may have more than the interactions do.
+        minimum_interactions: users with fewer distinct items are left out.
+
+    Raises:
+        CatalogueMismatch: items outside the catalogue.
+        DataError: nothing is left to split.
+    """
+    unique = interactions.deduplicated()
+    item_rows = catalogue.rows_of(unique.item_ids.tolist())
+    users, user_index = encode_ids(unique.user_ids)
+    held = np.bincount(user_index, minlength=len(users))
+    kept = held[user_index] >= minimum_interactions
+    if not kept.any():
+        raise DataError(
+            f"None of the {len(users)} users has {minimum_interactions} interactions or more.",
+            remedy="Lower minimum_interactions, or check the data.",
+        )
+    unique = unique.take(kept)
+    users, user_index = encode_ids(unique.user_ids)
+    item_rows = item_rows[kept]
+    held = np.bincount(user_index, minlength=len(users))
+
+    order = _by_user_and_recency(unique, user_index, item_rows)
+    item_rows, user_index = item_rows[order], user_index[order]
+    ends = np.cumsum(held)
+    has_holdout = held >= 3
+    validation = np.full(len(users), NO_ITEM, dtype=np.int64)
+    test = np.full(len(users), NO_ITEM, dtype=np.int64)
+    validation[has_holdout] = item_rows[ends[has_holdout] - 2]
+    test[has_holdout] = item_rows[ends[has_holdout] - 1]
+
+    is_train = np.ones(len(item_rows), dtype=np.bool_)
+    is_train[ends[has_holdout] - 1] = False
+    is_train[ends[has_holdout] - 2] = False
+    train_items, train_users = item_rows[is_train], user_index[is_train]
+    return UserSplit(
+        user_ids=tuple(map(UserId, users)),
+        train_indptr=_indptr(held - 2 * has_holdout),
+        train_items=train_items[np.lexsort((train_items, train_users))],
+        validation_items=validation,
+        test_items=test,
+    )
+
+
+def _by_user_and_recency(
+    unique: Interactions, user_index: NDArray[np.int64], item_rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Return the order of rows by user, then from the oldest to the most recent, (n_rows,)."""
+    times = unique.times()
+    order = np.lexsort((times, user_index))
+    same = (user_index[order][1:] == user_index[order][:-1]) & (
+        times[order][1:] == times[order][:-1]
+    )
+    tied = np.zeros(len(order), dtype=np.bool_)
+    tied[1:] |= same
+    tied[:-1] |= same
+    rows = order[tied]
+    keys = np.zeros(len(order), dtype=np.uint64)
+    keys[rows] = recency_keys(unique.user_ids[rows].tolist(), unique.item_ids[rows].tolist())
+    # The item's row decides between equal keys, so that even a collision has one outcome.
+    return np.lexsort((item_rows, keys, times, user_index))
+
+
+def _indptr(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths, dtype=np.int64)])

@@ -1,0 +1,120 @@
+"""Metric sums: what every user contributes to, and the rates that follow from the sums.
+
+The metrics segment of an update is a list of non-negative int64 sums over users, in the order of
+`METRIC_NAMES`. Only sums over all users of a round exist outside the clients, and under
+encryption not even one client's sums are seen.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = [
+    "METRIC_NAMES",
+    "SCORERS",
+    "MetricSums",
+    "Rates",
+    "Scorer",
+    "Split",
+    "rank_values",
+]
+
+Scorer = Literal["model", "popularity", "know_nothing", "untrained", "local"]
+Split = Literal["validation", "test"]
+
+SCORERS: tuple[Scorer, ...] = ("model", "popularity", "know_nothing", "untrained", "local")
+"""The model and its references; all but the model only in the evaluation round."""
+SPLITS: tuple[Split, ...] = ("validation", "test")
+_RANK_FIELDS = ("users", "hits", "gain", "reciprocal")
+_TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users")
+
+METRIC_NAMES: tuple[str, ...] = _TRAINING_FIELDS + tuple(
+    f"{scorer}.{split}.{field}"
+    for scorer in SCORERS
+    for split in SPLITS
+    for field in _RANK_FIELDS
+)
+
+FRACTION_BITS = 20
+"""Gains and reciprocal ranks are multiples of 2^-20."""
+LOSS_BITS = 15
+MAXIMUM_LOSS = 32.0
+MAXIMUM_PER_USER = 1 << FRACTION_BITS
+"""No slot of the segment takes more than this from one user."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """Means over the users who have a held-out item.
+
+    With one held-out item a user, Recall@K equals HR@K.
+    """
+
+    users: int
+    hr: float
+    recall: float
+    ndcg: float
+    mrr: float
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSums:
+    """The metrics segment of one aggregate."""
+
+    values: NDArray[np.int64]
+
+    def sum_of(self, name: str) -> int:
+        """Return the integer sum called `name` (one of `METRIC_NAMES`)."""
+        return int(self.values[METRIC_NAMES.index(name)])
+
+    def rates(self, scorer: Scorer, split: Split) -> Rates | None:
+        """Return the rates of a scorer, or None when it was not measured in this round."""
+        users = self.sum_of(f"{scorer}.{split}.users")
+        if users == 0:
+            return None
+        unit = users * float(1 << FRACTION_BITS)
+        hits = self.sum_of(f"{scorer}.{split}.hits") / users
+        return Rates(
+            users=users,
+            hr=hits,
+            recall=hits,
+            ndcg=self.sum_of(f"{scorer}.{split}.gain") / unit,
+            mrr=self.sum_of(f"{scorer}.{split}.reciprocal") / unit,
+        )
+
+    @property
+    def participants(self) -> int:
+        """Users who trained in the round."""
+        return self.sum_of("participants")
+
+    @property
+    def loss(self) -> float | None:
+        """Mean training loss per participating user, or None when nobody trained."""
+        if self.participants == 0:
+            return None
+        return self.sum_of("loss") / (self.participants * float(1 << LOSS_BITS))
+
+
+def rank_values(ranks: NDArray[np.float64], at: int) -> NDArray[np.int64]:
+    """Return every user's contribution to (users, hits, gain, reciprocal).
+
+    Args:
+        ranks: expected 0-based ranks of the held-out items, float64 (n_users,); negative where a
+            user has none. A tie with m other items counts m / 2 places.
+        at: the K of HR@K.
+
+    Returns:
+        int64 (n_users, 4): 1, hit, 2^20 / log2(rank + 2), 2^20 / (rank + 1), the last two rounded
+        and zero at ranks from K on.
+    """
+    present = ranks >= 0
+    hit = present & (ranks < at)
+    place = np.where(hit, ranks, 0.0)
+    one = float(1 << FRACTION_BITS)
+    gain = np.where(hit, np.rint(one / np.log2(place + 2.0)), 0.0)
+    reciprocal = np.where(hit, np.rint(one / (place + 1.0)), 0.0)
+    return np.stack([present, hit, gain, reciprocal], axis=1).astype(np.int64)

@@ -1,0 +1,141 @@
+"""The data owners' key authority: who is a member, and which secrets members share.
+
+It runs where the data owners trust the machine, never on the coordinator, and only when
+membership or keys change.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedrec.identity.document import Document, encode_bytes, write_document
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import (
+    SECRET_PURPOSE,
+    EpochSecrets,
+    sealing_context,
+    wrapping_context,
+)
+from fedrec.identity.key_files import read_secret, write_secret
+from fedrec.identity.public import PublicIdentity
+from fedrec.identity.roster import Roster
+from fedrec.identity.sealing import KEY_BYTES, seal, wrap
+from fedrec.identity.secret import Secret
+
+__all__ = ["AUTHORITY_FILE", "Authority"]
+
+KIND = "fedrec authority"
+AUTHORITY_FILE = "authority.key"
+
+
+class Authority(Secret):
+    """An Ed25519 key whose public half every client pins."""
+
+    __slots__ = ("_signing_key",)
+
+    def __init__(self, signing_key: Ed25519PrivateKey) -> None:
+        self._signing_key = signing_key
+
+    @classmethod
+    def create(cls) -> Authority:
+        """Make a new key."""
+        return cls(Ed25519PrivateKey.generate())
+
+    @property
+    def public_key(self) -> bytes:
+        """The Ed25519 public key, 32 bytes."""
+        return self._signing_key.public_key().public_bytes_raw()
+
+    def save(self, folder: Path) -> None:
+        """Write the key, readable by the owner only.
+
+        Raises:
+            KeysError: when the folder holds an authority already.
+        """
+        fields = {"signing_key": encode_bytes(self._signing_key.private_bytes_raw())}
+        write_secret(folder / AUTHORITY_FILE, write_document(KIND, fields))
+
+    @classmethod
+    def load(cls, folder: Path) -> Authority:
+        """Read the key that `save` wrote.
+
+        Raises:
+            KeysError: when it is missing, damaged or readable by others.
+        """
+        path = folder / AUTHORITY_FILE
+        remedy = "Run `fedrec keys` where the authority was made, or restore it from a copy."
+        document = Document.parse(read_secret(path, remedy=remedy), KIND, str(path))
+        signing_key = document.raw("signing_key", length=32)
+        document.finish()
+        return cls(Ed25519PrivateKey.from_private_bytes(signing_key))
+
+    def new_epoch(
+        self,
+        *,
+        federation: str,
+        epoch: int,
+        members: Iterable[PublicIdentity],
+        minimum_summands: int,
+        protection: str,
+        protection_fingerprint: str,
+        server_context: bytes,
+        protection_secret: bytes,
+    ) -> KeyEpoch:
+        """Make a group key, sign the roster and hand the secrets to every member, wrapped.
+
+        Args:
+            federation: the federation's name.
+            epoch: higher than every earlier epoch of this federation.
+            members: who takes part; each with a valid proof.
+            minimum_summands: the least number of distinct members in a revealed sum.
+            protection: the protection's name.
+            protection_fingerprint: hexadecimal digest of its parameters.
+            server_context: its context without any key.
+            protection_secret: its secret context; empty where it has none.
+
+        Raises:
+            KeysError: when a member appears twice or a field cannot be used.
+            BadSignature: when a member's keys do not vouch for each other.
+        """
+        members = tuple(members)
+        for member in members:
+            member.check_proof()
+        held = EpochSecrets(
+            group_key=secrets.token_bytes(KEY_BYTES), protection_secret=protection_secret
+        )
+        unsigned = Roster(
+            federation=federation,
+            epoch=epoch,
+            members=members,
+            minimum_summands=minimum_summands,
+            protection=protection,
+            protection_fingerprint=protection_fingerprint,
+            context_sha256=hashlib.sha256(server_context).digest(),
+            secrets_sha256=held.commitment(federation, epoch),
+            authority_key=self.public_key,
+        )
+        roster = replace(unsigned, signature=self._signing_key.sign(unsigned.statement()))
+        wrapped_keys = {
+            member.client_id: wrap(
+                member.exchange_key,
+                wrapping_context(federation, epoch, member.client_id),
+                held.group_key,
+            )
+            for member in roster.members
+        }
+        sealed_secret = seal(
+            held.group_key, SECRET_PURPOSE, sealing_context(federation, epoch), protection_secret
+        )
+        held.destroy()
+        return KeyEpoch(
+            roster=roster,
+            server_context=server_context,
+            wrapped_keys=wrapped_keys,
+            sealed_secret=sealed_secret,
+        )

@@ -1,0 +1,145 @@
+"""Versioned JSON documents with base64 for bytes, read without trust."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from typing import TypeAlias
+
+from fedrec.errors import KeysError
+
+__all__ = ["MAX_TEXT_CHARS", "Document", "JsonValue", "encode_bytes", "write_document"]
+
+JsonValue: TypeAlias = (
+    "str | int | float | bool | list[JsonValue] | dict[str, JsonValue] | Mapping[str, JsonValue] | "
+    "None"
+)
+
+MAX_TEXT_CHARS = 200
+VERSION = 1
+
+
+def encode_bytes(raw: bytes) -> str:
+    """Return bytes as base64 text."""
+    return base64.b64encode(raw).decode("ascii")
+
+
+def write_document(kind: str, fields: Mapping[str, JsonValue]) -> bytes:
+    """Return the canonical JSON of a document: sorted keys, no spaces, ASCII."""
+    content = {"kind": kind, "version": VERSION, **fields}
+    return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
+
+
+class Document:
+    """One JSON object whose fields are taken out one by one, each checked.
+
+    Args:
+        content: the object.
+        name: what it is called in errors.
+    """
+
+    def __init__(self, content: JsonValue, name: str) -> None:
+        self._name = name
+        if not isinstance(content, dict):
+            raise self.problem("is not a JSON object")
+        self._content: dict[str, JsonValue] = dict(content)
+
+    @classmethod
+    def parse(cls, raw: bytes, kind: str, name: str) -> Document:
+        """Read a document of a kind.
+
+        Raises:
+            KeysError: when it is no JSON, of another kind or of another version.
+        """
+        try:
+            content = json.loads(raw, object_pairs_hook=_without_repetition)
+        except (ValueError, RecursionError):
+            raise KeysError(
+                f"{name} is damaged: it is not valid JSON.",
+                remedy="Restore it from a copy or ask its sender for it again.",
+            ) from None
+        document = cls(content, name)
+        found = document.text("kind")
+        if found != kind:
+            raise document.problem(f"is a {found!r}, expected a {kind!r}")
+        version = document.integer("version")
+        if version != VERSION:
+            raise KeysError(
+                f"{name} has version {version}, this fedrec reads version {VERSION}.",
+                remedy="Install the fedrec version that wrote it.",
+            )
+        return document
+
+    def text(self, field: str) -> str:
+        """Take a printable string of at most 200 characters."""
+        value = self._take(field)
+        if not isinstance(value, str) or len(value) > MAX_TEXT_CHARS or not value.isprintable():
+            raise self.problem(f"field {field!r} is no text of up to {MAX_TEXT_CHARS} characters")
+        return value
+
+    def integer(self, field: str, *, minimum: int = 0) -> int:
+        """Take an integer of at least `minimum` that fits 63 bits."""
+        value = self._take(field)
+        if not isinstance(value, int) or isinstance(value, bool) or not minimum <= value < 2**63:
+            raise self.problem(f"field {field!r} is no integer of at least {minimum}")
+        return value
+
+    def raw(self, field: str, *, length: int | None = None) -> bytes:
+        """Take bytes written in base64, of exactly `length` where one is given."""
+        value = self._take(field)
+        try:
+            if not isinstance(value, str):
+                raise ValueError
+            decoded = base64.b64decode(value, validate=True)
+        except (ValueError, binascii.Error):
+            raise self.problem(f"field {field!r} is not base64") from None
+        if length is not None and len(decoded) != length:
+            raise self.problem(f"field {field!r} holds {len(decoded)} bytes, expected {length}")
+        return decoded
+
+    def json_text(self, field: str) -> str:
+        """Take a string of any length, such as an enclosed document."""
+        value = self._take(field)
+        if not isinstance(value, str):
+            raise self.problem(f"field {field!r} is no text")
+        return value
+
+    def objects(self, field: str) -> list[Document]:
+        """Take a list of objects."""
+        value = self._take(field)
+        if not isinstance(value, list):
+            raise self.problem(f"field {field!r} is no list")
+        return [Document(item, f"{self._name}, {field}[{i}]") for i, item in enumerate(value)]
+
+    def mapping(self, field: str) -> Document:
+        """Take an object."""
+        return Document(self._take(field), f"{self._name}, {field}")
+
+    def names(self) -> list[str]:
+        """Return the names of the fields that were not taken yet."""
+        return sorted(self._content)
+
+    def finish(self) -> None:
+        """Refuse fields that nobody took."""
+        if self._content:
+            raise self.problem(f"has unknown fields: {', '.join(sorted(self._content)[:5])}")
+
+    def problem(self, what: str) -> KeysError:
+        """Return the error that says what is wrong with this document."""
+        return KeysError(
+            f"{self._name} {what}.", remedy="Restore it from a copy or ask its sender for it again."
+        )
+
+    def _take(self, field: str) -> JsonValue:
+        if field not in self._content:
+            raise self.problem(f"lacks the field {field!r}")
+        return self._content.pop(field)
+
+
+def _without_repetition(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    content = dict(pairs)
+    if len(content) != len(pairs):
+        raise ValueError("a key appears twice")
+    return content

@@ -1,0 +1,164 @@
+"""The secrets of a key epoch, and how a member opens them."""
+
+from __future__ import annotations
+
+import hashlib
+
+from fedrec.errors import BadSignature, KeysError, MalformedUpdate
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.identity.sealing import KEY_BYTES, unseal, unwrap
+from fedrec.identity.secret import Secret
+from fedrec.ids import ClientId, canonical, digest
+
+__all__ = ["SECRET_PURPOSE", "EpochSecrets", "open_epoch", "sealing_context", "wrapping_context"]
+
+SECRET_PURPOSE = "protection secret"
+
+
+class EpochSecrets(Secret):
+    """What all members of an epoch know and the coordinator does not.
+
+    Args:
+        group_key: 32 random bytes for sealing and tagging.
+        protection_secret: the protection's secret context; empty where it has none.
+    """
+
+    __slots__ = ("_group_key", "_protection_secret")
+
+    def __init__(self, *, group_key: bytes, protection_secret: bytes) -> None:
+        if len(group_key) != KEY_BYTES:
+            raise KeysError(f"A group key has {KEY_BYTES} bytes, found {len(group_key)}.")
+        self._group_key: bytearray | None = bytearray(group_key)
+        self._protection_secret: bytearray | None = bytearray(protection_secret)
+
+    @property
+    def group_key(self) -> bytes:
+        """The key for `seal`, `unseal` and `keyed_tag`."""
+        return _held(self._group_key)
+
+    @property
+    def protection_secret(self) -> bytes:
+        """The protection's secret context."""
+        return _held(self._protection_secret)
+
+    def commitment(self, federation: str, epoch: int) -> bytes:
+        """Return the digest by which a signed roster names these secrets."""
+        return digest(
+            "fedrec epoch secrets v1", federation, epoch, self.group_key, self.protection_secret
+        )
+
+    def destroy(self) -> None:
+        """Overwrite the secrets; later use raises.
+
+        Copies that the interpreter or a library made of them may stay in memory until reused.
+        """
+        for held in (self._group_key, self._protection_secret):
+            if held is not None:
+                held[:] = bytes(len(held))
+        self._group_key = self._protection_secret = None
+
+
+def _held(secret: bytearray | None) -> bytes:
+    if secret is None:
+        raise KeysError(
+            "The secrets of this epoch were destroyed.", remedy="Open the current epoch."
+        )
+    return bytes(secret)
+
+
+def wrapping_context(federation: str, epoch: int, client_id: ClientId) -> bytes:
+    """Return the context under which a member's copy of the group key is wrapped."""
+    return canonical("fedrec group key v1", federation, epoch, client_id)
+
+
+def sealing_context(federation: str, epoch: int) -> bytes:
+    """Return the context under which the protection's secret is sealed."""
+    return canonical("fedrec protection secret v1", federation, epoch)
+
+
+def open_epoch(
+    *,
+    roster_json: bytes,
+    server_context: bytes,
+    wrapped: bytes,
+    identity: Identity,
+    pinned_authority_key: bytes,
+) -> tuple[Roster, EpochSecrets]:
+    """Check what a coordinator relayed of a key epoch and open this member's secrets.
+
+    It does not know earlier epochs: the caller refuses an epoch below one that it has seen.
+
+    Args:
+        roster_json: the signed roster.
+        server_context: the protection's keyless context.
+        wrapped: what `KeyEpoch.secrets_for` returned for this client.
+        identity: this client's keys.
+        pinned_authority_key: the authority's public key, from the data owners.
+
+    Raises:
+        BadSignature: when the authority did not sign the roster or made other secrets.
+        NotInRoster: when this client is no member.
+        KeysError: when a part is missing, damaged or belongs to another epoch.
+    """
+    roster = Roster.from_json(roster_json)
+    roster.verify(pinned_authority_key)
+    member = roster.member(identity.client_id)
+    if member.exchange_key != identity.public.exchange_key:
+        raise KeysError(
+            "The roster lists this client with another exchange key.",
+            remedy="Give the present identity.pub.json to the key authority, for a new epoch.",
+        )
+    if hashlib.sha256(server_context).digest() != roster.context_sha256:
+        raise KeysError(
+            "The protection's context is not the one that the key authority signed.",
+            remedy="The coordinator must load the epoch's file as the key authority made it.",
+        )
+    secrets = _unwrap(roster, wrapped, identity)
+    if secrets.commitment(roster.federation, roster.epoch) != roster.secrets_sha256:
+        secrets.destroy()
+        raise BadSignature(
+            "The epoch's secrets are not the ones that the key authority made.",
+            remedy="Do not take part; tell the data owners that secrets were exchanged.",
+        )
+    return roster, secrets
+
+
+def _unwrap(roster: Roster, wrapped: bytes, identity: Identity) -> EpochSecrets:
+    remedy = "The coordinator must load the epoch's file as the key authority made it."
+    if not wrapped:
+        raise KeysError(
+            f"The coordinator sent no secrets of epoch {roster.epoch} for this member.",
+            remedy=remedy,
+        )
+    context = wrapping_context(roster.federation, roster.epoch, identity.client_id)
+    try:
+        wrapped_key, sealed_secret = _parts(wrapped)
+        group_key = unwrap(identity, context, wrapped_key)
+        secret = unseal(
+            group_key,
+            SECRET_PURPOSE,
+            sealing_context(roster.federation, roster.epoch),
+            sealed_secret,
+        )
+        return EpochSecrets(group_key=group_key, protection_secret=secret)
+    except (BadSignature, MalformedUpdate) as error:
+        raise KeysError(
+            f"The wrapped secrets of epoch {roster.epoch} do not open with this client's keys.",
+            remedy=remedy,
+        ) from error
+
+
+def _parts(wrapped: bytes) -> tuple[bytes, bytes]:
+    """Split what `KeyEpoch.secrets_for` joined."""
+    parts = []
+    rest = wrapped
+    while rest:
+        length = int.from_bytes(rest[:8], "big")
+        parts.append(rest[8 : 8 + length])
+        rest = rest[8 + length :]
+        if len(parts) > 3:
+            break
+    if len(parts) != 3 or canonical("fedrec wrapped v1", *parts[1:]) != wrapped:
+        raise MalformedUpdate("The wrapped secrets are cut or of another version.")
+    return parts[1], parts[2]

@@ -1,0 +1,140 @@
+"""Key files that are complete or absent, and that nobody else on the machine reads."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from pathlib import Path
+
+from fedrec.errors import KeysError, StorageError
+
+__all__ = ["read_public", "read_secret", "write_public", "write_secret"]
+
+MAX_SECRET_BYTES = 64 * 1024
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    """Create a file that only its owner reads; an existing one is never replaced.
+
+    The content is durable under a temporary name before it appears under its own.
+
+    Raises:
+        KeysError: when the file exists.
+        StorageError: when the disk refuses.
+    """
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        temporary = _write_temporary(path, content, 0o600)
+        try:
+            os.link(temporary, path)
+        finally:
+            temporary.unlink()
+        _sync_folder(path.parent)
+    except FileExistsError:
+        raise KeysError(
+            f"{path} exists already.",
+            remedy="Keys are never overwritten; load it, or move it away and keep a copy.",
+        ) from None
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def read_secret(path: Path, *, remedy: str) -> bytes:
+    """Return the content of a key file.
+
+    Args:
+        path: the file.
+        remedy: what to do when it does not exist.
+
+    Raises:
+        KeysError: when it is missing, too long, or readable by others than its owner.
+    """
+    try:
+        with path.open("rb") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            if os.name == "posix" and mode & 0o077:
+                raise KeysError(
+                    f"{path} has mode {mode:04o}; a key file must be readable by its owner only.",
+                    remedy=f"Run `chmod 600 {path}`, and make new keys if others may have read it.",
+                )
+            return _bounded(path, file.read(MAX_SECRET_BYTES + 1), MAX_SECRET_BYTES)
+    except FileNotFoundError:
+        raise KeysError(f"{path} does not exist.", remedy=remedy) from None
+    except OSError as error:
+        raise KeysError(
+            f"{path} cannot be read: {error.strerror}.", remedy="Check its owner and its folder."
+        ) from error
+
+
+def write_public(path: Path, content: bytes) -> None:
+    """Write a file that anybody may read, replacing an older one in one step.
+
+    Raises:
+        StorageError: when the disk refuses.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = _write_temporary(path, content, 0o644)
+        try:
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink()
+            raise
+        _sync_folder(path.parent)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+
+
+def read_public(path: Path, *, max_bytes: int, remedy: str) -> bytes:
+    """Return the content of a file that holds no secret.
+
+    Raises:
+        KeysError: when it is missing, unreadable or longer than `max_bytes`.
+    """
+    try:
+        with path.open("rb") as file:
+            return _bounded(path, file.read(max_bytes + 1), max_bytes)
+    except FileNotFoundError:
+        raise KeysError(f"{path} does not exist.", remedy=remedy) from None
+    except OSError as error:
+        raise KeysError(f"{path} cannot be read: {error.strerror}.", remedy=remedy) from error
+
+
+def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError:
+        temporary.unlink()
+        raise
+    return temporary
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _bounded(path: Path, content: bytes, max_bytes: int) -> bytes:
+    if len(content) > max_bytes:
+        raise KeysError(
+            f"{path} is longer than {max_bytes} bytes.", remedy="Check that it is the right file."
+        )
+    return content
+
+
+def _cannot_write(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"{path} cannot be written: {error.strerror}.",
+        remedy="Free some space, or choose a folder on a local disk that you may write to.",
+    )

@@ -1,0 +1,145 @@
+"""What everybody may know of a client: its public keys and its fingerprint."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from fedrec.errors import BadSignature, KeysError
+from fedrec.identity.document import (
+    MAX_TEXT_CHARS,
+    Document,
+    JsonValue,
+    encode_bytes,
+    write_document,
+)
+from fedrec.identity.key_files import read_public, write_public
+from fedrec.ids import ClientId, canonical
+
+__all__ = ["PublicIdentity", "fingerprint", "verify"]
+
+KIND = "fedrec public identity"
+MAX_BYTES = 16 * 1024
+
+
+def fingerprint(signing_key: bytes) -> ClientId:
+    """Return the client id that belongs to an Ed25519 public key."""
+    return ClientId(hashlib.sha256(signing_key).hexdigest())
+
+
+def verify(signing_key: bytes, statement: bytes, signature: bytes) -> None:
+    """Check an Ed25519 signature.
+
+    Raises:
+        BadSignature: when it was not made by the owner of `signing_key` over `statement`.
+    """
+    try:
+        Ed25519PublicKey.from_public_bytes(signing_key).verify(signature, statement)
+    except (InvalidSignature, ValueError):
+        raise BadSignature(
+            "A signature does not verify under the key of its supposed author.",
+            remedy="Fetch the message again; if it persists, somebody changed it on the way.",
+        ) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicIdentity:
+    """A client's public half, which its owner hands to the key authority.
+
+    Attributes:
+        label: the name that its owner gave it; for people, never compared.
+        signing_key: Ed25519 public key, 32 bytes.
+        exchange_key: X25519 public key, 32 bytes.
+        proof: the client's own signature over the other three, so that whoever relays this
+            cannot put another exchange key beside a signing key whose fingerprint people compare.
+    """
+
+    label: str
+    signing_key: bytes
+    exchange_key: bytes
+    proof: bytes = b""
+
+    def __post_init__(self) -> None:
+        if len(self.label) > MAX_TEXT_CHARS or not self.label.isprintable():
+            raise KeysError(
+                f"A label has up to {MAX_TEXT_CHARS} printable characters.",
+                remedy="Choose a shorter label.",
+            )
+        lengths = (len(self.signing_key), len(self.exchange_key), len(self.proof))
+        if lengths not in ((32, 32, 64), (32, 32, 0)):
+            raise KeysError(
+                f"The signing key, exchange key and proof of {self.label!r} have {lengths} bytes, "
+                "expected (32, 32, 64).",
+                remedy="Ask the client's owner for its *.pub.json again.",
+            )
+
+    @property
+    def client_id(self) -> ClientId:
+        """The fingerprint of the signing key."""
+        return fingerprint(self.signing_key)
+
+    def statement(self) -> bytes:
+        """Return the bytes that `proof` covers."""
+        return canonical(
+            "fedrec public identity v1", self.label, self.signing_key, self.exchange_key
+        )
+
+    def check_proof(self) -> None:
+        """Check that the owner of the signing key vouches for the exchange key.
+
+        Raises:
+            BadSignature: when it does not.
+        """
+        verify(self.signing_key, self.statement(), self.proof)
+
+    def fields(self) -> dict[str, JsonValue]:
+        """Return the fields of the JSON object that stands for this client."""
+        return {
+            "label": self.label,
+            "signing_key": encode_bytes(self.signing_key),
+            "exchange_key": encode_bytes(self.exchange_key),
+            "proof": encode_bytes(self.proof),
+        }
+
+    @classmethod
+    def from_fields(cls, document: Document) -> PublicIdentity:
+        """Read the fields of `fields`; the proof is not checked."""
+        found = cls(
+            label=document.text("label"),
+            signing_key=document.raw("signing_key", length=32),
+            exchange_key=document.raw("exchange_key", length=32),
+            proof=document.raw("proof"),
+        )
+        document.finish()
+        return found
+
+    def to_json(self) -> bytes:
+        """Return the canonical JSON."""
+        return write_document(KIND, self.fields())
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> PublicIdentity:
+        """Read what `to_json` wrote and check its proof.
+
+        Raises:
+            KeysError: when it is damaged.
+            BadSignature: when a key was exchanged for another.
+        """
+        found = cls.from_fields(Document.parse(raw, KIND, "The public identity"))
+        found.check_proof()
+        return found
+
+    def save(self, path: Path) -> None:
+        """Write the JSON to a file, by convention `*.pub.json`."""
+        write_public(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> PublicIdentity:
+        """Read a file that `save` wrote."""
+        return cls.from_json(
+            read_public(path, max_bytes=MAX_BYTES, remedy="Ask the client's owner for it.")
+        )

@@ -1,0 +1,173 @@
+"""Who belongs to the federation, signed by the data owners' key authority."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from dataclasses import dataclass, replace
+
+from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.public import PublicIdentity, verify
+from fedrec.ids import ClientId, canonical
+
+__all__ = ["MAX_MEMBERS", "Roster"]
+
+KIND = "fedrec roster"
+MAX_MEMBERS = 10_000
+MAX_BYTES = 16 * 1024 * 1024
+HEX = re.compile(r"(?:[0-9a-f]{2}){0,64}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Roster:
+    """The members of one key epoch and the terms on which they reveal sums.
+
+    Attributes:
+        federation: the federation's name.
+        epoch: counts from 1 and grows with every change of membership or keys.
+        members: sorted by client id, none twice.
+        minimum_summands: members reveal only sums of at least so many distinct members.
+        protection: the protection's name.
+        protection_fingerprint: hexadecimal digest of the protection's parameters.
+        context_sha256: SHA-256 of the protection's keyless context.
+        secrets_sha256: commitment to the epoch's secrets, so that nobody but the authority can
+            hand a member other secrets; hides them, because the group key has 256 random bits.
+        authority_key: the authority's Ed25519 public key.
+        signature: the authority's, over `statement()`; empty while unsigned.
+    """
+
+    federation: str
+    epoch: int
+    members: tuple[PublicIdentity, ...]
+    minimum_summands: int
+    protection: str
+    protection_fingerprint: str
+    context_sha256: bytes
+    secrets_sha256: bytes
+    authority_key: bytes
+    signature: bytes = b""
+
+    def __post_init__(self) -> None:
+        problems = [
+            text
+            for text, wrong in (
+                ("the federation has no name", not self.federation),
+                ("the epoch is below 1", self.epoch < 1),
+                ("there is no member", not self.members),
+                (f"there are more than {MAX_MEMBERS} members", len(self.members) > MAX_MEMBERS),
+                ("minimum_summands is below 1", self.minimum_summands < 1),
+                (
+                    "a fingerprint is not hexadecimal",
+                    not HEX.fullmatch(self.protection_fingerprint),
+                ),
+                ("context_sha256 is not 32 bytes long", len(self.context_sha256) != 32),
+                ("secrets_sha256 is not 32 bytes long", len(self.secrets_sha256) != 32),
+                ("authority_key is not 32 bytes long", len(self.authority_key) != 32),
+                ("signature is not 64 bytes long", len(self.signature) not in (0, 64)),
+                ("a client or an exchange key appears twice", self._has_duplicates()),
+            )
+            if wrong
+        ]
+        if problems:
+            raise KeysError(
+                f"The roster cannot be used: {'; '.join(problems)}.",
+                remedy="Make a new epoch with `fedrec keys`.",
+            )
+        object.__setattr__(self, "members", tuple(sorted(self.members, key=_by_client_id)))
+
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers: every field but itself."""
+        return canonical("fedrec roster v1", replace(self, signature=b"").to_json())
+
+    def verify(self, pinned_authority_key: bytes) -> None:
+        """Check that the authority whose key this client pinned signed the roster.
+
+        Raises:
+            BadSignature: when another key signed it, or none did.
+        """
+        if self.authority_key != pinned_authority_key:
+            raise BadSignature(
+                f"The roster is by the authority {self.authority_key.hex()[:16]}..., this client "
+                f"trusts {pinned_authority_key.hex()[:16]}....",
+                remedy="Ask the data owners, not the coordinator, for the authority's key.",
+            )
+        verify(pinned_authority_key, self.statement(), self.signature)
+
+    def contains(self, client_id: ClientId) -> bool:
+        """Return whether a client is a member."""
+        return self._find(client_id) is not None
+
+    def member(self, client_id: ClientId) -> PublicIdentity:
+        """Return a member's public keys.
+
+        Raises:
+            NotInRoster: when the client is none.
+        """
+        found = self._find(client_id)
+        if found is None:
+            raise NotInRoster(
+                f"The client {client_id[:16]}... is not among the {len(self.members)} members of "
+                f"epoch {self.epoch}.",
+                remedy="Give its identity.pub.json to the key authority and make a new epoch.",
+            )
+        return found
+
+    def to_json(self) -> bytes:
+        """Return the canonical JSON."""
+        fields: dict[str, JsonValue] = {
+            "federation": self.federation,
+            "epoch": self.epoch,
+            "members": [member.fields() for member in self.members],
+            "minimum_summands": self.minimum_summands,
+            "protection": self.protection,
+            "protection_fingerprint": self.protection_fingerprint,
+            "context_sha256": encode_bytes(self.context_sha256),
+            "secrets_sha256": encode_bytes(self.secrets_sha256),
+            "authority_key": encode_bytes(self.authority_key),
+            "signature": encode_bytes(self.signature),
+        }
+        return write_document(KIND, fields)
+
+    @classmethod
+    def from_json(cls, raw: bytes) -> Roster:
+        """Read what `to_json` wrote; the signature is not checked.
+
+        Raises:
+            KeysError: when it is damaged, not canonical, or lists a client twice.
+            TooLarge: when it is longer than a roster can be.
+        """
+        if len(raw) > MAX_BYTES:
+            raise TooLarge(f"A roster of {len(raw)} bytes is above the limit of {MAX_BYTES}.")
+        document = Document.parse(raw, KIND, "The roster")
+        found = cls(
+            federation=document.text("federation"),
+            epoch=document.integer("epoch"),
+            members=tuple(PublicIdentity.from_fields(m) for m in document.objects("members")),
+            minimum_summands=document.integer("minimum_summands"),
+            protection=document.text("protection"),
+            protection_fingerprint=document.text("protection_fingerprint"),
+            context_sha256=document.raw("context_sha256"),
+            secrets_sha256=document.raw("secrets_sha256"),
+            authority_key=document.raw("authority_key"),
+            signature=document.raw("signature"),
+        )
+        document.finish()
+        if found.to_json() != raw:
+            raise document.problem("is not in canonical form")
+        return found
+
+    def _find(self, client_id: ClientId) -> PublicIdentity | None:
+        index = bisect_left(self.members, client_id, key=_by_client_id)
+        if index < len(self.members) and self.members[index].client_id == client_id:
+            return self.members[index]
+        return None
+
+    def _has_duplicates(self) -> bool:
+        clients = {member.client_id for member in self.members}
+        exchange_keys = {member.exchange_key for member in self.members}
+        return min(len(clients), len(exchange_keys)) < len(self.members)
+
+
+def _by_client_id(member: PublicIdentity) -> ClientId:
+    return member.client_id

@@ -1,0 +1,26 @@
+"""Protections: sums of vectors that the coordinator cannot read."""
+
+from fedrec.protection.bfv import BFV
+from fedrec.protection.ckks import CKKS
+from fedrec.protection.none import NoProtection
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.secret import SecretKey
+from fedrec.protection.vector import SegmentSpec, VectorSpec
+
+__all__ = [
+    "BFV",
+    "CKKS",
+    "PROTECTIONS",
+    "Accumulator",
+    "Member",
+    "NoProtection",
+    "Protection",
+    "ProtectionPlan",
+    "SecretKey",
+    "SegmentSpec",
+    "VectorSpec",
+]
+
+PROTECTIONS: dict[str, type[Protection]] = {"none": NoProtection, "bfv": BFV, "ckks": CKKS}
+"""Every protection by the name it has in settings, files and papers."""

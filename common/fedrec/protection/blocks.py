@@ -1,0 +1,106 @@
+"""The client's half of every encrypted protection: slots to blocks and back.
+
+The last slot of every block is a counter: each message carries 1 there, so a sum of n messages
+carries n. Together with the bounds of the segments and the zeros of the padding it shows sums
+that were damaged, made with another key or counted wrongly. It is no signature: a coordinator
+can add a plain constant to a ciphertext.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+
+from fedrec.errors import KeysError, RevealRefused
+from fedrec.protection.envelope import Envelope
+from fedrec.protection.modular import ModularAccumulator, unpack_blocks
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection import Accumulator, Member, Protection, check_count
+from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.secret import SecretKey
+from fedrec.protection.tenseal_blocks import BlockCipher, new_keys
+from fedrec.protection.vector import Integers, VectorSpec
+
+__all__ = ["BlockMember", "BlockProtection"]
+
+
+class BlockMember(Member):
+    """Encrypts vectors and reveals sums, block by block."""
+
+    def __init__(
+        self, spec: VectorSpec, plan: ProtectionPlan, envelope: Envelope, keys: bytes
+    ) -> None:
+        self._spec = spec
+        self._plan = plan
+        self._envelope = envelope
+        self._layout = ResidueLayout.of_plan(plan)
+        self._cipher: BlockCipher | None = BlockCipher(plan, keys)
+
+    def protect(self, vector: Integers) -> bytes:
+        """Return the message of a vector; see `Member.protect`."""
+        cipher = self._open_cipher()
+        limbs = self._plan.layout.split(self._spec, self._spec.validated(vector))
+        per_block = cipher.n_slots - 1
+        rows = np.zeros((self._plan.n_blocks, cipher.n_slots), dtype=np.int64)
+        rows[:, -1] = 1
+        padded = np.zeros(self._plan.n_blocks * per_block, dtype=np.int64)
+        padded[: len(limbs)] = limbs
+        rows[:, :-1] = padded.reshape(-1, per_block)
+        frames = (self._layout.pack(cipher.encrypt(row.tolist())) for row in rows)
+        return self._envelope.close_message(b"".join(frames))
+
+    def reveal(self, total: bytes, n_summands: int) -> Integers:
+        """Return the exact sum; see `Member.reveal`."""
+        cipher = self._open_cipher()
+        found, body = self._envelope.open_sum(total)
+        check_count(found, n_summands, self._plan.max_summands)
+        blocks = unpack_blocks(self._layout, body)
+        rows = np.stack([self.whole(cipher.decrypt(block)) for block in blocks])
+        slots = rows[:, :-1].reshape(-1)
+        if (rows[:, -1] != n_summands).any() or slots[self._plan.n_slots :].any():
+            raise RevealRefused(
+                "The counters inside the sum disagree with its number of summands.",
+                remedy="A contribution is damaged, or made with another key: abandon the round.",
+            )
+        return self._plan.layout.join(self._spec, slots[: self._plan.n_slots], n_summands)
+
+    def close(self) -> None:
+        """Forget the key."""
+        self._cipher = None
+
+    @abstractmethod
+    def whole(self, values: list[float]) -> Integers:
+        """Return the integers that one block's decrypted slots stand for, or refuse them."""
+
+    def _open_cipher(self) -> BlockCipher:
+        if self._cipher is None:
+            raise KeysError("This member was closed.", remedy="Make another from its secret.")
+        return self._cipher
+
+
+class BlockProtection(Protection):
+    """What BFV and CKKS share: keys, contexts, and sums of residues."""
+
+    member_kind: type[BlockMember]
+
+    def generate(self) -> tuple[bytes, SecretKey]:
+        """Return a context of 56 bytes without a key, and the secret with the public key."""
+        context = Envelope.new_context(self.chosen)
+        return context, SecretKey._holding(context + new_keys(self.chosen))
+
+    def accumulator(self, context: bytes) -> Accumulator:
+        """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
+        return ModularAccumulator(self.chosen, Envelope.of(self.chosen, context))
+
+    def member(self, context: bytes, secret: bytes | SecretKey) -> Member:
+        """Return a client's half; see `Protection.member`."""
+        envelope = Envelope.of(self.chosen, context)
+        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        if content[: len(context)] != context:
+            raise KeysError(
+                "The secret key is not the one that the context names.",
+                remedy="Unwrap the key of the present epoch.",
+            )
+        keys = content[len(context) :]
+        return self.member_kind(self.spec, self.chosen, envelope, keys)

@@ -1,0 +1,60 @@
+"""CKKS in exact mode: integers encoded far above the noise, and rounded as they are revealed.
+
+Cheon, Kim, Kim and Song, Homomorphic encryption for arithmetic of approximate numbers (eprint
+2016/421), by SEAL. A decrypted CKKS value carries noise from which the secret key can be computed
+(Li and Micciancio, eprint 2020/1533). Here every value is an integer on the grid, so `reveal`
+rounds to it and nothing of the noise is left; the planner proves that rounding is right. There
+is no approximate mode.
+
+What it does not give: what `bfv` does not give either, at more than twice its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from fedrec.errors import RevealRefused
+from fedrec.protection.blocks import BlockMember, BlockProtection
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.planner import CKKS_PRESETS, plan_ckks
+from fedrec.protection.vector import Integers, VectorSpec
+
+__all__ = ["CKKS"]
+
+MAX_RESIDUE = 0.25
+MAX_VALUE = 2.0**53
+
+
+class CKKSMember(BlockMember):
+    """Rounds every decrypted slot to the integer that it must be."""
+
+    def whole(self, values: list[float]) -> Integers:
+        """Return the slots of one block as integers.
+
+        Raises:
+            RevealRefused: for a slot that is further from an integer than noise can carry it.
+        """
+        real = np.array(values, dtype=np.float64)
+        rounded = np.rint(real)
+        near = np.abs(real - rounded) <= MAX_RESIDUE
+        if not (near & (np.abs(rounded) < MAX_VALUE)).all():
+            raise RevealRefused(
+                "The sum does not decrypt to whole numbers.",
+                remedy="A contribution is damaged, or made with another key: abandon the round.",
+            )
+        return rounded.astype(np.int64)
+
+
+class CKKS(BlockProtection):
+    """Exact sums with the papers' scheme, at 30 bytes a value (lean) or 70 (paper)."""
+
+    name: ClassVar[str] = "ckks"
+    needs_reveal: ClassVar[bool] = True
+    presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
+    member_kind = CKKSMember
+
+    @classmethod
+    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+        return plan_ckks(spec, preset)

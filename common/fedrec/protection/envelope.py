@@ -1,0 +1,130 @@
+"""The first bytes of every message and sum: what it is, of which plan and of which key."""
+
+from __future__ import annotations
+
+import secrets
+import struct
+from dataclasses import dataclass
+
+from fedrec.errors import KeysError, MalformedUpdate
+from fedrec.protection.plan import ProtectionPlan
+
+__all__ = ["CONTEXT_BYTES", "HEADER_BYTES", "Envelope"]
+
+VERSION = 1
+MESSAGE = b"FRPM"
+SUM = b"FRPS"
+CONTEXT = b"FRPC"
+MARK_BYTES = 16
+
+_HEADER = struct.Struct("<4sB3xI16s16s")
+_CONTEXT = struct.Struct("<4sB3x32s16s")
+HEADER_BYTES = _HEADER.size
+CONTEXT_BYTES = _CONTEXT.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Envelope:
+    """Writes and checks the headers of one plan and one key epoch.
+
+    Attributes:
+        plan_mark: the first 16 bytes of the plan's fingerprint.
+        key_id: 16 random bytes that name the key; they are no part of it.
+        message_bytes: the only length that a message or a sum may have.
+        max_summands: largest number of messages in a sum.
+    """
+
+    plan_mark: bytes
+    key_id: bytes
+    message_bytes: int
+    max_summands: int
+
+    @classmethod
+    def of(cls, plan: ProtectionPlan, context: bytes) -> Envelope:
+        """Read a context of ``plan``.
+
+        Raises:
+            KeysError: when the context is of another plan, or more than the 56 bytes in which
+                no key can hide.
+        """
+        if len(context) != CONTEXT_BYTES:
+            raise KeysError(
+                f"A coordinator's context has {CONTEXT_BYTES} bytes and no key in it; "
+                f"found {len(context)} bytes.",
+                remedy="Give the coordinator the context that `generate` returned, and no key.",
+            )
+        magic, version, fingerprint, key_id = _CONTEXT.unpack(context)
+        if context != cls._context(fingerprint, key_id) or magic != CONTEXT or version != VERSION:
+            raise KeysError(
+                f"The context is not of version {VERSION} of the protection format.",
+                remedy="Make the epoch's keys with this version of fedrec.",
+            )
+        if fingerprint.hex() != plan.fingerprint():
+            raise KeysError(
+                "The context belongs to another protection plan.",
+                remedy="Make the epoch's keys for the federation's present settings.",
+            )
+        return cls(
+            plan_mark=fingerprint[:MARK_BYTES],
+            key_id=key_id,
+            message_bytes=plan.message_bytes,
+            max_summands=plan.max_summands,
+        )
+
+    @staticmethod
+    def new_context(plan: ProtectionPlan, *, keyed: bool = True) -> bytes:
+        """Return a context that names a new key, or no key at all."""
+        key_id = secrets.token_bytes(MARK_BYTES) if keyed else bytes(MARK_BYTES)
+        return Envelope._context(bytes.fromhex(plan.fingerprint()), key_id)
+
+    @staticmethod
+    def _context(fingerprint: bytes, key_id: bytes) -> bytes:
+        return _CONTEXT.pack(CONTEXT, VERSION, fingerprint, key_id)
+
+    def close_message(self, body: bytes) -> bytes:
+        """Return ``body`` as one client's message."""
+        return self._close(MESSAGE, 1, body)
+
+    def close_sum(self, body: bytes, n_summands: int) -> bytes:
+        """Return ``body`` as the sum of ``n_summands`` messages."""
+        return self._close(SUM, n_summands, body)
+
+    def open_message(self, message: bytes) -> memoryview:
+        """Return the body of a message.
+
+        Raises:
+            MalformedUpdate: for any length, plan or key but this one's.
+        """
+        count, body = self._open(MESSAGE, message)
+        if count != 1:
+            raise MalformedUpdate(f"A message counts as one summand, not as {count}.")
+        return body
+
+    def open_sum(self, total: bytes) -> tuple[int, memoryview]:
+        """Return the number of summands that a sum claims, and its body.
+
+        Raises:
+            MalformedUpdate: for any length, plan or key but this one's.
+        """
+        return self._open(SUM, total)
+
+    def _close(self, magic: bytes, count: int, body: bytes) -> bytes:
+        return _HEADER.pack(magic, VERSION, count, self.plan_mark, self.key_id) + body
+
+    def _open(self, expected: bytes, message: bytes) -> tuple[int, memoryview]:
+        if len(message) != self.message_bytes:
+            raise MalformedUpdate(
+                f"Found {len(message)} bytes; every message and sum of this plan has "
+                f"{self.message_bytes}."
+            )
+        magic, version, count, plan_mark, key_id = _HEADER.unpack_from(message)
+        if message[:HEADER_BYTES] != _HEADER.pack(magic, version, count, plan_mark, key_id):
+            raise MalformedUpdate("The reserved bytes of the header are not zero.")
+        if magic != expected or version != VERSION:
+            kind = "message" if expected == MESSAGE else "sum"
+            raise MalformedUpdate(f"The bytes are not a {kind} of version {VERSION}.")
+        if plan_mark != self.plan_mark:
+            raise MalformedUpdate("The bytes belong to another protection plan.")
+        if key_id != self.key_id:
+            raise MalformedUpdate("The bytes were made with another key.")
+        return count, memoryview(message)[HEADER_BYTES:]

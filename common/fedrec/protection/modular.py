@@ -1,0 +1,61 @@
+"""The coordinator's half of every encrypted protection: residues added modulo the primes."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedrec.errors import RoundError
+from fedrec.protection.envelope import Envelope
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection import Accumulator
+from fedrec.protection.residues import ResidueLayout, Residues
+
+__all__ = ["ModularAccumulator", "pack_blocks", "unpack_blocks"]
+
+
+class ModularAccumulator(Accumulator):
+    """Adds ciphertexts that it cannot read, with numpy alone.
+
+    No native parser sees what a peer sent, the result does not depend on the order of the
+    messages, and a sum has one encoding only.
+    """
+
+    def __init__(self, plan: ProtectionPlan, envelope: Envelope) -> None:
+        self._envelope = envelope
+        self._layout = ResidueLayout.of_plan(plan)
+        self._total: Residues = np.zeros((plan.n_blocks, *self._layout.shape), dtype=np.uint64)
+        self._count = 0
+
+    @property
+    def count(self) -> int:
+        """How many messages were added."""
+        return self._count
+
+    def add(self, message: bytes) -> None:
+        """Add one message after checking all of it; see `Accumulator.add`."""
+        body = self._envelope.open_message(message)
+        if self._count >= self._envelope.max_summands:
+            raise RoundError(
+                f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
+            )
+        blocks = unpack_blocks(self._layout, body)
+        for total, block in zip(self._total, blocks, strict=True):
+            self._layout.add_to(total, block)
+        self._count += 1
+
+    def finish(self) -> bytes:
+        """Return the sum; see `Accumulator.finish`."""
+        if not self._count:
+            raise RoundError("A sum of no messages does not exist.")
+        return self._envelope.close_sum(pack_blocks(self._layout, self._total), self._count)
+
+
+def pack_blocks(layout: ResidueLayout, blocks: Residues) -> bytes:
+    """Return blocks of shape (n_blocks, 2, n_primes, N) as their frames, end to end."""
+    return b"".join(layout.pack(block) for block in blocks)
+
+
+def unpack_blocks(layout: ResidueLayout, body: memoryview) -> list[Residues]:
+    """Return every block of a body whose length was checked."""
+    step = layout.frame_bytes
+    return [layout.unpack(body[start : start + step]) for start in range(0, len(body), step)]

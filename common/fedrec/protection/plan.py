@@ -1,0 +1,164 @@
+"""The plan: which parameters protect a vector, what they cost and what they guarantee."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from fedrec.errors import PlanMismatch
+from fedrec.ids import digest
+from fedrec.protection.limbs import LimbLayout
+
+__all__ = ["ProtectionPlan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtectionPlan:
+    """Everything that both sides must agree on, and the price.
+
+    Attributes:
+        protection: name of the protection.
+        preset: name of the parameter set.
+        exact: whether sums come out as the exact integers.
+        spec_fingerprint: fingerprint of the vector that this plan is for.
+        poly_modulus_degree: N; 0 without encryption.
+        coeff_mod_bit_sizes: bits of the coefficient primes, the special one last.
+        plain_modulus: t of BFV.
+        scale_bits: CKKS encodes one grid unit as 2^scale_bits.
+        n_values: length of the vector.
+        n_slots: values after splitting into limbs.
+        n_blocks: ciphertexts of one message.
+        frame_bytes: bytes of one block, the same for every input.
+        message_bytes: bytes of a message and of a sum, the same for every input.
+        security_bits: from the homomorphic encryption standard; 0 without encryption.
+        error_bound: largest error before rounding, in grid units; rounding is right below 0.5.
+        headroom_bits: bits to spare before noise (BFV) or overflow (CKKS) spoils a sum.
+        proof: ``worst case``: the error bound holds whatever the dice; ``probability``: it
+            fails with probability below 2^-40 for a summed vector (see `noise`).
+        max_summands: largest number of messages in a sum.
+        limb_bits: width of an unsigned limb, 0 when nothing is split.
+        limbs: number of limbs of each segment.
+    """
+
+    protection: str
+    preset: str
+    exact: bool
+    spec_fingerprint: str
+    poly_modulus_degree: int
+    coeff_mod_bit_sizes: tuple[int, ...]
+    plain_modulus: int | None
+    scale_bits: int | None
+    n_values: int
+    n_slots: int
+    n_blocks: int
+    frame_bytes: int
+    message_bytes: int
+    security_bits: int
+    error_bound: float
+    headroom_bits: float
+    proof: str
+    max_summands: int
+    limb_bits: int
+    limbs: tuple[int, ...]
+
+    @property
+    def layout(self) -> LimbLayout:
+        """How the values lie in the slots."""
+        return LimbLayout(limb_bits=self.limb_bits, limbs=self.limbs)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hexadecimal, of all that decides what the bytes mean.
+
+        Bounds are left out: they are floating point, and machines may differ in the last bit.
+        """
+        parts = [
+            self.protection,
+            self.preset,
+            self.spec_fingerprint,
+            self.poly_modulus_degree,
+            *self.coeff_mod_bit_sizes,
+            f"plain modulus {self.plain_modulus}",
+            f"scale bits {self.scale_bits}",
+            self.message_bytes,
+            self.max_summands,
+            self.limb_bits,
+            *self.limbs,
+        ]
+        return digest("fedrec.protection.plan.v1", *parts).hex()
+
+    def describe(self) -> tuple[tuple[str, str], ...]:
+        """Return the rows of a price table: what, and how much with its unit."""
+        rows = [
+            ("protection", f"{self.protection}, preset {self.preset}"),
+            ("sums", "exact integers" if self.exact else "approximate"),
+            ("message", f"{self.message_bytes} bytes for {self.n_values} values"),
+            ("per value", f"{self.message_bytes / self.n_values:.2f} bytes"),
+            ("most messages in a sum", str(self.max_summands)),
+        ]
+        if self.poly_modulus_degree:
+            rows += self._describe_encryption()
+        return tuple(rows)
+
+    def _describe_encryption(self) -> list[tuple[str, str]]:
+        primes = " ".join(map(str, self.coeff_mod_bit_sizes))
+        certainty = "always" if self.proof == "worst case" else "but for a chance below 2^-40"
+        rows = [
+            ("ring", f"N = {self.poly_modulus_degree}, primes of [{primes}] bits"),
+            ("security", f"{self.security_bits} bits, classical"),
+            ("blocks", f"{self.n_blocks} of {self.frame_bytes} bytes"),
+            ("slots", f"{self.n_slots} of limbs of {self.limb_bits} bits")
+            if self.limb_bits
+            else ("slots", f"{self.n_slots}, one for each value"),
+            ("error before rounding", f"below {self.error_bound:.2g} of a grid unit, {certainty}"),
+            ("to spare", f"{self.headroom_bits:.1f} bits"),
+        ]
+        if self.plain_modulus is not None:
+            rows.append(("plain modulus", str(self.plain_modulus)))
+        if self.scale_bits is not None:
+            rows.append(("scale", f"2^{self.scale_bits} for one grid unit"))
+        return rows
+
+    def to_json(self) -> str:
+        """Return the plan as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(asdict(self), sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> ProtectionPlan:
+        """Read what `to_json` wrote.
+
+        The plan is not trusted by being readable: a protection compares it with its own.
+
+        Raises:
+            PlanMismatch: when fields are missing, unknown or of the wrong type.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            for name in ("coeff_mod_bit_sizes", "limbs"):
+                found[name] = tuple(found[name])
+            plan = cls(**found)
+        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            raise PlanMismatch(
+                "The protection plan is not readable.", remedy="Install the same fedrec."
+            ) from error
+        _check_types(plan)
+        return plan
+
+
+def _check_types(plan: ProtectionPlan) -> None:
+    kinds: dict[str, tuple[type, ...]] = {
+        "str": (str,),
+        "int": (int,),
+        "bool": (bool,),
+        "float": (float, int),
+        "int | None": (int, type(None)),
+        "tuple[int, ...]": (tuple,),
+    }
+    wrong = [
+        field.name
+        for field in fields(plan)
+        if not isinstance(getattr(plan, field.name), kinds[str(field.type)])
+    ]
+    whole = (*plan.coeff_mod_bit_sizes, *plan.limbs) if not wrong else ()
+    if wrong or not all(isinstance(number, int) for number in whole):
+        raise PlanMismatch(f"The protection plan has fields of the wrong type: {wrong}.")

@@ -1,0 +1,211 @@
+"""Chooses parameters: enough security, no overflow, noise below its bound, fewest blocks.
+
+Rules that every plan meets, or there is no plan:
+
+- at least 128 bits of security by the homomorphic encryption standard, all primes counted;
+- BFV: the noise bound leaves 6 bits to Q / (2t), where decryption would begin to fail;
+- CKKS: 6 bits between the largest encoded sum and the modulus, an error from noise of at most
+  1/8 of a grid unit and from floating point of at most 1/8, so that rounding, which is right
+  below 1/2, gives the exact integers.
+
+What is proven and what holds but for a chance below 2^-40 is told apart in `noise` and in the
+plan's ``proof``. One slot of every block counts messages: see `blocks`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from fedrec.errors import SettingsError
+from fedrec.protection.envelope import HEADER_BYTES
+from fedrec.protection.limbs import LimbLayout
+from fedrec.protection.noise import bfv_noise, ckks_noise, float_error
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.primes import batching_prime, coefficient_primes
+from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.vector import VectorSpec
+
+__all__ = ["BFV_PRESETS", "CKKS_PRESETS", "Preset", "plan_bfv", "plan_ckks", "security_bits"]
+
+SPARE_BITS = 6
+ERROR_SHARE = 1 / 8
+
+# Largest log2 of all primes together, for ternary secrets: homomorphic encryption standard.
+_SECURITY = {
+    256: {1024: 14, 2048: 29, 4096: 58, 8192: 118, 16384: 237, 32768: 476},
+    192: {1024: 19, 2048: 37, 4096: 75, 8192: 152, 16384: 305, 32768: 611},
+    128: {1024: 27, 2048: 54, 4096: 109, 8192: 218, 16384: 438, 32768: 881},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preset:
+    """A parameter set.
+
+    Attributes:
+        degree: N.
+        coeff_mod_bit_sizes: bits of the primes, the special one last.
+        choices: bits of the plain modulus (BFV) or of the scale (CKKS), the preferred first.
+    """
+
+    degree: int
+    coeff_mod_bit_sizes: tuple[int, ...]
+    choices: tuple[int, ...]
+
+
+BFV_PRESETS = {
+    "default": Preset(
+        degree=4096, coeff_mod_bit_sizes=(54, 55), choices=(32, 36, 40, 30, 28, 26, 24, 22, 20)
+    ),
+    "wide": Preset(degree=8192, coeff_mod_bit_sizes=(60, 60), choices=(40, 44, 48, 36, 32)),
+}
+CKKS_PRESETS = {
+    "lean": Preset(degree=4096, coeff_mod_bit_sizes=(60, 49), choices=tuple(range(45, 19, -1))),
+    "paper": Preset(degree=16384, coeff_mod_bit_sizes=(60, 40, 40, 60), choices=(40,)),
+}
+
+
+def security_bits(degree: int, modulus_bits: int) -> int:
+    """Return the security level of a ring and the bits of all its primes; 0 below 128."""
+    for level, largest in _SECURITY.items():
+        if modulus_bits <= largest.get(degree, 0):
+            return level
+    return 0
+
+
+def plan_bfv(spec: VectorSpec, preset: str) -> ProtectionPlan:
+    """Return the BFV plan with the fewest blocks; see the module for its rules."""
+    return _best("bfv", spec, preset, BFV_PRESETS, _bfv_candidates)
+
+
+def plan_ckks(spec: VectorSpec, preset: str) -> ProtectionPlan:
+    """Return the exact CKKS plan with the fewest blocks; see the module for its rules."""
+    return _best("ckks", spec, preset, CKKS_PRESETS, _ckks_candidates)
+
+
+Candidates = Callable[[VectorSpec, Preset], Iterator[ProtectionPlan]]
+
+
+def _best(
+    protection: str,
+    spec: VectorSpec,
+    preset: str,
+    presets: dict[str, Preset],
+    candidates: Candidates,
+) -> ProtectionPlan:
+    plans = list(candidates(spec, presets[preset]))
+    if plans:
+        best = min(plans, key=lambda plan: plan.n_blocks)
+        return replace(best, protection=protection, preset=preset)
+    raise SettingsError(
+        f"No parameters of {protection}/{preset} keep the sum of {spec.max_summands} messages "
+        f"exact: the noise or overflow bound leaves less than it must.",
+        remedy=_nearest(protection, spec, preset, presets, candidates),
+    )
+
+
+def _nearest(
+    protection: str,
+    spec: VectorSpec,
+    preset: str,
+    presets: dict[str, Preset],
+    candidates: Candidates,
+) -> str:
+    for other, parameters in presets.items():
+        if any(candidates(spec, parameters)):
+            return f"The nearest choice that works is {protection}/{other}."
+    summands = spec.max_summands // 2
+    while summands and not any(candidates(replace(spec, max_summands=summands), presets[preset])):
+        summands //= 2
+    if summands:
+        return f"It works with at most {summands} messages in a sum."
+    return "Use a coarser grid or a smaller clip."
+
+
+def _bfv_candidates(spec: VectorSpec, preset: Preset) -> Iterator[ProtectionPlan]:
+    *data_bits, special_bits = preset.coeff_mod_bit_sizes
+    modulus = math.prod(coefficient_primes(preset.degree, preset.coeff_mod_bit_sizes)[:-1])
+    for bits in preset.choices:
+        prime = batching_prime(preset.degree, bits)
+        layout = _fit(spec, (prime - 1) // 2)
+        if layout is None or bits >= min(data_bits):
+            continue
+        n_blocks = _n_blocks(spec, layout, preset.degree)
+        noise = bfv_noise(preset.degree, special_bits, spec.max_summands, n_blocks)
+        limit = modulus / (2 * prime)
+        headroom = math.log2(limit / noise.smaller)
+        if headroom >= SPARE_BITS:
+            yield replace(
+                _priced(spec, preset, layout, n_blocks),
+                plain_modulus=prime,
+                error_bound=noise.smaller / limit / 2,
+                headroom_bits=headroom,
+                proof=noise.proof(limit),
+            )
+
+
+def _ckks_candidates(spec: VectorSpec, preset: Preset) -> Iterator[ProtectionPlan]:
+    *data_bits, special_bits = preset.coeff_mod_bit_sizes
+    modulus = math.prod(coefficient_primes(preset.degree, preset.coeff_mod_bit_sizes)[:-1])
+    float_unit = float_error(preset.degree, spec.max_summands)
+    for bits in preset.choices:
+        capacity = min(modulus >> (bits + 1 + SPARE_BITS), int(ERROR_SHARE / float_unit))
+        layout = _fit(spec, capacity)
+        if layout is None:
+            continue
+        n_blocks = _n_blocks(spec, layout, preset.degree // 2)
+        noise = ckks_noise(
+            preset.degree, special_bits, spec.max_summands, n_blocks, n_primes=len(data_bits)
+        )
+        largest = max(layout.largest_sum(spec), spec.max_summands)
+        if noise.smaller <= ERROR_SHARE * 2**bits:
+            yield replace(
+                _priced(spec, preset, layout, n_blocks),
+                scale_bits=bits,
+                error_bound=noise.smaller / 2**bits + float_unit * largest,
+                headroom_bits=math.log2(modulus) - bits - 1 - math.log2(largest),
+                proof=noise.proof(ERROR_SHARE * 2**bits),
+            )
+
+
+def _fit(spec: VectorSpec, capacity: int) -> LimbLayout | None:
+    return LimbLayout.fit(spec, capacity) if spec.max_summands <= capacity else None
+
+
+def _n_blocks(spec: VectorSpec, layout: LimbLayout, slots: int) -> int:
+    return -(-layout.n_slots(spec) // (slots - 1))
+
+
+def _priced(spec: VectorSpec, preset: Preset, layout: LimbLayout, n_blocks: int) -> ProtectionPlan:
+    security = security_bits(preset.degree, sum(preset.coeff_mod_bit_sizes))
+    if not security:
+        raise SettingsError(
+            f"N = {preset.degree} with {sum(preset.coeff_mod_bit_sizes)} bits of primes is below "
+            f"128 bits of security.",
+            remedy=f"At most {_SECURITY[128].get(preset.degree, 0)} bits are allowed.",
+        )
+    residues = ResidueLayout.of(preset.degree, preset.coeff_mod_bit_sizes)
+    return ProtectionPlan(
+        protection="",
+        preset="",
+        exact=True,
+        spec_fingerprint=spec.fingerprint(),
+        poly_modulus_degree=preset.degree,
+        coeff_mod_bit_sizes=preset.coeff_mod_bit_sizes,
+        plain_modulus=None,
+        scale_bits=None,
+        n_values=spec.length,
+        n_slots=layout.n_slots(spec),
+        n_blocks=n_blocks,
+        frame_bytes=residues.frame_bytes,
+        message_bytes=HEADER_BYTES + n_blocks * residues.frame_bytes,
+        security_bits=security,
+        error_bound=0.0,
+        headroom_bits=0.0,
+        proof="none",
+        max_summands=spec.max_summands,
+        limb_bits=layout.limb_bits,
+        limbs=layout.limbs,
+    )

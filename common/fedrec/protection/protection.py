@@ -1,0 +1,159 @@
+"""The interface of a protection: what clients make, coordinators add, and key holders reveal."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import ClassVar, NoReturn
+
+from fedrec.errors import PlanMismatch, RevealRefused, SettingsError
+from fedrec.protection.envelope import Envelope
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.secret import SecretKey
+from fedrec.protection.vector import Integers, VectorSpec
+
+__all__ = ["Accumulator", "Member", "Protection"]
+
+
+class Accumulator(ABC):
+    """The coordinator's half: adds messages up, and holds no key."""
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """How many messages were added."""
+
+    @abstractmethod
+    def add(self, message: bytes) -> None:
+        """Add one client's message.
+
+        The whole message is checked before the sum changes.
+
+        Raises:
+            MalformedUpdate: for a message of another length, plan, key or parameter set.
+            RoundError: when the sum already has as many messages as the plan allows.
+        """
+
+    @abstractmethod
+    def finish(self) -> bytes:
+        """Return the sum so far, as long as a message, whatever the order of the messages.
+
+        Raises:
+            RoundError: when nothing was added.
+        """
+
+
+class Member(ABC):
+    """A client's half: protects its own vector, and reveals sums where it holds the key."""
+
+    @abstractmethod
+    def protect(self, vector: Integers) -> bytes:
+        """Return the message for an int64 vector of shape (length,), always of one length.
+
+        Raises:
+            MalformedUpdate: for another type or shape, or a value outside its segment's bound.
+        """
+
+    @abstractmethod
+    def reveal(self, total: bytes, n_summands: int) -> Integers:
+        """Return the exact sum of ``n_summands`` messages as int64 of shape (length,).
+
+        It detects damage and foreign keys, not a coordinator that builds sums of its own: a
+        caller first recomputes ``total`` from signed contributions, because whoever may choose
+        what is revealed, or only watch which sums are refused, learns about the key.
+
+        Raises:
+            MalformedUpdate: for bytes that are no sum of this plan and key.
+            RevealRefused: for another number of summands, or values that no honest messages
+                sum to.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Forget the key, if any; nothing can be protected or revealed afterwards."""
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(hidden)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Member holds a key and cannot be pickled or copied")
+
+
+class Protection(ABC):
+    """One protection with one plan; public data only.
+
+    Args:
+        spec: the vector to protect.
+        plan: what `plan` returned for it, here or at the coordinator.
+
+    Raises:
+        PlanMismatch: when this version would not make that plan for that vector.
+    """
+
+    name: ClassVar[str]
+    needs_reveal: ClassVar[bool]
+    presets: ClassVar[tuple[str, ...]]
+
+    def __init__(self, spec: VectorSpec, plan: ProtectionPlan) -> None:
+        own = type(self).plan(spec, preset=plan.preset) if plan.preset in self.presets else None
+        if own is None or own.fingerprint() != plan.fingerprint():
+            raise PlanMismatch(
+                f"The plan {plan.protection}/{plan.preset} is not what this version plans with "
+                f"{self.name} for this vector.",
+                remedy="Install the same fedrec and use the federation's settings.",
+            )
+        self.spec = spec
+        self.chosen = own
+
+    @classmethod
+    def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
+        """Choose parameters for a vector; without a preset, the protection's first one.
+
+        Raises:
+            SettingsError: naming the rule that no parameters can meet, and what would work.
+        """
+        chosen = preset or cls.presets[0]
+        if chosen not in cls.presets:
+            raise SettingsError(
+                f"{cls.name} has no preset {chosen!r}.",
+                remedy=f"Use one of {', '.join(cls.presets)}.",
+            )
+        return cls._plan(spec, chosen)
+
+    @classmethod
+    @abstractmethod
+    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+        """Choose parameters for a vector under a preset that exists."""
+
+    @abstractmethod
+    def generate(self) -> tuple[bytes, SecretKey]:
+        """Return the coordinator's context, which holds no key, and the members' secret."""
+
+    def check_context(self, context: bytes) -> None:
+        """Refuse a context that holds any key or belongs to other parameters.
+
+        Raises:
+            KeysError: saying which.
+        """
+        Envelope.of(self.chosen, context)
+
+    @abstractmethod
+    def accumulator(self, context: bytes) -> Accumulator:
+        """Return the coordinator's half, empty."""
+
+    @abstractmethod
+    def member(self, context: bytes, secret: bytes | SecretKey) -> Member:
+        """Return a client's half.
+
+        Raises:
+            KeysError: when the secret is not the context's.
+        """
+
+
+def check_count(found: int, n_summands: int, max_summands: int) -> None:
+    """Refuse a sum whose number of summands is not the expected one, or not in 1..max."""
+    if not 1 <= n_summands <= max_summands:
+        raise RevealRefused(
+            f"{n_summands} summands were asked for; the plan allows 1..{max_summands}."
+        )
+    if found != n_summands:
+        raise RevealRefused(f"The sum says {found} summands; {n_summands} were expected.")

@@ -1,0 +1,68 @@
+"""A secret key as a type of its own: nothing prints, copies or pickles it."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import NoReturn, Self
+
+from fedrec.errors import KeysError
+
+__all__ = ["SecretKey"]
+
+
+class SecretKey:
+    """The secret side of a key epoch, as opaque bytes.
+
+    Made by `Protection.generate` only. It leaves through `export_for_wrapping` alone, whose
+    result must be encrypted to one receiver before it is stored or sent. `destroy` overwrites
+    the bytes held here; Python and SEAL may have made copies that nobody can overwrite.
+    """
+
+    __slots__ = ("_content",)
+
+    def __init__(self) -> None:
+        raise TypeError("a SecretKey is made by Protection.generate")
+
+    @classmethod
+    def _holding(cls, content: bytes) -> SecretKey:
+        secret = object.__new__(cls)
+        secret._content = bytearray(content)
+        return secret
+
+    def export_for_wrapping(self) -> bytes:
+        """Return the self-contained bytes that `Protection.member` accepts.
+
+        Raises:
+            KeysError: after `destroy`.
+        """
+        if not self._content:
+            raise KeysError("This secret key was destroyed.", remedy="Unwrap the epoch's key.")
+        return bytes(self._content)
+
+    def destroy(self) -> None:
+        """Overwrite the bytes held here; the key cannot be exported any more."""
+        self._content[:] = bytes(len(self._content))
+        self._content.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.destroy()
+
+    def __repr__(self) -> str:
+        return "SecretKey(hidden)"
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("a SecretKey cannot be copied")
+
+    def __deepcopy__(self, memo: object) -> NoReturn:
+        raise TypeError("a SecretKey cannot be copied")
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a SecretKey cannot be pickled")

@@ -1,0 +1,127 @@
+"""What is summed: one flat vector of integers on the grid, described segment by segment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import MalformedUpdate, SettingsError
+from fedrec.ids import digest
+
+__all__ = ["MAX_BOUND", "Integers", "SegmentSpec", "VectorSpec"]
+
+Integers = NDArray[np.int64]
+
+MAX_BOUND = 2**62 - 1
+"""The largest bound of a segment, so that two of them add up in int64."""
+MAX_LENGTH = 2**31
+MAX_SUMMANDS = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SegmentSpec:
+    """One tensor, or one kind of counter, inside the flat vector.
+
+    Attributes:
+        name: word that names the segment in errors and price tables.
+        length: how many values it has.
+        max_abs_sum: bound, in grid units, on the sum of the absolute values in any one of its
+            slots, over all users of all clients; users x clip is such a bound. It also bounds
+            every single message.
+        signed: whether values may be negative.
+    """
+
+    name: str
+    length: int
+    max_abs_sum: int
+    signed: bool = True
+
+    def __post_init__(self) -> None:
+        problems = []
+        if not self.name:
+            problems.append("a segment has no name")
+        if not 1 <= self.length <= MAX_LENGTH:
+            problems.append(f"segment {self.name!r} has length {self.length}, not 1..{MAX_LENGTH}")
+        if not 1 <= self.max_abs_sum <= MAX_BOUND:
+            problems.append(
+                f"segment {self.name!r} has max_abs_sum {self.max_abs_sum}, not 1..{MAX_BOUND}"
+            )
+        if problems:
+            raise SettingsError(
+                "; ".join(problems) + ".",
+                remedy="Use a coarser grid, a smaller clip or fewer users.",
+                problems=tuple(problems),
+            )
+
+    @property
+    def smallest(self) -> int:
+        """The smallest value that a slot may hold, in a message as in the sum."""
+        return -self.max_abs_sum if self.signed else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VectorSpec:
+    """The flat vector of a federation: its segments, and how many messages are added up.
+
+    Attributes:
+        segments: in the order in which they lie in the vector.
+        max_summands: the largest number of messages, one for each client, in one sum.
+    """
+
+    segments: tuple[SegmentSpec, ...]
+    max_summands: int
+
+    def __post_init__(self) -> None:
+        names = [segment.name for segment in self.segments]
+        problems = []
+        if not names:
+            problems.append("a vector needs at least one segment")
+        if len(set(names)) < len(names):
+            problems.append(f"segment names repeat: {names}")
+        if not 1 <= self.max_summands <= MAX_SUMMANDS:
+            problems.append(f"max_summands is {self.max_summands}, not 1..{MAX_SUMMANDS}")
+        if problems:
+            raise SettingsError("; ".join(problems) + ".", problems=tuple(problems))
+
+    @property
+    def length(self) -> int:
+        """The number of values over all segments."""
+        return sum(segment.length for segment in self.segments)
+
+    def fingerprint(self) -> str:
+        """Return the SHA-256, in hexadecimal, of everything that the description says."""
+        parts: list[str | int] = [self.max_summands]
+        for segment in self.segments:
+            parts += [segment.name, segment.length, segment.max_abs_sum, int(segment.signed)]
+        return digest("fedrec.protection.vector.v1", *parts).hex()
+
+    def pieces(self, vector: Integers) -> Iterator[tuple[SegmentSpec, Integers]]:
+        """Yield each segment with its part of ``vector``, a view of shape (length,)."""
+        start = 0
+        for segment in self.segments:
+            yield segment, vector[start : start + segment.length]
+            start += segment.length
+
+    def validated(self, vector: Integers) -> Integers:
+        """Return ``vector`` if it is int64 of the right shape with every value in bounds.
+
+        Raises:
+            MalformedUpdate: naming the segment whose values leave their bounds; no value is
+                quoted, since values are private.
+        """
+        if not isinstance(vector, np.ndarray) or vector.dtype != np.int64:
+            kind = getattr(vector, "dtype", type(vector).__name__)
+            raise MalformedUpdate(f"The vector is {kind}; expected a numpy array of int64.")
+        if vector.shape != (self.length,):
+            raise MalformedUpdate(f"The vector has shape {vector.shape}, not ({self.length},).")
+        for segment, values in self.pieces(vector):
+            if values.min() < segment.smallest or values.max() > segment.max_abs_sum:
+                raise MalformedUpdate(
+                    f"Segment {segment.name!r} has a value outside "
+                    f"{segment.smallest}..{segment.max_abs_sum}.",
+                    remedy="Clip every user's contribution before it is summed.",
+                )
+        return vector

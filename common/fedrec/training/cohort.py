@@ -1,0 +1,164 @@
+"""Users in cohorts: their interactions as one compressed table, chunked for the trainer.
+
+Items that too few users hold are left out before anything is trained, so a cohort counts items
+by their position among the *active* ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedrec.data.splits import UserSplit
+
+__all__ = ["Chunk", "Cohort"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some users of similar activity, on the training device.
+
+    Attributes:
+        user_index: positions of the users in the cohort, int64 (n_users,).
+        user_keys: their identities for random streams, int64 (n_users,).
+        pointers: int64 (n_users + 1,), where each user's positives begin.
+        positives: active positions of their training items, ascending within a user.
+        excluded_pointers, excluded: what is never drawn as a negative, in the same form.
+        n_items: number of active items.
+        n_batches: most minibatches of an epoch that a user of the chunk needs.
+    """
+
+    user_index: torch.Tensor
+    user_keys: torch.Tensor
+    pointers: torch.Tensor
+    positives: torch.Tensor
+    excluded_pointers: torch.Tensor
+    excluded: torch.Tensor
+    n_items: int
+    n_batches: int
+
+    @property
+    def n_users(self) -> int:
+        """Users in the chunk."""
+        return len(self.user_index)
+
+
+def _rows_of(
+    pointers: NDArray[np.int64], values: NDArray[np.int64], rows: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the pointers and values of some rows of a compressed table."""
+    sizes = pointers[rows + 1] - pointers[rows]
+    out = np.zeros(len(rows) + 1, dtype=np.int64)
+    np.cumsum(sizes, out=out[1:])
+    where = np.arange(out[-1]) - np.repeat(out[:-1], sizes) + np.repeat(pointers[rows], sizes)
+    return out, values[where]
+
+
+class Cohort:
+    """All users of one party, ready for training.
+
+    Args:
+        users: their interactions, split.
+        active: item rows that take part, ascending int64 (n_active,).
+        n_items: rows of the whole catalogue.
+        exclude_held_out: never draw the validation and test items as negatives (the leaking
+            pool of the papers' code).
+    """
+
+    def __init__(
+        self,
+        users: UserSplit,
+        *,
+        active: NDArray[np.int64],
+        n_items: int,
+        exclude_held_out: bool,
+    ) -> None:
+        self.users = users
+        self.active = active
+        position = np.full(n_items + 1, -1, dtype=np.int64)
+        position[active] = np.arange(len(active))
+        n_users = len(users.train_indptr) - 1
+        owner = np.repeat(np.arange(n_users), np.diff(users.train_indptr))
+        items = position[users.train_items]
+        self._pointers, self._positives = self._compress(owner, items, n_users)
+        self._excluded_pointers, self._excluded = self._pointers, self._positives
+        if exclude_held_out:
+            held = np.concatenate([users.validation_items, users.test_items])
+            holder = np.tile(np.arange(n_users), 2)
+            self._excluded_pointers, self._excluded = self._compress(
+                np.concatenate([owner, holder]),
+                np.concatenate([items, position[held]]),
+                n_users,
+            )
+        self._keys = users.user_keys()
+
+    @staticmethod
+    def _compress(
+        owner: NDArray[np.int64], items: NDArray[np.int64], n_users: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        keep = items >= 0
+        owner, items = owner[keep], items[keep]
+        order = np.lexsort((items, owner))
+        pointers = np.zeros(n_users + 1, dtype=np.int64)
+        np.cumsum(np.bincount(owner, minlength=n_users), out=pointers[1:])
+        return pointers, items[order]
+
+    @property
+    def n_users(self) -> int:
+        """Users in the cohort."""
+        return len(self._pointers) - 1
+
+    def item_counts(self, n_items: int) -> NDArray[np.int64]:
+        """Return how many users hold each item of the whole catalogue in their training data."""
+        return np.bincount(self.users.train_items, minlength=n_items).astype(np.int64)
+
+    def chunks(
+        self,
+        *,
+        participating: NDArray[np.bool_] | None,
+        samples_per_positive: int,
+        batch_size: int,
+        bytes_per_user: int,
+        memory_bytes: int,
+        device: torch.device,
+    ) -> Iterator[Chunk]:
+        """Yield the participating users in chunks of similar activity.
+
+        Users are put together whose number of minibatches lies within the same power of two, so
+        that lockstep wastes little. A user takes part when it has a training item among the
+        active ones and at least one item left to draw as a negative.
+        """
+        positives = np.diff(self._pointers)
+        free = len(self.active) - np.diff(self._excluded_pointers)
+        usable = (positives > 0) & (free > 0)
+        if participating is not None:
+            usable &= participating
+        batches = -(-positives * samples_per_positive // batch_size)
+        level = np.ceil(np.log2(np.maximum(batches, 1))).astype(np.int64)
+        at_once = max(1, memory_bytes // max(bytes_per_user, 1))
+        for value in np.unique(level[usable]):
+            members = np.nonzero(usable & (level == value))[0]
+            for start in range(0, len(members), at_once):
+                yield self._chunk(members[start : start + at_once], 1 << int(value), device)
+
+    def _chunk(self, members: NDArray[np.int64], n_batches: int, device: torch.device) -> Chunk:
+        pointers, positives = _rows_of(self._pointers, self._positives, members)
+        excluded_pointers, excluded = _rows_of(self._excluded_pointers, self._excluded, members)
+
+        def move(values: NDArray[np.int64]) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+        return Chunk(
+            user_index=move(members),
+            user_keys=move(self._keys[members]),
+            pointers=move(pointers),
+            positives=move(positives),
+            excluded_pointers=move(excluded_pointers),
+            excluded=move(excluded),
+            n_items=len(self.active),
+            n_batches=n_batches,
+        )

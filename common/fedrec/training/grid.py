@@ -1,0 +1,72 @@
+"""Rounding to the fixed-point grid, and exact sums of what was rounded.
+
+Every user's values are clipped to the public range and rounded before anything is added, so that
+sums are integers and depend neither on the order nor on how users are grouped (DESIGN section 3).
+"""
+
+from __future__ import annotations
+
+import torch
+
+__all__ = ["GridSum", "product_of_blocks"]
+
+_ROWS_AT_ONCE = 16_384
+
+
+class GridSum:
+    """Accumulates users' rows as integers, on the device where they are made.
+
+    Args:
+        n_items: rows of the table.
+        width: values per row.
+        step: size of a grid step.
+        bound: largest absolute value of one user, in grid steps.
+    """
+
+    def __init__(
+        self, n_items: int, width: int, *, step: float, bound: int, device: torch.device
+    ) -> None:
+        self._scale = 1.0 / step
+        self._bound = float(bound)
+        self.change = torch.zeros((n_items, width), dtype=torch.int64, device=device)
+        self.counts = torch.zeros(n_items, dtype=torch.int64, device=device)
+        self.finite = torch.ones((), dtype=torch.bool, device=device)
+
+    def add(self, item_index: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Add one row per (user, item) pair.
+
+        Args:
+            item_index: int64 (n_rows,).
+            rows: float32 (n_rows, width), each one user's change of one item.
+
+        Returns:
+            int64 (n_rows,): how many of each row's values had to be clipped.
+        """
+        scaled = torch.round(rows * self._scale)
+        self.finite &= torch.isfinite(scaled).all()
+        clipped = (scaled.abs() > self._bound).sum(1)
+        inside = torch.nan_to_num(scaled.clamp(-self._bound, self._bound))
+        self.change.index_add_(0, item_index, inside.to(torch.int64))
+        return clipped
+
+    def count(self, item_index: torch.Tensor) -> None:
+        """Count one user for every row's item."""
+        self.counts.index_add_(0, item_index, torch.ones_like(item_index))
+
+
+def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
+    """Return rows @ matrix with every row's bits independent of its neighbours and of threads.
+
+    A plain product's summation order depends on the number of rows. Here rows are padded into
+    blocks of 16, at least two of them, and multiplied block by block.
+
+    Args:
+        rows: float32 (n_rows, inner).
+        matrix: float32 (inner, n_columns).
+    """
+    n_rows, inner = rows.shape
+    n_blocks = max(2, -(-n_rows // 16))
+    padded = rows.new_zeros((n_blocks * 16, inner))
+    padded[:n_rows] = rows
+    blocks = torch.bmm(padded.view(n_blocks, 16, inner), matrix.expand(n_blocks, -1, -1))
+    return blocks.view(n_blocks * 16, -1)[:n_rows]

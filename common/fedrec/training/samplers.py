@@ -1,0 +1,162 @@
+"""Negatives and minibatches of a chunk of users, drawn on the device, as fixed work.
+
+Negatives come from the sorted complement of what is excluded: the r-th item that a user does not
+hold is r plus the number of excluded items at or below it, one binary search instead of
+rejection. Minibatches are laid out step by step, so that a training step is one slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
+from fedrec.training.cohort import Chunk
+
+__all__ = ["Samples", "Step", "draw_negatives", "draw_samples", "steps"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Samples:
+    """A round's training samples of a chunk.
+
+    Attributes:
+        user: local user of every sample, int64 (n_samples,), ascending.
+        item: active position of its item.
+        label: 1 for a positive, 0 for a negative, float32.
+        pointers: where each user's samples begin, int64 (n_users + 1,).
+        pair: index of the sample's (user, item) pair among the distinct pairs, int64.
+        pair_user, pair_item: the distinct pairs, by user, then item.
+    """
+
+    user: torch.Tensor
+    item: torch.Tensor
+    label: torch.Tensor
+    pointers: torch.Tensor
+    pair: torch.Tensor
+    pair_user: torch.Tensor
+    pair_item: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One minibatch of every user who still has one.
+
+    Attributes:
+        index: position among all steps of the round; a user's own activity decides it, never
+            its neighbours', so that sums over earlier steps have the same order everywhere.
+        samples: positions in `Samples`, by user.
+        sizes: minibatch size of every user of the chunk (0 where a user sits out), int64.
+    """
+
+    index: int
+    samples: torch.Tensor
+    sizes: torch.Tensor
+
+
+def _owners(pointers: torch.Tensor) -> torch.Tensor:
+    sizes = pointers[1:] - pointers[:-1]
+    users = torch.arange(len(sizes), device=pointers.device)
+    return users.repeat_interleave(sizes)
+
+
+def draw_negatives(
+    chunk: Chunk,
+    *,
+    seed: int,
+    round_id: int,
+    per_user: torch.Tensor,
+    purpose: Purpose = Purpose.NEGATIVES,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Draw items that users do not hold, uniformly and independently.
+
+    Args:
+        per_user: how many for each user, int64 (n_users,).
+
+    Returns:
+        (local user, active item position), int64, ordered by user and counter.
+    """
+    n_items = chunk.n_items
+    holder = _owners(chunk.excluded_pointers)
+    place = torch.arange(len(holder), device=holder.device) - chunk.excluded_pointers[holder]
+    # Ascending over all users: the number of free items below each excluded one.
+    ladder = holder * n_items + (chunk.excluded - place)
+    free = n_items - (chunk.excluded_pointers[1:] - chunk.excluded_pointers[:-1])
+    begin = torch.cumsum(per_user, 0) - per_user
+    user = torch.arange(len(per_user), device=holder.device).repeat_interleave(per_user)
+    counter = torch.arange(len(user), device=holder.device) - begin[user]
+    keys = user_stream(stream_key(seed, purpose, round_id), chunk.user_keys)
+    words = shift_right(mix(keys[user] + counter), 32)
+    chosen = (words * free[user]) >> 32
+    below = torch.searchsorted(ladder, user * n_items + chosen, right=True)
+    return user, chosen + below - chunk.excluded_pointers[user]
+
+
+def draw_samples(
+    chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int
+) -> Samples:
+    """Return every positive once and `negatives_per_positive` negatives for each."""
+    positives = chunk.pointers[1:] - chunk.pointers[:-1]
+    _, drawn = draw_negatives(
+        chunk, seed=seed, round_id=round_id, per_user=positives * negatives_per_positive
+    )
+    owner = _owners(chunk.pointers)
+    total = len(owner) * (1 + negatives_per_positive)
+    pointers = chunk.pointers * (1 + negatives_per_positive)
+    item = torch.empty(total, dtype=torch.int64, device=owner.device)
+    label = torch.zeros(total, dtype=torch.float32, device=owner.device)
+    at = torch.arange(len(owner), device=owner.device) + negatives_per_positive * (
+        chunk.pointers[owner]
+    )
+    item[at] = chunk.positives
+    label[at] = 1.0
+    holder = owner.repeat_interleave(negatives_per_positive)
+    item[torch.arange(len(drawn), device=owner.device) + chunk.pointers[holder + 1]] = drawn
+    user = _owners(pointers)
+    key = user * chunk.n_items + item
+    touched = torch.zeros(chunk.n_users * chunk.n_items, dtype=torch.int32, device=owner.device)
+    touched[key] = 1
+    pair = torch.cumsum(touched, 0, dtype=torch.int32)[key].to(torch.int64) - 1
+    pairs = touched.nonzero().squeeze(1)
+    return Samples(
+        user=user,
+        item=item,
+        label=label,
+        pointers=pointers,
+        pair=pair,
+        pair_user=torch.div(pairs, chunk.n_items, rounding_mode="floor"),
+        pair_item=pairs % chunk.n_items,
+    )
+
+
+def steps(
+    chunk: Chunk, samples: Samples, *, seed: int, round_id: int, epoch: int, batch_size: int
+) -> Iterator[Step]:
+    """Yield an epoch's minibatches: every user's samples shuffled, then cut into batches."""
+    keys = user_stream(
+        stream_key(seed, Purpose.SHUFFLE, round_id, epoch), chunk.user_keys
+    )
+    place = torch.arange(len(samples.user), device=samples.user.device)
+    within = place - samples.pointers[samples.user]
+    words = mix(keys[samples.user] + within)
+    shuffled = torch.argsort((samples.user << 42) | shift_right(words, 22), stable=True)
+    sizes = samples.pointers[1:] - samples.pointers[:-1]
+    number = torch.arange(chunk.n_batches, device=sizes.device)[:, None]
+    table = (sizes[None, :] - number * batch_size).clamp(0, batch_size)
+    begin = (torch.cumsum(table.reshape(-1), 0) - table.reshape(-1)).reshape(table.shape)
+    batch = torch.div(within, batch_size, rounding_mode="floor")
+    target = begin[batch, samples.user] + within % batch_size
+    ordered = torch.empty_like(shuffled)
+    ordered[target] = shuffled
+    ends = torch.cumsum(table.sum(1), 0).tolist()
+    start = 0
+    for index, end in enumerate(ends):
+        if end > start:
+            yield Step(
+                index=epoch * chunk.n_batches + index,
+                samples=ordered[start:end],
+                sizes=table[index],
+            )
+        start = end

@@ -1,0 +1,130 @@
+"""Long byte strings in pieces of at most 1 MiB, put together again under suspicion."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from fedrec.errors import CorruptUpload, TooLarge
+
+__all__ = ["CHUNK_BYTES", "Assembler", "Blob", "split"]
+
+CHUNK_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """Announces the length and the SHA-256 of the chunks that follow."""
+
+    length: int
+    sha256: bytes
+
+    @classmethod
+    def of(cls, data: bytes) -> Blob:
+        """Describe bytes."""
+        return cls(length=len(data), sha256=hashlib.sha256(data).digest())
+
+
+def split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    """Yield (offset, piece) of the bytes from `start` on; nothing when none are left."""
+    view = memoryview(data)
+    for offset in range(start, len(data), CHUNK_BYTES):
+        yield offset, bytes(view[offset : offset + CHUNK_BYTES])
+
+
+class Assembler:
+    """Puts chunks together and checks each one before it is kept.
+
+    Memory grows with what arrived, never with what was announced.
+
+    Args:
+        length: announced number of bytes.
+        sha256: announced digest.
+        max_bytes: most bytes that are accepted here.
+        start: bytes that an earlier try left.
+        prefix: those bytes, in pieces, for the digest.
+        sink: takes each accepted piece, such as a file's `write`; it already holds the prefix.
+            Without a sink the bytes are kept in memory.
+
+    Raises:
+        TooLarge: when more than `max_bytes` are announced.
+        CorruptUpload: when the prefix does not have `start` bytes or is longer than announced.
+    """
+
+    def __init__(
+        self,
+        length: int,
+        sha256: bytes,
+        *,
+        max_bytes: int,
+        start: int = 0,
+        prefix: Iterable[bytes] = (),
+        sink: Callable[[bytes], object] | None = None,
+    ) -> None:
+        if length > max_bytes:
+            raise TooLarge(f"{length} bytes are announced, at most {max_bytes} are allowed.")
+        self._length = length
+        self._sha256 = sha256
+        self._hash = hashlib.sha256()
+        self._pieces: list[bytes] = []
+        self._sink = sink
+        self._offset = 0
+        for piece in prefix:
+            self._hash.update(piece)
+            self._offset += len(piece)
+            if sink is None:
+                self._pieces.append(piece)
+        if self._offset != start or start > length:
+            raise CorruptUpload(
+                f"{self._offset} of {length} bytes are here, expected {start} from an earlier try."
+            )
+
+    @property
+    def offset(self) -> int:
+        """How many bytes are here; the offset that the next chunk must have."""
+        return self._offset
+
+    @property
+    def complete(self) -> bool:
+        """Whether all announced bytes are here."""
+        return self._offset == self._length
+
+    def add(self, offset: int, data: bytes) -> None:
+        """Take the next chunk.
+
+        Raises:
+            TooLarge: when it has more than 1 MiB.
+            CorruptUpload: when it is empty, out of order, or goes beyond the announced length.
+        """
+        if len(data) > CHUNK_BYTES:
+            raise TooLarge(f"A chunk has {len(data)} bytes, at most {CHUNK_BYTES} are allowed.")
+        if not data:
+            raise CorruptUpload(f"The chunk at {offset} is empty.")
+        if offset != self._offset:
+            raise CorruptUpload(f"A chunk begins at {offset}, expected {self._offset}.")
+        if offset + len(data) > self._length:
+            raise CorruptUpload(
+                f"A chunk ends at {offset + len(data)}, beyond the announced {self._length} bytes."
+            )
+        if self._sink is None:
+            self._pieces.append(data)
+        else:
+            self._sink(data)
+        self._hash.update(data)
+        self._offset += len(data)
+
+    def finish(self) -> bytes:
+        """Check that everything arrived and is what was announced.
+
+        Returns:
+            The bytes; empty when they went to a sink.
+
+        Raises:
+            CorruptUpload: when bytes are missing or the digest differs.
+        """
+        if not self.complete:
+            raise CorruptUpload(f"{self._offset} of {self._length} bytes arrived.")
+        if self._hash.digest() != self._sha256:
+            raise CorruptUpload("The bytes do not have the announced SHA-256.")
+        return b"".join(self._pieces)

@@ -1,0 +1,376 @@
+"""Dataclasses to protocol buffers and back; what a peer sent is checked field by field.
+
+Blobs travel in chunks behind the message that announces them: the functions for
+`PublishedRound` and `Snapshot` write the announcement, and read it together with the blob that
+was assembled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedrec.errors import ProtocolError
+from fedrec.wire.chunks import Blob
+from fedrec.wire.limits import (
+    MAX_CONTRIBUTIONS,
+    MAX_METRICS_BYTES,
+    MAX_REASON_CHARS,
+    MAX_STATEMENTS,
+    check_bytes,
+    check_client_id,
+    check_count,
+    check_exact,
+    check_kind,
+    check_number,
+    check_role,
+    check_round,
+    check_seconds,
+    check_text,
+    check_version,
+)
+from fedrec.wire.messages import (
+    FederationInfo,
+    Finished,
+    MakeSnapshot,
+    PublishedRound,
+    Reveal,
+    RevealStatement,
+    Snapshot,
+    Task,
+    Train,
+    UploadHeader,
+    UploadStatus,
+    Wait,
+)
+from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+
+__all__ = [
+    "blob_from_proto",
+    "blob_to_proto",
+    "chunk_from_proto",
+    "chunk_to_proto",
+    "federation_from_proto",
+    "federation_to_proto",
+    "published_from_proto",
+    "published_to_proto",
+    "reveal_statement_from_proto",
+    "reveal_statement_to_proto",
+    "snapshot_from_proto",
+    "snapshot_to_proto",
+    "task_from_proto",
+    "task_to_proto",
+    "upload_header_from_proto",
+    "upload_header_to_proto",
+    "upload_status_from_proto",
+    "upload_status_to_proto",
+]
+
+MAX_PLAN_BYTES = 1024 * 1024
+MAX_PART_BYTES = 4 * 1024 * 1024
+
+
+def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
+    """Write an upload's header."""
+    return update_pb2.UploadHeader(
+        protocol_version=header.protocol_version,
+        federation=header.federation,
+        run=header.run,
+        round=header.round,
+        epoch=header.epoch,
+        client_id=header.client_id,
+        catalogue_fingerprint=header.catalogue_fingerprint,
+        plan_fingerprint=header.plan_fingerprint,
+        length=header.length,
+        sha256=header.sha256,
+        signature=header.signature,
+    )
+
+
+def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
+    """Read an upload's header; the signature is not verified."""
+    return UploadHeader(
+        protocol_version=check_version(message.protocol_version, "header.protocol_version"),
+        federation=check_text(message.federation, "header.federation"),
+        run=check_text(message.run, "header.run"),
+        round=check_round(message.round, "header.round"),
+        epoch=check_number(message.epoch, "header.epoch"),
+        client_id=check_client_id(message.client_id, "header.client_id"),
+        catalogue_fingerprint=check_text(
+            message.catalogue_fingerprint, "header.catalogue_fingerprint"
+        ),
+        plan_fingerprint=check_text(message.plan_fingerprint, "header.plan_fingerprint"),
+        length=check_number(message.length, "header.length"),
+        sha256=check_exact(message.sha256, "header.sha256", 32),
+        signature=check_exact(message.signature, "header.signature", 0, 64),
+    )
+
+
+def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealStatement:
+    """Write a key holder's statement."""
+    return model_pb2.RevealStatement(
+        federation=statement.federation,
+        run=statement.run,
+        round=statement.round,
+        epoch=statement.epoch,
+        client_id=statement.client_id,
+        manifest_digest=statement.manifest_digest,
+        aggregate_tag=statement.aggregate_tag,
+        state_tag=statement.state_tag,
+        metrics=statement.metrics,
+        signature=statement.signature,
+    )
+
+
+def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealStatement:
+    """Read a key holder's statement; the signature is not verified."""
+    if len(message.metrics) % 8:
+        raise ProtocolError("statement.metrics is not a list of int64.")
+    return RevealStatement(
+        federation=check_text(message.federation, "statement.federation"),
+        run=check_text(message.run, "statement.run"),
+        round=check_round(message.round, "statement.round"),
+        epoch=check_number(message.epoch, "statement.epoch"),
+        client_id=check_client_id(message.client_id, "statement.client_id"),
+        manifest_digest=check_exact(message.manifest_digest, "statement.manifest_digest", 32),
+        aggregate_tag=check_exact(message.aggregate_tag, "statement.aggregate_tag", 32),
+        state_tag=check_exact(message.state_tag, "statement.state_tag", 32),
+        metrics=check_bytes(message.metrics, "statement.metrics", max_bytes=MAX_METRICS_BYTES),
+        signature=check_exact(message.signature, "statement.signature", 0, 64),
+    )
+
+
+def federation_to_proto(info: FederationInfo) -> coordinator_pb2.Federation:
+    """Write what a client learns first."""
+    return coordinator_pb2.Federation(
+        protocol_version=info.protocol_version,
+        federation=info.federation,
+        run=info.run,
+        plan_json=info.plan_json,
+        catalogue_fingerprint=info.catalogue_fingerprint,
+        n_items=info.n_items,
+        epoch=info.epoch,
+        roster_json=info.roster_json,
+        server_context=info.server_context,
+        wrapped_secrets=info.wrapped_secrets,
+        published_round=info.published_round,
+    )
+
+
+def federation_from_proto(message: coordinator_pb2.Federation) -> FederationInfo:
+    """Read what a client learns first.
+
+    Raises:
+        VersionMismatch: when the coordinator speaks another major version.
+    """
+    return FederationInfo(
+        protocol_version=check_version(message.protocol_version, "federation.protocol_version"),
+        federation=check_text(message.federation, "federation.federation"),
+        run=check_text(message.run, "federation.run"),
+        plan_json=check_bytes(message.plan_json, "federation.plan_json", max_bytes=MAX_PLAN_BYTES),
+        catalogue_fingerprint=check_text(
+            message.catalogue_fingerprint, "federation.catalogue_fingerprint"
+        ),
+        n_items=check_number(message.n_items, "federation.n_items", maximum=2**31 - 1),
+        epoch=check_number(message.epoch, "federation.epoch"),
+        roster_json=check_bytes(
+            message.roster_json, "federation.roster_json", max_bytes=MAX_PART_BYTES
+        ),
+        server_context=check_bytes(
+            message.server_context, "federation.server_context", max_bytes=MAX_PART_BYTES
+        ),
+        wrapped_secrets=check_bytes(
+            message.wrapped_secrets, "federation.wrapped_secrets", max_bytes=MAX_PART_BYTES
+        ),
+        published_round=check_round(message.published_round, "federation.published_round"),
+    )
+
+
+def task_to_proto(task: Task) -> coordinator_pb2.Task:
+    """Write the answer to a long poll; a reason that is too long is cut."""
+    message = coordinator_pb2.Task(published_round=task.published_round)
+    match task.task:
+        case Wait(reason=reason):
+            message.wait.CopyFrom(coordinator_pb2.Wait(reason=reason[:MAX_REASON_CHARS]))
+        case Train() as train:
+            message.train.CopyFrom(
+                coordinator_pb2.Train(
+                    round=train.round,
+                    kind=train.kind,
+                    base_round=train.base_round,
+                    seconds_left=train.seconds_left,
+                    epoch=train.epoch,
+                )
+            )
+        case Reveal() as reveal:
+            message.reveal.CopyFrom(
+                coordinator_pb2.Reveal(
+                    round=reveal.round,
+                    kind=reveal.kind,
+                    base_round=reveal.base_round,
+                    role=reveal.role,
+                    contributions=[upload_header_to_proto(h) for h in reveal.contributions],
+                    sum=update_pb2.BlobHeader(length=reveal.sum_length, sha256=reveal.sum_sha256),
+                    epoch=reveal.epoch,
+                )
+            )
+        case MakeSnapshot(round=round_id):
+            message.make_snapshot.CopyFrom(coordinator_pb2.MakeSnapshot(round=round_id))
+        case Finished(reason=reason, failed=failed):
+            message.finished.CopyFrom(
+                coordinator_pb2.Finished(reason=reason[:MAX_REASON_CHARS], failed=failed)
+            )
+    return message
+
+
+def task_from_proto(message: coordinator_pb2.Task) -> Task:
+    """Read the answer to a long poll."""
+    return Task(
+        published_round=check_round(message.published_round, "task.published_round"),
+        task=_task(message),
+    )
+
+
+def _task(message: coordinator_pb2.Task) -> Wait | Train | Reveal | MakeSnapshot | Finished:
+    match message.WhichOneof("task"):
+        case "wait":
+            return Wait(reason=_reason(message.wait.reason, "wait.reason"))
+        case "train":
+            train = message.train
+            return Train(
+                round=check_round(train.round, "train.round"),
+                kind=check_kind(train.kind, "train.kind"),
+                base_round=check_round(train.base_round, "train.base_round"),
+                seconds_left=check_seconds(train.seconds_left, "train.seconds_left"),
+                epoch=check_number(train.epoch, "train.epoch"),
+            )
+        case "reveal":
+            return _reveal(message.reveal)
+        case "make_snapshot":
+            return MakeSnapshot(
+                round=check_round(message.make_snapshot.round, "make_snapshot.round")
+            )
+        case "finished":
+            reason = _reason(message.finished.reason, "finished.reason")
+            return Finished(reason=reason, failed=message.finished.failed)
+        case _:
+            raise ProtocolError("The task is of a kind that this version does not know.")
+
+
+def _reveal(message: coordinator_pb2.Reveal) -> Reveal:
+    blob = blob_from_proto(message.sum, "reveal.sum")
+    return Reveal(
+        round=check_round(message.round, "reveal.round"),
+        kind=check_kind(message.kind, "reveal.kind"),
+        base_round=check_round(message.base_round, "reveal.base_round"),
+        role=check_role(message.role, "reveal.role"),
+        contributions=_contributions(message.contributions, "reveal.contributions"),
+        sum_length=blob.length,
+        sum_sha256=blob.sha256,
+        epoch=check_number(message.epoch, "reveal.epoch"),
+    )
+
+
+def upload_status_to_proto(status: UploadStatus) -> coordinator_pb2.UploadStatus:
+    """Write how much of an upload is held."""
+    return coordinator_pb2.UploadStatus(offset=status.offset, accepted=status.accepted)
+
+
+def upload_status_from_proto(message: coordinator_pb2.UploadStatus) -> UploadStatus:
+    """Read how much of an upload is held."""
+    return UploadStatus(
+        offset=check_number(message.offset, "upload_status.offset"), accepted=message.accepted
+    )
+
+
+def published_to_proto(published: PublishedRound) -> model_pb2.Published:
+    """Write the announcement of a published round; its blob follows in chunks."""
+    return model_pb2.Published(
+        round=published.round,
+        epoch=published.epoch,
+        kind=published.kind,
+        contributions=[upload_header_to_proto(h) for h in published.contributions],
+        statements=[reveal_statement_to_proto(s) for s in published.statements],
+        sealed=published.sealed,
+        blob=blob_to_proto(Blob.of(published.blob)),
+    )
+
+
+def published_from_proto(message: model_pb2.Published, blob: bytes) -> PublishedRound:
+    """Read a published round whose blob was assembled and checked."""
+    return PublishedRound(
+        round=check_round(message.round, "published.round"),
+        epoch=check_number(message.epoch, "published.epoch"),
+        kind=check_kind(message.kind, "published.kind"),
+        contributions=_contributions(message.contributions, "published.contributions"),
+        statements=_statements(message.statements, "published.statements"),
+        sealed=message.sealed,
+        blob=blob,
+    )
+
+
+def snapshot_to_proto(snapshot: Snapshot) -> model_pb2.Snapshot:
+    """Write the announcement of a snapshot; its blob follows in chunks."""
+    return model_pb2.Snapshot(
+        round=snapshot.round,
+        epoch=snapshot.epoch,
+        statements=[reveal_statement_to_proto(s) for s in snapshot.statements],
+        sealed=snapshot.sealed,
+        blob=blob_to_proto(Blob.of(snapshot.blob)),
+    )
+
+
+def snapshot_from_proto(message: model_pb2.Snapshot, blob: bytes) -> Snapshot:
+    """Read a snapshot whose blob was assembled and checked."""
+    return Snapshot(
+        round=check_round(message.round, "snapshot.round"),
+        epoch=check_number(message.epoch, "snapshot.epoch"),
+        statements=_statements(message.statements, "snapshot.statements"),
+        sealed=message.sealed,
+        blob=blob,
+    )
+
+
+def blob_to_proto(blob: Blob) -> update_pb2.BlobHeader:
+    """Write the announcement of a blob."""
+    return update_pb2.BlobHeader(length=blob.length, sha256=blob.sha256)
+
+
+def blob_from_proto(message: update_pb2.BlobHeader, field: str) -> Blob:
+    """Read the announcement of a blob; whether it is too long is the assembler's question."""
+    return Blob(
+        length=check_number(message.length, f"{field}.length"),
+        sha256=check_exact(message.sha256, f"{field}.sha256", 32),
+    )
+
+
+def chunk_to_proto(offset: int, data: bytes) -> update_pb2.Chunk:
+    """Write a piece of a blob."""
+    return update_pb2.Chunk(offset=offset, data=data)
+
+
+def chunk_from_proto(message: update_pb2.Chunk) -> tuple[int, bytes]:
+    """Read a piece of a blob; the assembler judges it."""
+    return message.offset, message.data
+
+
+def _contributions(
+    messages: Iterable[update_pb2.UploadHeader], field: str
+) -> tuple[UploadHeader, ...]:
+    found = list(messages)
+    check_count(len(found), field, maximum=MAX_CONTRIBUTIONS)
+    headers = tuple(upload_header_from_proto(message) for message in found)
+    if len({header.client_id for header in headers}) < len(headers):
+        raise ProtocolError(f"{field} names a client twice.")
+    return headers
+
+
+def _statements(
+    messages: Iterable[model_pb2.RevealStatement], field: str
+) -> tuple[RevealStatement, ...]:
+    found = list(messages)
+    check_count(len(found), field, maximum=MAX_STATEMENTS)
+    return tuple(reveal_statement_from_proto(message) for message in found)
+
+
+def _reason(value: str, field: str) -> str:
+    return check_text(value, field, max_chars=MAX_REASON_CHARS, empty=True)

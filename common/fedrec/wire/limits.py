@@ -1,0 +1,145 @@
+"""How much of anything a message may hold, checked before a peer's word is used."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Literal, get_args
+
+from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import PROTOCOL_VERSION, RoundKind
+
+__all__ = [
+    "MAX_CONTRIBUTIONS",
+    "MAX_METRICS_BYTES",
+    "MAX_REASON_CHARS",
+    "MAX_STATEMENTS",
+    "MAX_TEXT_CHARS",
+    "check_bytes",
+    "check_client_id",
+    "check_count",
+    "check_exact",
+    "check_kind",
+    "check_number",
+    "check_role",
+    "check_round",
+    "check_seconds",
+    "check_text",
+    "check_version",
+]
+
+MAX_TEXT_CHARS = 200
+MAX_REASON_CHARS = 2_000
+MAX_CONTRIBUTIONS = 10_000
+MAX_STATEMENTS = 16
+MAX_METRICS_BYTES = 64 * 1024
+MAX_NUMBER = 2**53
+MAX_ROUND = 2**31 - 1
+MAX_SECONDS = 1e9
+
+CLIENT_ID = re.compile(r"[0-9a-f]{64}")
+VERSION = re.compile(r"([0-9]{1,9})\.[0-9]{1,9}")
+
+Role = Literal["reveal", "verify"]
+
+
+def check_text(
+    value: str, field: str, *, max_chars: int = MAX_TEXT_CHARS, empty: bool = False
+) -> str:
+    """Return a printable string that is not too long.
+
+    Raises:
+        TooLarge: when it is longer than `max_chars`.
+        ProtocolError: when it is empty and may not be, or holds control characters.
+    """
+    if len(value) > max_chars:
+        raise TooLarge(f"{field} has {len(value)} characters, at most {max_chars} are allowed.")
+    if not value and not empty:
+        raise ProtocolError(f"{field} is empty.")
+    if not value.isprintable():
+        raise ProtocolError(f"{field} holds characters that cannot be printed.")
+    return value
+
+
+def check_bytes(value: bytes, field: str, *, max_bytes: int) -> bytes:
+    """Return bytes that are not too many."""
+    if len(value) > max_bytes:
+        raise TooLarge(f"{field} has {len(value)} bytes, at most {max_bytes} are allowed.")
+    return value
+
+
+def check_exact(value: bytes, field: str, *lengths: int) -> bytes:
+    """Return bytes whose length is one of `lengths`."""
+    if len(value) not in lengths:
+        expected = " or ".join(str(length) for length in lengths)
+        raise ProtocolError(f"{field} has {len(value)} bytes, expected {expected}.")
+    return value
+
+
+def check_client_id(value: str, field: str) -> ClientId:
+    """Return a client's fingerprint: 64 lower-case hexadecimal characters."""
+    if not CLIENT_ID.fullmatch(value):
+        raise ProtocolError(f"{field} is no client id of 64 hexadecimal characters.")
+    return ClientId(value)
+
+
+def check_number(value: int, field: str, *, maximum: int = MAX_NUMBER) -> int:
+    """Return a number between 0 and `maximum`."""
+    if not 0 <= value <= maximum:
+        raise TooLarge(f"{field} is {value}, expected 0 to {maximum}.")
+    return value
+
+
+def check_round(value: int, field: str) -> RoundId:
+    """Return a round's or version's number."""
+    return RoundId(check_number(value, field, maximum=MAX_ROUND))
+
+
+def check_count(count: int, field: str, *, maximum: int) -> None:
+    """Refuse a list of more than `maximum` entries."""
+    if count > maximum:
+        raise TooLarge(f"{field} has {count} entries, at most {maximum} are allowed.")
+
+
+def check_seconds(value: float, field: str) -> float:
+    """Return a duration that is a finite number and not negative."""
+    if not (math.isfinite(value) and 0 <= value <= MAX_SECONDS):
+        raise ProtocolError(f"{field} is {value}, expected seconds from 0 to {MAX_SECONDS:.0f}.")
+    return value
+
+
+def check_kind(value: str, field: str) -> RoundKind:
+    """Return a round's kind."""
+    kinds: tuple[RoundKind, ...] = get_args(RoundKind)
+    for kind in kinds:
+        if kind == value:
+            return kind
+    raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(kinds)}.")
+
+
+def check_role(value: str, field: str) -> Role:
+    """Return what a key holder is asked to do."""
+    roles: tuple[Role, ...] = get_args(Role)
+    for role in roles:
+        if role == value:
+            return role
+    raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(roles)}.")
+
+
+def check_version(value: str, field: str) -> str:
+    """Return a protocol version whose major number is ours.
+
+    Raises:
+        ProtocolError: when it is no version.
+        VersionMismatch: when the peer speaks another major version.
+    """
+    found = VERSION.fullmatch(value)
+    if not found:
+        raise ProtocolError(f"{field} is {value[:20]!r}, expected a version such as 1.0.")
+    if int(found[1]) != int(PROTOCOL_VERSION.partition(".")[0]):
+        raise VersionMismatch(
+            f"{field} is {value}, this fedrec speaks {PROTOCOL_VERSION}.",
+            remedy="Install the same fedrec version on both sides.",
+        )
+    return value

@@ -1,0 +1,119 @@
+"""Errors as gRPC statuses and back, by one table: a stable code, and no more than a peer may know.
+
+A status carries the error's public sentence. The full message follows only where it is about
+the peer's own input (`safe`); otherwise an incident id leads to it in the log.
+"""
+
+from __future__ import annotations
+
+import secrets
+
+import grpc
+
+from fedrec.errors import (
+    ERRORS,
+    FedrecError,
+    InternalError,
+    RefusedError,
+    TooLarge,
+    Unauthenticated,
+    Unreachable,
+    VersionMismatch,
+)
+
+__all__ = [
+    "CODE_KEY",
+    "INCIDENT_KEY",
+    "STATUS",
+    "fedrec_code",
+    "from_rpc_error",
+    "new_incident",
+    "to_details",
+]
+
+CODE_KEY = "fedrec-code"
+INCIDENT_KEY = "fedrec-incident"
+MAX_MESSAGE_BYTES = 2_000
+"""HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""
+
+STATUS: dict[str, grpc.StatusCode] = {
+    code: grpc.StatusCode[kind.grpc_status] for code, kind in ERRORS.items()
+}
+
+# What gRPC itself, a proxy or a service without fedrec's code says.
+FOREIGN: dict[grpc.StatusCode, type[FedrecError]] = {
+    grpc.StatusCode.UNAVAILABLE: Unreachable,
+    grpc.StatusCode.DEADLINE_EXCEEDED: Unreachable,
+    grpc.StatusCode.CANCELLED: Unreachable,
+    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.PERMISSION_DENIED: RefusedError,
+    grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
+    grpc.StatusCode.UNIMPLEMENTED: VersionMismatch,
+}
+REMEDIES: dict[type[FedrecError], str] = {
+    Unreachable: "Check the address, that the coordinator runs, and the certificate; then retry.",
+    Unauthenticated: "Check the access token.",
+    VersionMismatch: "Install the same fedrec version on both sides.",
+    InternalError: "Look for it in the coordinator's log.",
+}
+
+
+def new_incident() -> str:
+    """Return an id under which a log entry and an answer can be matched."""
+    return secrets.token_hex(8)
+
+
+def to_details(
+    error: BaseException, *, incident: str = ""
+) -> tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]:
+    """Return how an error is told to a peer.
+
+    Args:
+        error: what was raised; anything but a FedrecError is told as an internal error.
+        incident: the id that the log has; made here when empty. Safe errors go without.
+
+    Returns:
+        The status code, the message and the trailing metadata.
+    """
+    kind = type(error) if isinstance(error, FedrecError) else InternalError
+    code = kind.code if kind.code in STATUS else InternalError.code
+    status = STATUS[code]
+    if isinstance(error, FedrecError) and error.safe:
+        return status, _shortened(f"{kind.public} {error}"), ((CODE_KEY, code),)
+    metadata = ((CODE_KEY, code), (INCIDENT_KEY, incident or new_incident()))
+    return status, ERRORS[code].public, metadata
+
+
+def fedrec_code(error: grpc.RpcError) -> str:
+    """Return the stable code that a status carries, or an empty string."""
+    return _metadata(error).get(CODE_KEY, "")
+
+
+def from_rpc_error(error: grpc.RpcError) -> FedrecError:
+    """Return the error that a peer told, or the one that explains why it told nothing."""
+    metadata = _metadata(error)
+    status = error.code() if isinstance(error, grpc.Call) else None
+    told = error.details() if isinstance(error, grpc.Call) else None
+    message = _printable(told or "") or "The call failed without a message."
+    kind = ERRORS.get(metadata.get(CODE_KEY, ""))
+    if kind is None:
+        kind = FOREIGN.get(status, InternalError)
+        message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
+    if incident := metadata.get(INCIDENT_KEY, ""):
+        message = f"{message} (incident {_printable(incident)[:64]})"
+    return kind(message, remedy=REMEDIES.get(kind, ""))
+
+
+def _metadata(error: grpc.RpcError) -> dict[str, str]:
+    pairs = (error.trailing_metadata() or ()) if isinstance(error, grpc.Call) else ()
+    return {key: value for key, value in pairs if isinstance(value, str)}
+
+
+def _shortened(message: str) -> str:
+    return message.encode()[:MAX_MESSAGE_BYTES].decode(errors="ignore")
+
+
+def _printable(message: str) -> str:
+    """Return a peer's text without what could forge lines of a log or steer a terminal."""
+    kept = "".join(c if c.isprintable() else " " for c in message[:MAX_MESSAGE_BYTES])
+    return kept.strip()

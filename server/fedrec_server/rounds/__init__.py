@@ -1,0 +1,1 @@
+"""The rounds of a run as a pure state machine: `step(state, event) -> (state, changes)`."""

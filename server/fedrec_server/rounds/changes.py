@@ -1,0 +1,172 @@
+"""What a step decided: the store writes the changes of one step in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import RoundKind, UploadHeader
+
+from fedrec_server.rounds.state import Blob, Holder, Word
+
+__all__ = [
+    "AlreadyCounted",
+    "Change",
+    "ClientJoined",
+    "CollectingEnded",
+    "HolderAsked",
+    "RoundAbandoned",
+    "RoundOpened",
+    "RoundPublished",
+    "RunFinished",
+    "RunResumed",
+    "StatementKept",
+    "StopNoted",
+    "SumKept",
+    "UpdateCounted",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundOpened:
+    """A round collects updates from now on."""
+
+    round: RoundId
+    kind: RoundKind
+    base_round: RoundId
+    epoch: int
+    at: float
+    deadline_at: float
+    asked: frozenset[ClientId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientJoined:
+    """A client that appeared later is offered the round also; not worth storing."""
+
+    round: RoundId
+    client_id: ClientId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateCounted:
+    """An update belongs to the round's sum."""
+
+    header: UploadHeader
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlreadyCounted:
+    """The same update is counted already; nothing to store."""
+
+    round: RoundId
+    client_id: ClientId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectingEnded:
+    """The contribution list is final; the sum can be made."""
+
+    round: RoundId
+    counted: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumKept:
+    """The coordinator's (encrypted) sum is durable."""
+
+    round: RoundId
+    total: Blob
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HolderAsked:
+    """A key holder is asked to reveal or to verify."""
+
+    round: RoundId
+    holder: Holder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StatementKept:
+    """A key holder's signed statement is durable."""
+
+    round: RoundId
+    word: Word
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundPublished:
+    """A round's result is fixed.
+
+    Attributes:
+        words: the agreeing statements, the revealer's first; empty without encryption.
+        blob: the published aggregate.
+        metrics: the public metrics segment, little-endian int64.
+    """
+
+    round: RoundId
+    kind: RoundKind
+    words: tuple[Word, ...]
+    blob: Blob
+    metrics: bytes
+    counted: int
+    bytes_received: int
+    seconds: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundAbandoned:
+    """A round ends without a result; its number is never used again."""
+
+    round: RoundId
+    kind: RoundKind
+    reason: str
+    counted: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopNoted:
+    """The operator asked for the run's end."""
+
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunFinished:
+    """No round follows."""
+
+    reason: str
+    failed: bool
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunResumed:
+    """A failed or stopped run goes on; earlier abandoned rounds are forgiven."""
+
+    after_round: RoundId
+    at: float
+
+
+Change = (
+    RoundOpened
+    | ClientJoined
+    | UpdateCounted
+    | AlreadyCounted
+    | CollectingEnded
+    | SumKept
+    | HolderAsked
+    | StatementKept
+    | RoundPublished
+    | RoundAbandoned
+    | StopNoted
+    | RunFinished
+    | RunResumed
+)

@@ -1,0 +1,101 @@
+"""What can happen to a run; time comes only from here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import RevealStatement, UploadHeader
+
+from fedrec_server.rounds.state import Blob
+
+__all__ = [
+    "Event",
+    "Failed",
+    "Polled",
+    "Restarted",
+    "Resumed",
+    "Spoke",
+    "StopRequested",
+    "Summed",
+    "Tick",
+    "Uploaded",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """Time passed; `live` are the roster clients heard of lately."""
+
+    now: float
+    live: frozenset[ClientId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Polled:
+    """A roster client asks for something to do."""
+
+    now: float
+    client_id: ClientId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """An admitted update lies complete and durable in the spool."""
+
+    now: float
+    header: UploadHeader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summed:
+    """The sum of a closed round lies durable in the store; `metrics` where it is readable."""
+
+    now: float
+    round: RoundId
+    total: Blob
+    metrics: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spoke:
+    """An admitted statement of a key holder, its sealed aggregate durable in the store."""
+
+    now: float
+    statement: RevealStatement
+    blob: Blob | None
+    live: frozenset[ClientId]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """The round in progress cannot go on, for instance because a stored update is damaged."""
+
+    now: float
+    round: RoundId
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopRequested:
+    """The operator ends the run: after the round in progress, or `at_once`."""
+
+    now: float
+    at_once: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restarted:
+    """The coordinator came back: nobody is blamed for the time it was away."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resumed:
+    """The operator lets a failed or stopped run go on."""
+
+    now: float
+
+
+Event = Tick | Polled | Uploaded | Summed | Spoke | Failed | StopRequested | Restarted | Resumed

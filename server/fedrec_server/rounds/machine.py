@@ -1,0 +1,320 @@
+"""The life of a run: open -> collecting -> (summing -> revealing) -> published or abandoned.
+
+`step` is pure: it reads no clock, draws nothing and touches no disk. What it raises leaves the
+state as it was; what it returns is committed by the store before it takes effect.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedrec.errors import ConflictingUpload, NotInRoster, RoundClosed, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import UploadHeader
+
+from fedrec_server.rounds import revealing
+from fedrec_server.rounds.changes import (
+    AlreadyCounted,
+    Change,
+    ClientJoined,
+    CollectingEnded,
+    RoundAbandoned,
+    RoundOpened,
+    RoundPublished,
+    RunFinished,
+    RunResumed,
+    StopNoted,
+    SumKept,
+    UpdateCounted,
+)
+from fedrec_server.rounds.events import (
+    Event,
+    Failed,
+    Polled,
+    Restarted,
+    Resumed,
+    Spoke,
+    StopRequested,
+    Summed,
+    Tick,
+    Uploaded,
+)
+from fedrec_server.rounds.selection import choose_clients
+from fedrec_server.rounds.state import Blob, Ending, Round, State, Word
+
+__all__ = ["Step", "step"]
+
+Step = tuple[State, tuple[Change, ...]]
+
+
+def step(state: State, event: Event) -> Step:
+    """Return the next state and what has to be stored for it.
+
+    Raises:
+        RoundError: when the round's present state does not allow the event.
+        RefusedError: when this client may not cause it.
+    """
+    match event:
+        case Tick():
+            return _tick(state, event)
+        case Polled():
+            return _polled(state, event.client_id)
+        case Uploaded():
+            return _uploaded(state, event)
+        case Summed():
+            return _summed(state, event)
+        case Spoke():
+            return _spoke(state, event)
+        case Failed():
+            return _failed(state, event)
+        case StopRequested():
+            return _stop(state, event)
+        case Restarted():
+            return _restarted(state, event.now)
+        case Resumed():
+            return _resumed(state, event.now)
+
+
+def _tick(state: State, tick: Tick) -> Step:
+    round_ = state.current
+    if state.ending is not None:
+        return state, ()
+    if round_ is None:
+        return _open(state, tick)
+    if round_.phase == "revealing":
+        return _proceed(state, round_, tick.live, tick.now)
+    if round_.phase == "summing":
+        return state, ()
+    # A clock that was set back must not lengthen the round.
+    latest = tick.now + state.rules.rounds.deadline_seconds
+    if round_.deadline_at > latest:
+        round_ = replace(round_, deadline_at=latest)
+        return replace(state, current=round_), ()
+    if tick.now < round_.deadline_at:
+        return state, ()
+    if len(round_.accepted) >= state.rules.needed:
+        return _close(state, round_, tick.now)
+    reason = f"{len(round_.accepted)} of the needed {state.rules.needed} updates arrived in time"
+    return _abandon(state, round_, reason, tick.now)
+
+
+def _open(state: State, tick: Tick) -> Step:
+    kind = state.next_kind
+    if kind is None or state.stop_asked:
+        reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
+        return _finish(state, reason, failed=False, now=tick.now)
+    live = tick.live & state.roster
+    if len(live) < state.rules.needed:
+        return state, ()
+    number = RoundId(state.last_round + 1)
+    asked = choose_clients(live, state.rules.most_asked, seed=state.rules.seed, round_id=number)
+    opened = RoundOpened(
+        round=number,
+        kind=kind,
+        base_round=state.published,
+        epoch=state.rules.epoch,
+        at=tick.now,
+        deadline_at=tick.now + state.rules.rounds.deadline_seconds,
+        asked=asked,
+    )
+    round_ = Round(
+        number=number,
+        kind=kind,
+        base_round=opened.base_round,
+        epoch=opened.epoch,
+        phase="collecting",
+        opened_at=opened.at,
+        deadline_at=opened.deadline_at,
+        asked=asked,
+    )
+    return replace(state, current=round_, last_round=number), (opened,)
+
+
+def _polled(state: State, client_id: ClientId) -> Step:
+    round_ = state.current
+    if round_ is None or client_id in round_.asked or not _may_join(state, round_, client_id):
+        return state, ()
+    joined = replace(round_, asked=round_.asked | {client_id})
+    return replace(state, current=joined), (ClientJoined(round=round_.number, client_id=client_id),)
+
+
+def _may_join(state: State, round_: Round, client_id: ClientId) -> bool:
+    """Tell whether a collecting round still has a seat for a client it did not ask."""
+    most = state.rules.most_asked
+    seat = most is None or len(round_.asked) < most
+    return round_.phase == "collecting" and client_id in state.roster and seat
+
+
+def _uploaded(state: State, event: Uploaded) -> Step:
+    header = event.header
+    round_ = _round_for(state, header)
+    before = round_.accepted.get(header.client_id)
+    if before is not None:
+        if before.sha256 != header.sha256:
+            raise ConflictingUpload(
+                f"Another update of this client is already counted in round {round_.number}."
+            )
+        return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
+    if round_.phase != "collecting":
+        raise RoundClosed(f"Round {round_.number} no longer collects updates.")
+    asked = round_.asked
+    if header.client_id not in asked:
+        if not _may_join(state, round_, header.client_id):
+            raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
+        asked = asked | {header.client_id}
+    round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
+    counted = UpdateCounted(header=header, at=event.now)
+    most = state.rules.most_counted
+    wanted = len(asked) if most is None else min(most, len(asked))
+    if len(round_.accepted) < max(wanted, state.rules.needed):
+        return replace(state, current=round_), (counted,)
+    state, changes = _close(state, round_, event.now)
+    return state, (counted, *changes)
+
+
+def _round_for(state: State, header: UploadHeader) -> Round:
+    """Return the round in progress, if the header is about it."""
+    if header.client_id not in state.roster:
+        raise NotInRoster("This client's key is not in the federation's roster.")
+    if header.round > state.last_round:
+        raise RoundError(
+            f"Round {header.round} is not open; the last one is round {state.last_round}."
+        )
+    if state.current is None or header.round != state.current.number:
+        raise RoundClosed(f"Round {header.round} is over.")
+    return state.current
+
+
+def _close(state: State, round_: Round, now: float) -> Step:
+    ended = CollectingEnded(round=round_.number, counted=len(round_.accepted), at=now)
+    return replace(state, current=replace(round_, phase="summing")), (ended,)
+
+
+def _summed(state: State, event: Summed) -> Step:
+    round_ = state.current
+    if round_ is None or round_.number != event.round or round_.phase != "summing":
+        return state, ()
+    kept = SumKept(round=round_.number, total=event.total, at=event.now)
+    round_ = replace(round_, total=event.total)
+    if not state.rules.needs_reveal:
+        state, changes = _publish(
+            state, round_, words=(), blob=event.total, metrics=event.metrics, now=event.now
+        )
+        return state, (kept, *changes)
+    round_, asked = revealing.begin(state.rules, replace(round_, phase="revealing"), event.now)
+    return replace(state, current=round_), (kept, *asked)
+
+
+def _spoke(state: State, event: Spoke) -> Step:
+    if state.current is None:
+        raise RoundClosed(f"Round {event.statement.round} is not being revealed.")
+    round_, kept = revealing.hear(state.current, event)
+    state, changes = _proceed(replace(state, current=round_), round_, event.live, event.now)
+    return state, (*kept, *changes)
+
+
+def _proceed(state: State, round_: Round, live: frozenset[ClientId], now: float) -> Step:
+    live = live & state.roster
+    round_, asked, verdict = revealing.proceed(state.rules, round_, live, now)
+    if isinstance(verdict, str):
+        return _abandon(state, round_, verdict, now)
+    if verdict is None:
+        return replace(state, current=round_), asked
+    blob = verdict[0].blob
+    if blob is None:
+        raise RoundError("An agreeing pair without a sealed aggregate cannot be published.")
+    metrics = verdict[0].statement.metrics
+    return _publish(state, round_, words=verdict, blob=blob, metrics=metrics, now=now)
+
+
+def _publish(
+    state: State,
+    round_: Round,
+    *,
+    words: tuple[Word, ...],
+    blob: Blob,
+    metrics: bytes,
+    now: float,
+) -> Step:
+    published = RoundPublished(
+        round=round_.number,
+        kind=round_.kind,
+        words=words,
+        blob=blob,
+        metrics=metrics,
+        counted=len(round_.accepted),
+        bytes_received=sum(header.length for header in round_.accepted.values()),
+        seconds=max(0.0, now - round_.opened_at),
+        at=now,
+    )
+    state = state.with_published(round_.kind, round_.number)
+    if state.stop_asked:
+        return _then(published, _finish(state, "the operator stopped the run", False, now))
+    if state.next_kind is None:
+        return _then(published, _finish(state, "all rounds are published", False, now))
+    return state, (published,)
+
+
+def _abandon(state: State, round_: Round, reason: str, now: float) -> Step:
+    abandoned = RoundAbandoned(
+        round=round_.number, kind=round_.kind, reason=reason, counted=len(round_.accepted), at=now
+    )
+    state = replace(
+        state,
+        current=None,
+        abandoned=state.abandoned + 1,
+        abandoned_in_row=state.abandoned_in_row + 1,
+    )
+    if state.abandoned_in_row >= state.rules.rounds.maximum_abandoned:
+        reason = f"{state.abandoned_in_row} rounds in a row were abandoned; the last: {reason}"
+        return _then(abandoned, _finish(state, reason, True, now))
+    if state.stop_asked:
+        return _then(abandoned, _finish(state, "the operator stopped the run", False, now))
+    return state, (abandoned,)
+
+
+def _finish(state: State, reason: str, failed: bool, now: float) -> Step:
+    finished = RunFinished(reason=reason, failed=failed, at=now)
+    return replace(state, ending=Ending(reason=reason, failed=failed)), (finished,)
+
+
+def _then(change: Change, after: Step) -> Step:
+    state, changes = after
+    return state, (change, *changes)
+
+
+def _failed(state: State, event: Failed) -> Step:
+    if state.current is None or state.current.number != event.round:
+        return state, ()
+    return _abandon(state, state.current, event.reason, event.now)
+
+
+def _stop(state: State, event: StopRequested) -> Step:
+    if state.ending is not None:
+        return state, ()
+    noted = StopNoted(at=event.now)
+    state = replace(state, stop_asked=True)
+    if state.current is None:
+        return _then(noted, _finish(state, "the operator stopped the run", False, event.now))
+    if not event.at_once:
+        return state, (noted,)
+    return _then(noted, _abandon(state, state.current, "the operator stopped it", event.now))
+
+
+def _restarted(state: State, now: float) -> Step:
+    round_ = state.current
+    if round_ is None:
+        return state, ()
+    if round_.epoch != state.rules.epoch:
+        return _abandon(state, round_, "the key epoch changed", now)
+    deadline_at = now + state.rules.rounds.deadline_seconds
+    holders = tuple(replace(holder, asked_at=now) for holder in round_.holders)
+    round_ = replace(round_, deadline_at=deadline_at, holders=holders)
+    return replace(state, current=round_), ()
+
+
+def _resumed(state: State, now: float) -> Step:
+    if state.ending is None or state.next_kind is None:
+        return state, ()
+    resumed = RunResumed(after_round=state.last_round, at=now)
+    return replace(state, ending=None, stop_asked=False, abandoned_in_row=0), (resumed,)

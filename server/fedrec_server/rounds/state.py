@@ -1,0 +1,184 @@
+"""Where a run stands: plain frozen values, rebuilt from the store after a restart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+from fedrec.config.schema import RoundSettings
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader, manifest_digest
+
+__all__ = ["Blob", "Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
+
+Phase = Literal["collecting", "summing", "revealing"]
+Role = Literal["reveal", "verify"]
+
+NO_ROUND = RoundId(0)
+
+FEWEST_SUMMANDS = 3
+"""Under encryption a sum of fewer clients is never revealed, whatever the settings say."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """What the plan says about rounds.
+
+    Attributes:
+        needs_reveal: whether key holders have to reveal a round's sum.
+        seed: the federation's public seed; selection depends on it.
+    """
+
+    run: str
+    epoch: int
+    seed: int
+    needs_reveal: bool
+    rounds: RoundSettings
+
+    @property
+    def needed(self) -> int:
+        """Return the fewest clients with which a round opens and is published."""
+        if not self.needs_reveal:
+            return self.rounds.minimum_clients
+        floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands)
+        return max(self.rounds.minimum_clients, floor)
+
+    @property
+    def most_counted(self) -> int | None:
+        """Return how many updates close a round; None where only the asked are the limit."""
+        wanted = self.rounds.clients_per_round
+        limits = [max(wanted, self.needed)] if wanted else []
+        if self.needs_reveal:
+            limits.append(max(self.rounds.recompute_limit, self.needed))
+        return min(limits, default=None)
+
+    @property
+    def most_asked(self) -> int | None:
+        """Return how many clients a round asks; None for every live one."""
+        most = self.most_counted
+        return None if most is None else math.ceil(most * self.rounds.over_provision)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blob:
+    """Stored bytes, by length and SHA-256."""
+
+    length: int
+    sha256: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A key holder who was asked to reveal or to verify."""
+
+    client_id: ClientId
+    role: Role
+    asked_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """What a key holder answered; `blob` is the sealed aggregate of a revealer."""
+
+    statement: RevealStatement
+    blob: Blob | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Round:
+    """The round in progress.
+
+    Attributes:
+        base_round: the published round whose model is trained.
+        asked: the clients to which the round is offered.
+        accepted: the durable updates, by client.
+        total: the coordinator's sum, once made.
+    """
+
+    number: RoundId
+    kind: RoundKind
+    base_round: RoundId
+    epoch: int
+    phase: Phase
+    opened_at: float
+    deadline_at: float
+    asked: frozenset[ClientId]
+    accepted: Mapping[ClientId, UploadHeader] = field(default_factory=dict)
+    total: Blob | None = None
+    holders: tuple[Holder, ...] = ()
+    words: tuple[Word, ...] = ()
+
+    def manifest_digest(self, run: str) -> bytes:
+        """Return the digest that a reveal statement must name."""
+        return manifest_digest(run, self.number, tuple(self.accepted.values()))
+
+    def word_of(self, client_id: ClientId) -> Word | None:
+        """Return what this key holder said last."""
+        return next((w for w in self.words if w.statement.client_id == client_id), None)
+
+    def role_of(self, client_id: ClientId) -> Role | None:
+        """Return what this client was asked for last; None when it was not asked."""
+        roles = [holder.role for holder in self.holders if holder.client_id == client_id]
+        return roles[-1] if roles else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ending:
+    """Why a run is over."""
+
+    reason: str
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """The whole run.
+
+    Attributes:
+        last_round: the last number used, published or not.
+        published: the last published round: the model's version.
+        counted: whether the round of item holder counts is published.
+        trained: published training rounds.
+        evaluated: whether the closing evaluation is published.
+    """
+
+    rules: Rules
+    roster: frozenset[ClientId]
+    last_round: RoundId = NO_ROUND
+    published: RoundId = NO_ROUND
+    counted: bool = False
+    trained: int = 0
+    evaluated: bool = False
+    abandoned: int = 0
+    abandoned_in_row: int = 0
+    current: Round | None = None
+    stop_asked: bool = False
+    ending: Ending | None = None
+
+    @property
+    def next_kind(self) -> RoundKind | None:
+        """Return what the next round is for; None when everything is published."""
+        if not self.counted:
+            return "count"
+        if self.trained < self.rules.rounds.total:
+            return "train"
+        return None if self.evaluated else "evaluate"
+
+    @property
+    def rounds_published(self) -> int:
+        """Return the number of published rounds of all kinds."""
+        return int(self.counted) + self.trained + int(self.evaluated)
+
+    def with_published(self, kind: RoundKind, number: RoundId) -> State:
+        """Return the state after `number` was published."""
+        return replace(
+            self,
+            current=None,
+            published=number,
+            abandoned_in_row=0,
+            counted=self.counted or kind == "count",
+            trained=self.trained + (kind == "train"),
+            evaluated=self.evaluated or kind == "evaluate",
+        )

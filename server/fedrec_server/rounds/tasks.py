@@ -1,0 +1,65 @@
+"""What a client is told to do: a pure reading of the state."""
+
+from __future__ import annotations
+
+from fedrec.errors import RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import Finished, Reveal, Task, Train, Wait
+
+from fedrec_server.rounds.state import Round, State
+
+__all__ = ["task_for"]
+
+
+def task_for(state: State, client_id: ClientId, version: RoundId, now: float) -> Task | None:
+    """Return what the client can do now; None when it has to wait.
+
+    A client that is behind is only told so: it catches up first.
+
+    Raises:
+        RoundError: when the client's model is newer than the run.
+    """
+    if version > state.published:
+        raise RoundError(
+            f"The client's model is of round {version}, this run published {state.published}.",
+            remedy="The client's state belongs to another run; give it a fresh state folder.",
+        )
+    if version < state.published:
+        return Task(published_round=state.published, task=Wait(reason="catch up"))
+    if state.ending is not None:
+        finished = Finished(reason=state.ending.reason, failed=state.ending.failed)
+        return Task(published_round=state.published, task=finished)
+    if state.current is None:
+        return None
+    task = _in_round(state.current, client_id, now)
+    return None if task is None else Task(published_round=state.published, task=task)
+
+
+def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal | None:
+    if round_.phase == "collecting":
+        if client_id not in round_.asked or client_id in round_.accepted:
+            return None
+        return Train(
+            round=round_.number,
+            kind=round_.kind,
+            base_round=round_.base_round,
+            seconds_left=max(0.0, round_.deadline_at - now),
+            epoch=round_.epoch,
+        )
+    role = round_.role_of(client_id)
+    if round_.phase != "revealing" or role is None or round_.total is None:
+        return None
+    word = round_.word_of(client_id)
+    if word is not None and (role == "verify" or word.blob is not None):
+        return None
+    ordered = sorted(round_.accepted.values(), key=lambda header: header.client_id)
+    return Reveal(
+        round=round_.number,
+        kind=round_.kind,
+        base_round=round_.base_round,
+        role=role,
+        contributions=tuple(ordered),
+        sum_length=round_.total.length,
+        sum_sha256=round_.total.sha256,
+        epoch=round_.epoch,
+    )

@@ -1,0 +1,1 @@
+"""What survives `kill -9`: rows in one database and files beside it."""

@@ -1,0 +1,275 @@
+"""Files that are durable before anybody is told so.
+
+Bytes go to `partial/`, are fsynced and renamed, the folder is fsynced, and only then does the
+database name them. A file without a row is an orphan and is swept at the next start.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from fedrec.errors import CorruptUpload, StorageError
+from fedrec.ids import ClientId, RoundId
+from fedrec_server.rounds.state import Blob
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+
+__all__ = [
+    "Draft",
+    "DurabilityLost",
+    "Spool",
+    "sealed_name",
+    "snapshot_name",
+    "sum_name",
+    "update_name",
+]
+
+FOLDERS = ("partial", "updates", "blobs", "snapshots")
+READ_BYTES = 1 << 20
+FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+class DurabilityLost(Exception):
+    """An fsync or a commit failed: nothing is known any more, so the process has to end."""
+
+
+def update_name(round_id: RoundId, client_id: ClientId) -> str:
+    """Return the file of one client's update."""
+    return f"updates/{round_id:08d}-{client_id}"
+
+
+def sum_name(round_id: RoundId) -> str:
+    """Return the file of a round's sum."""
+    return f"blobs/{round_id:08d}-sum"
+
+
+def sealed_name(round_id: RoundId, client_id: ClientId) -> str:
+    """Return the file of the sealed aggregate that a revealer sent."""
+    return f"blobs/{round_id:08d}-{client_id}"
+
+
+def snapshot_name(round_id: RoundId, sha256: bytes) -> str:
+    """Return the file of a snapshot."""
+    return f"snapshots/{round_id:08d}-{sha256.hex()}"
+
+
+class Draft:
+    """A file in `partial/` that grows until it is kept or discarded."""
+
+    def __init__(self, spool: Spool, path: Path) -> None:
+        self._spool = spool
+        self._path = path
+        with _writing("open"):
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        self.size = os.fstat(self._file).st_size
+
+    def restart(self) -> None:
+        """Forget what was written."""
+        os.ftruncate(self._file, 0)
+        self.size = 0
+
+    def append(self, data: bytes) -> None:
+        """Write `data` behind what is there.
+
+        Raises:
+            StorageError: when the disk is full; what was there before stays.
+        """
+        self._spool.failpoint("draft.write")
+        view = memoryview(data)
+        try:
+            with _writing("write"):
+                written = 0
+                while written < len(view):
+                    written += os.pwrite(self._file, view[written:], self.size + written)
+        except StorageError:
+            with suppress(OSError):
+                os.ftruncate(self._file, self.size)
+            raise
+        self.size += len(data)
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        self._spool.failpoint("draft.fsync")
+        _fsync(self._file)
+        self._spool.failpoint("draft.synced")
+
+    def read(self, expected: Blob) -> bytes:
+        """Return the whole content.
+
+        Raises:
+            CorruptUpload: when it is not what was announced; the draft is gone then.
+        """
+        data = os.pread(self._file, self.size, 0)
+        if len(data) != expected.length or hashlib.sha256(data).digest() != expected.sha256:
+            self.discard()
+            raise CorruptUpload(
+                f"{self.size} bytes arrived whose SHA-256 is not the announced one, "
+                f"{expected.length} bytes were announced.",
+                remedy="Send them again from the start.",
+            )
+        return data
+
+    def keep(self, name: str) -> None:
+        """Make the draft durable under `name`."""
+        self.sync()
+        self.close()
+        self._spool.keep(self._path, name)
+
+    def discard(self) -> None:
+        """Delete the draft."""
+        self.close()
+        self._path.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close the file and leave it, so that an upload can go on later."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class Spool:
+    """The files of a state folder.
+
+    Args:
+        folder: the state folder.
+        reserve_bytes: free space that uploads must leave.
+    """
+
+    def __init__(
+        self, folder: Path, *, reserve_bytes: int = 0, failpoint: Failpoint = no_failpoint
+    ) -> None:
+        self._folder = folder
+        self._reserve_bytes = reserve_bytes
+        self.failpoint = failpoint
+        for name in FOLDERS:
+            (folder / name).mkdir(mode=0o700, exist_ok=True)
+
+    def require_space(self, n_bytes: int) -> None:
+        """Refuse what the disk cannot take.
+
+        Raises:
+            StorageError: when less than the reserve would be left.
+        """
+        free = shutil.disk_usage(self._folder).free
+        if free < n_bytes + self._reserve_bytes:
+            raise StorageError(
+                f"{free} bytes are free, {n_bytes} are needed beside the reserve of "
+                f"{self._reserve_bytes} (coordinator.reserve_bytes).",
+                remedy="Free disk space; the coordinator goes on by itself.",
+            )
+
+    def upload(self, round_id: RoundId, client_id: ClientId, sha256: bytes) -> Draft:
+        """Open the resumable draft of an upload; a client has one for each round."""
+        path = self._upload_path(round_id, client_id, sha256)
+        for other in path.parent.glob(f"{round_id:08d}-{client_id}-*"):
+            if other != path:
+                other.unlink(missing_ok=True)
+        return Draft(self, path)
+
+    def uploaded(self, round_id: RoundId, client_id: ClientId, sha256: bytes) -> int:
+        """Return how many bytes of an interrupted upload are durable."""
+        path = self._upload_path(round_id, client_id, sha256)
+        if not path.exists():
+            return 0
+        draft = Draft(self, path)
+        try:
+            draft.sync()
+            return draft.size
+        finally:
+            draft.close()
+
+    def draft(self) -> Draft:
+        """Open a draft that is not resumable."""
+        return Draft(self, self._folder / "partial" / f"tmp-{secrets.token_hex(8)}")
+
+    def write(self, name: str, data: bytes) -> Blob:
+        """Store `data` durably under `name` and return its length and digest."""
+        draft = self.draft()
+        try:
+            draft.append(data)
+            draft.keep(name)
+        except StorageError:
+            draft.discard()
+            raise
+        return Blob(length=len(data), sha256=hashlib.sha256(data).digest())
+
+    def keep(self, draft: Path, name: str) -> None:
+        """Rename a synced draft and make the rename durable."""
+        target = self._folder / name
+        self.failpoint("file.rename")
+        with _writing("rename"):
+            os.replace(draft, target)
+        self.failpoint("folder.fsync")
+        folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            _fsync(folder)
+        finally:
+            os.close(folder)
+        self.failpoint("folder.synced")
+
+    def read(self, name: str, expected: Blob) -> bytes:
+        """Return a whole file.
+
+        Raises:
+            StorageError: when it is missing or damaged.
+        """
+        data = b"".join(self.chunks(name))
+        if len(data) != expected.length or hashlib.sha256(data).digest() != expected.sha256:
+            raise StorageError(f"The stored file {name} is missing or damaged.")
+        return data
+
+    def chunks(self, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
+        """Yield a file piece by piece."""
+        try:
+            with (self._folder / name).open("rb") as file:
+                while data := file.read(size):
+                    yield data
+        except FileNotFoundError:
+            raise StorageError(f"The stored file {name} is missing or damaged.") from None
+
+    def delete(self, name: str) -> None:
+        """Delete a file that no row names any more."""
+        self.failpoint("file.delete")
+        (self._folder / name).unlink(missing_ok=True)
+
+    def sweep(self, named: frozenset[str], collecting: RoundId | None) -> int:
+        """Delete what no row names and uploads of other rounds; return how many files went."""
+        swept = 0
+        for folder in FOLDERS:
+            for path in (self._folder / folder).iterdir():
+                name = f"{folder}/{path.name}"
+                upload = collecting is not None and path.name.startswith(f"{collecting:08d}-")
+                if name in named or (folder == "partial" and upload):
+                    continue
+                path.unlink(missing_ok=True)
+                swept += 1
+        return swept
+
+    def _upload_path(self, round_id: RoundId, client_id: ClientId, sha256: bytes) -> Path:
+        return self._folder / "partial" / f"{round_id:08d}-{client_id}-{sha256.hex()}"
+
+
+@contextmanager
+def _writing(what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno in FULL:
+            raise StorageError(
+                f"The disk is full ({what}: {error.strerror}).",
+                remedy="Free disk space; the coordinator goes on by itself.",
+            ) from error
+        raise
+
+
+def _fsync(file: int) -> None:
+    try:
+        os.fsync(file)
+    except OSError as error:
+        raise DurabilityLost(f"fsync failed: {error.strerror}") from error

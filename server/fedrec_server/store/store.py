@@ -1,0 +1,121 @@
+"""What the coordinator asks of a store, whatever it is made of."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
+from fedrec_server.rounds.changes import Change
+from fedrec_server.rounds.state import Blob, Rules, State
+from fedrec_server.store.spool import Spool
+
+__all__ = ["Entry", "PublishedRecord", "RunIdentity", "SnapshotRecord", "Store"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunIdentity:
+    """What a state folder is bound to; a run goes on only with the same."""
+
+    federation: str
+    plan_fingerprint: str
+    catalogue_fingerprint: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One line of the journal that operators watch; `sequence` is given by the store."""
+
+    unix_seconds: float
+    kind: str
+    round: RoundId
+    fields_json: str
+    sequence: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRecord:
+    """A published round as it is stored; `name` is the file of its aggregate."""
+
+    round: RoundId
+    kind: RoundKind
+    epoch: int
+    contributions: tuple[UploadHeader, ...]
+    statements: tuple[RevealStatement, ...]
+    name: str
+    blob: Blob
+
+    @property
+    def sealed(self) -> bool:
+        """Tell whether the aggregate is sealed under the epoch's group key."""
+        return bool(self.statements)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SnapshotRecord:
+    """The stored copy of the model after a published round."""
+
+    round: RoundId
+    blob: Blob
+
+
+class Store(ABC):
+    """Rows and files of one run; every method is called from one thread at a time.
+
+    Methods raise `StorageError` where nothing changed and a later try may succeed, and
+    `DurabilityLost` where the process has to end.
+    """
+
+    spool: Spool
+    run: str
+
+    @abstractmethod
+    def load(self, rules: Rules, roster: frozenset[ClientId]) -> State:
+        """Return the state after the last committed change."""
+
+    @abstractmethod
+    def commit(self, changes: Sequence[Change], entries: Sequence[Entry]) -> None:
+        """Write the changes of one step in one transaction; durable when this returns."""
+
+    @abstractmethod
+    def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
+        """Return the counted update of a client in a round that was not abandoned."""
+
+    @abstractmethod
+    def next_published(self, after: RoundId) -> PublishedRecord | None:
+        """Return the first round published after `after`."""
+
+    @abstractmethod
+    def published(self, round_id: RoundId) -> PublishedRecord | None:
+        """Return a published round."""
+
+    @abstractmethod
+    def bytes_after(self, after: RoundId) -> int:
+        """Return how many bytes of aggregates a client at `after` has to fetch."""
+
+    @abstractmethod
+    def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:
+        """Make this the snapshot and return the one that it replaces."""
+
+    @abstractmethod
+    def snapshot(self) -> SnapshotRecord | None:
+        """Return the snapshot, if there is one."""
+
+    @abstractmethod
+    def entries(self, after: int, limit: int) -> list[Entry]:
+        """Return journal entries in order."""
+
+    @abstractmethod
+    def last_entry(self) -> int:
+        """Return the sequence number of the last journal entry, 0 before the first."""
+
+    @abstractmethod
+    def sweep(self) -> int:
+        """Delete files that no row names; return how many."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the folder."""

@@ -1,0 +1,25 @@
+"""Atomic writing: all or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fedrec.data.files import write_atomically
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), write_atomically(path) as file:
+        file.write("new")
+        raise RuntimeError
+    assert path.read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_success_replaces_it(tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    with write_atomically(path) as file:
+        file.write("a\r\né\n")
+    assert path.read_bytes() == "a\r\né\n".encode()

@@ -1,0 +1,229 @@
+"""Every layout, its detection, and rows that cannot be used."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as arrow
+import pyarrow.parquet as parquet
+import pytest
+from fedrec.data import READERS, FetchedDataset, Interactions, read_interactions
+from fedrec.errors import DataError
+
+SAME_DATA = {
+    "u.data": ("u.data", "1\t10\t5\t100\n2\t20\t3\t200\n"),
+    "ratings.dat": ("ratings.dat", "1::10::5::100\n2::20::3::200\n"),
+    "ratings.csv": ("ratings.csv", "userId,movieId,rating,timestamp\n1,10,5.0,100\n2,20,3.0,200\n"),
+    "amazon": ("video.csv", "1,10,5.0,100\n2,20,3.0,200\n"),
+    "inter": (
+        "toy.inter",
+        "user_id:token\titem_id:token\trating:float\ttimestamp:float\n1\t10\t5\t100\n2\t20\t3\t200\n",
+    ),
+    "csv": ("toy.csv", 'time,item,user\n100,10,1\n200,"20",2\n'),
+    "ratings.txt": ("ratings.txt", "1 10 5\n2 20 3.5\n"),
+}
+
+
+def columns(interactions: Interactions) -> tuple[list[str], list[str], list[int] | None]:
+    times = interactions.timestamps
+    return (
+        interactions.user_ids.tolist(),
+        interactions.item_ids.tolist(),
+        None if times is None else times.tolist(),
+    )
+
+
+def write(folder: Path, name: str, content: str | bytes) -> Path:
+    path = folder / name
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+@pytest.mark.parametrize("layout", SAME_DATA)
+@pytest.mark.parametrize("ends", ["\n", "\r\n"])
+@pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
+def test_layouts_read_the_same_data(tmp_path: Path, layout: str, ends: str, mark: bytes) -> None:
+    name, text = SAME_DATA[layout]
+    path = write(tmp_path, name, mark + text.replace("\n", ends).encode())
+    # A headerless .csv may have its columns in another order, so it is never guessed.
+    interactions, report = read_interactions(path, layout="amazon" if layout == "amazon" else None)
+    times = None if layout == "ratings.txt" else [100, 200]
+    assert columns(interactions) == (["1", "2"], ["10", "20"], times)
+    assert (report.layout, report.n_rows, report.n_bad) == (layout, 2, 0)
+    assert report.n_missing_timestamps == (2 if times is None else 0)
+
+
+def test_every_layout_is_tested() -> None:
+    assert set(SAME_DATA) | {"parquet"} == set(READERS)
+
+
+def test_named_columns(tmp_path: Path) -> None:
+    path = write(tmp_path, "clicks.csv", "who,what,when,user\na,x,5,z\n")
+    interactions, _ = read_interactions(
+        path, user_column="who", item_column="what", timestamp_column="when"
+    )
+    assert columns(interactions) == (["a"], ["x"], [5])
+
+
+def test_the_columns_of_inter_can_be_named(tmp_path: Path) -> None:
+    path = write(tmp_path, "toy.inter", "who:token\titem_id:token\nann\tx\n")
+    assert columns(read_interactions(path, user_column="who")[0]) == (["ann"], ["x"], None)
+
+
+@pytest.mark.parametrize(
+    ("header", "names", "message"),
+    [
+        ("a,b", {}, "no column for the user .* no column for the item"),
+        ("user,b", {"item_column": "c"}, "no column 'c' for the item"),
+        ("user,item", {"timestamp_column": "t"}, "no column 't' for the time"),
+        ("user,user,item", {}, "the column 'user' twice"),
+    ],
+)
+def test_missing_columns_are_named(
+    tmp_path: Path, header: str, names: dict[str, str], message: str
+) -> None:
+    path = write(tmp_path, "toy.csv", header + "\n1,2\n")
+    with pytest.raises(DataError, match=message) as caught:
+        read_interactions(path, **names)  # type: ignore[arg-type]
+    assert "user_column" in caught.value.remedy
+
+
+def test_column_names_without_a_header_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, *SAME_DATA["u.data"])
+    with pytest.raises(DataError, match="no header"):
+        read_interactions(path, user_column="user")
+
+
+BAD_ROWS = (
+    "user,item,timestamp\n"  # line 1
+    "a,x,1\n"
+    "a,y\n"  # 3: two fields
+    ",x,1\n"  # 4: no user
+    "a, ,1\n"  # 5: no item
+    "a,NaN,1\n"  # 6
+    "a,y,soon\n"  # 7
+    "a,y,nan\n"  # 8
+    "a,y,-5\n"  # 9
+    "\n"  # blank lines are no rows
+    "a,z,\n"  # 11: a missing time is allowed
+    "a,w,1_0\n"  # 12
+    "a,v,7.9\n"  # 13: cut to 7
+    "a,q,1e400\n"  # 14
+)
+
+
+def test_bad_rows_are_left_out_and_reported(tmp_path: Path) -> None:
+    interactions, report = read_interactions(write(tmp_path, "toy.csv", BAD_ROWS))
+    assert columns(interactions) == (["a"] * 3, ["x", "z", "v"], [1, -1, 7])
+    assert [bad.line for bad in report.bad_rows] == [3, 4, 5, 6, 7, 8, 9, 12, 14]
+    assert (report.n_rows, report.n_bad) == (12, 9)
+    assert (report.n_missing_timestamps, report.n_rounded_timestamps) == (1, 1)
+    assert report.bad_rows[0].reason == "2 fields, expected 3"
+    assert report.bad_rows[4].reason == "the time is 'soon', expected a number from 0"
+
+
+def test_strict_reading_names_the_bad_lines(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"9 of 12 rows are bad\. Line 3: 2 fields") as caught:
+        read_interactions(write(tmp_path, "toy.csv", BAD_ROWS), strict=True)
+    assert "without strict" in caught.value.remedy
+
+
+def test_twenty_bad_rows_are_listed_and_all_counted(tmp_path: Path) -> None:
+    text = "1\t2\t3\t4\n" + "oops\n" * 50
+    _, report = read_interactions(write(tmp_path, "u.data", text))
+    assert report.n_bad == 50
+    assert [bad.line for bad in report.bad_rows] == list(range(2, 22))
+
+
+def test_an_unclosed_quotation_mark_is_explained(tmp_path: Path) -> None:
+    text = 'user,item\na,x\nb,"y\nc,z\nd,w\n'
+    _, report = read_interactions(write(tmp_path, "toy.csv", text + 'e",1,2\n'))
+    assert report.n_bad == 1
+    assert report.bad_rows[0].line == 3
+    assert "not closed" in report.bad_rows[0].reason
+
+
+def test_a_field_beyond_the_limit_of_csv_is_a_bad_row(tmp_path: Path) -> None:
+    text = "user,item\na,x\nb," + "y" * 200_000 + "\nc,z\n"
+    interactions, report = read_interactions(write(tmp_path, "toy.csv", text))
+    assert interactions.user_ids.tolist() == ["a", "c"]
+    assert "limit" in report.bad_rows[0].reason
+
+
+def test_a_file_of_bad_rows_only_is_refused(tmp_path: Path) -> None:
+    path = write(tmp_path, "u.data", "1\t2\t3\tyesterday\n")
+    with pytest.raises(DataError, match="1 of 1 rows are bad"):
+        read_interactions(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("u.data", b"", "is empty"),
+        ("toy.csv", b"user,item\n", "has no rows"),
+        ("notes.md", b"hello there\n", "layout of .*notes.md is unknown; .*'hello there'"),
+        ("toy.csv", b"1,2,5.0,100\n", "is unknown"),
+        ("blank.csv", b"\n \n", "is unknown"),
+        ("u.data", b"1\t2\t3\t\xff\n", "not UTF-8"),
+        ("toy.parquet", b"PAR2 no", "cannot be read as Parquet"),
+    ],
+)
+def test_files_that_cannot_be_used(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_interactions(write(tmp_path, name, content))
+    assert name in str(caught.value)
+
+
+def test_missing_files_and_folders(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not there"):
+        read_interactions(tmp_path / "absent.csv")
+    with pytest.raises(DataError, match="is a folder"):
+        read_interactions(tmp_path)
+
+
+def test_an_unknown_layout_lists_the_known(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="'xml' is unknown") as caught:
+        read_interactions(write(tmp_path, *SAME_DATA["csv"]), layout="xml")
+    assert "inter" in caught.value.remedy
+
+
+def test_parquet(tmp_path: Path) -> None:
+    table = arrow.table(
+        {
+            "user_id": arrow.array([1, 2, None, 3]),
+            "item_id": arrow.array(["x", "y", "x", None]).dictionary_encode(),
+            "extra": [0, 0, 0, 0],
+            "timestamp": arrow.array([5, None, 7, 8], arrow.timestamp("s")),
+        }
+    )
+    parquet.write_table(table, tmp_path / "toy.parquet")
+    interactions, report = read_interactions(tmp_path / "toy.parquet")
+    assert columns(interactions) == (["1", "2"], ["x", "y"], [5_000_000, -1])
+    assert [bad.line for bad in report.bad_rows] == [3, 4]
+
+
+def test_parquet_with_ids_that_became_floats(tmp_path: Path) -> None:
+    table = arrow.table({"u": [1.0, float("nan"), 2.5], "i": ["x", "y", "z"], "t": [1.0, 2.0, 3.0]})
+    parquet.write_table(table, tmp_path / "toy.parquet")
+    interactions, report = read_interactions(
+        tmp_path / "toy.parquet", user_column="u", item_column="i", timestamp_column="t"
+    )
+    assert columns(interactions) == (["1"], ["x"], [1])
+    assert report.n_bad == 2
+
+
+def test_parquet_columns_of_another_type_are_refused(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table({"user": [True], "item": ["x"]}), tmp_path / "toy.parquet")
+    with pytest.raises(DataError, match="'user' has the type bool"):
+        read_interactions(tmp_path / "toy.parquet")
+
+
+def test_parquet_without_timestamps(tmp_path: Path) -> None:
+    parquet.write_table(arrow.table({"user": ["a"], "item": ["x"]}), tmp_path / "toy.parquet")
+    assert columns(read_interactions(tmp_path / "toy.parquet")[0]) == (["a"], ["x"], None)
+
+
+def test_ml_100k_has_its_published_size(ml_100k: FetchedDataset) -> None:
+    interactions, report = ml_100k.read()
+    assert (interactions.n_users, interactions.n_items, len(interactions)) == (943, 1682, 100_000)
+    assert (report.layout, report.n_bad, report.n_missing_timestamps) == ("inter", 0, 0)

@@ -1,0 +1,316 @@
+"""A key epoch from the authority over the coordinator to its members."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import FrozenInstanceError, replace
+from pathlib import Path
+
+import pytest
+from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
+from fedrec.identity.authority import Authority
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
+from fedrec.identity.identity import Identity
+from fedrec.identity.public import PublicIdentity
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
+
+CONTEXT = b"keyless context"
+SECRET = b"the protection's secret"
+
+
+def make(authority: Authority, members: list[Identity], epoch: int = 1) -> KeyEpoch:
+    return authority.new_epoch(
+        federation="movies",
+        epoch=epoch,
+        members=[member.public for member in members],
+        minimum_summands=3,
+        protection="bfv",
+        protection_fingerprint="ab" * 32,
+        server_context=CONTEXT,
+        protection_secret=SECRET,
+    )
+
+
+def open_bundle(
+    bundle: KeyEpoch, identity: Identity, authority: Authority
+) -> tuple[Roster, EpochSecrets]:
+    return open_epoch(
+        roster_json=bundle.roster.to_json(),
+        server_context=bundle.server_context,
+        wrapped=bundle.secrets_for(identity.client_id),
+        identity=identity,
+        pinned_authority_key=authority.public_key,
+    )
+
+
+@pytest.fixture
+def authority() -> Authority:
+    return Authority.create()
+
+
+@pytest.fixture
+def members() -> list[Identity]:
+    return [Identity.create(f"member {i}") for i in range(4)]
+
+
+@pytest.fixture
+def bundle(authority: Authority, members: list[Identity]) -> KeyEpoch:
+    return make(authority, members)
+
+
+def test_every_member_opens_the_same_secrets(
+    authority: Authority, members: list[Identity], bundle: KeyEpoch, tmp_path: Path
+) -> None:
+    bundle.save(tmp_path / "epoch-1.json")
+    relayed = KeyEpoch.load(tmp_path / "epoch-1.json")
+    assert relayed == bundle
+    opened = [open_bundle(relayed, member, authority) for member in members]
+    assert {roster.minimum_summands for roster, _ in opened} == {3}
+    assert len({secrets.group_key for _, secrets in opened}) == 1
+    assert {secrets.protection_secret for _, secrets in opened} == {SECRET}
+
+
+def test_the_bundle_shows_no_secret(
+    authority: Authority, members: list[Identity], bundle: KeyEpoch
+) -> None:
+    _, secrets = open_bundle(bundle, members[0], authority)
+    relayed = bundle.to_json() + b"".join(bundle.secrets_for(m.client_id) for m in members)
+    relayed += b"".join(bundle.wrapped_keys.values()) + bundle.sealed_secret
+    assert SECRET not in relayed and secrets.group_key not in relayed
+
+
+def test_what_a_coordinator_imports_holds_no_secret_type() -> None:
+    program = (
+        "import sys, fedrec.identity.epoch, fedrec.identity.roster\n"
+        "found = [n for n in sys.modules if n in {'fedrec.identity.' + x for x in\n"
+        "    ('identity', 'secret', 'epoch_secrets', 'authority', 'sealing')}]\n"
+        "sys.exit(repr(found) if found else 0)\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_an_authority_survives_a_restart(
+    authority: Authority, members: list[Identity], tmp_path: Path
+) -> None:
+    authority.save(tmp_path)
+    loaded = Authority.load(tmp_path)
+    assert loaded.public_key == authority.public_key
+    open_bundle(make(loaded, members), members[0], authority)
+    with pytest.raises(KeysError, match="exists already"):
+        Authority.create().save(tmp_path)
+    with pytest.raises(KeysError, match="does not exist"):
+        Authority.load(tmp_path / "elsewhere")
+
+
+def test_a_stranger_is_not_in_the_roster(authority: Authority, bundle: KeyEpoch) -> None:
+    stranger = Identity.create()
+    assert bundle.secrets_for(stranger.client_id) == b""
+    assert not bundle.roster.contains(stranger.client_id)
+    with pytest.raises(NotInRoster, match=r"identity\.pub\.json"):
+        open_bundle(bundle, stranger, authority)
+
+
+def test_another_authority_is_refused(bundle: KeyEpoch, members: list[Identity]) -> None:
+    with pytest.raises(BadSignature, match="data owners"):
+        open_bundle(bundle, members[0], Authority.create())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda r: replace(r, epoch=2),
+        lambda r: replace(r, federation="other"),
+        lambda r: replace(r, minimum_summands=1),
+        lambda r: replace(r, members=r.members[:-1]),
+        lambda r: replace(r, members=(*r.members, Identity.create().public)),
+        lambda r: replace(r, protection="none"),
+        lambda r: replace(r, protection_fingerprint="cd" * 32),
+        lambda r: replace(r, context_sha256=bytes(32)),
+        lambda r: replace(r, secrets_sha256=bytes(32)),
+        lambda r: replace(r, signature=bytes(64)),
+        lambda r: replace(r, signature=b""),
+    ],
+)
+def test_a_changed_roster_is_refused(
+    authority: Authority, bundle: KeyEpoch, change: Callable[[Roster], Roster]
+) -> None:
+    changed = Roster.from_json(change(bundle.roster).to_json())
+    with pytest.raises(BadSignature):
+        changed.verify(authority.public_key)
+    with pytest.raises(BadSignature):
+        replace(bundle, roster=changed)
+
+
+def test_secrets_that_the_authority_did_not_make_are_refused(
+    authority: Authority, members: list[Identity], bundle: KeyEpoch
+) -> None:
+    # A coordinator knows every public key, so it can wrap secrets of its own.
+    forged = make(Authority.create(), members)
+    with pytest.raises(BadSignature, match="not the ones"):
+        open_epoch(
+            roster_json=bundle.roster.to_json(),
+            server_context=CONTEXT,
+            wrapped=forged.secrets_for(members[0].client_id),
+            identity=members[0],
+            pinned_authority_key=authority.public_key,
+        )
+
+
+def test_parts_of_another_epoch_are_refused(
+    authority: Authority, members: list[Identity], bundle: KeyEpoch
+) -> None:
+    me, other = members[0], members[1]
+    later = make(authority, members, epoch=2)
+    whole = bundle.secrets_for(me.client_id)
+    for wrapped in (
+        b"",
+        b"short",
+        bytes(20),
+        whole[:-1],
+        whole + b"x",
+        later.secrets_for(me.client_id),
+        bundle.secrets_for(other.client_id),
+    ):
+        with pytest.raises(KeysError) as caught:
+            open_epoch(
+                roster_json=bundle.roster.to_json(),
+                server_context=CONTEXT,
+                wrapped=wrapped,
+                identity=me,
+                pinned_authority_key=authority.public_key,
+            )
+        assert caught.value.remedy
+    with pytest.raises(KeysError, match="context"):
+        open_epoch(
+            roster_json=bundle.roster.to_json(),
+            server_context=b"other",
+            wrapped=whole,
+            identity=me,
+            pinned_authority_key=authority.public_key,
+        )
+
+
+def test_destroyed_secrets_are_gone() -> None:
+    secrets = EpochSecrets(group_key=bytes(32), protection_secret=SECRET)
+    secrets.destroy()
+    secrets.destroy()
+    for name in ("group_key", "protection_secret"):
+        with pytest.raises(KeysError, match="destroyed"):
+            getattr(secrets, name)
+
+
+def test_the_authority_refuses_members_twice_and_without_proof(
+    authority: Authority, members: list[Identity]
+) -> None:
+    with pytest.raises(KeysError, match="twice"):
+        make(authority, [members[0], members[0]])
+    with pytest.raises(KeysError, match="no member"):
+        make(authority, [])
+    mallory = Identity.create().public
+    swapped = replace(members[0].public, exchange_key=mallory.exchange_key)
+    with pytest.raises(BadSignature):
+        authority.new_epoch(
+            federation="movies",
+            epoch=1,
+            members=[swapped],
+            minimum_summands=1,
+            protection="none",
+            protection_fingerprint="",
+            server_context=b"",
+            protection_secret=b"",
+        )
+
+
+def test_a_roster_is_sorted_frozen_and_canonical(bundle: KeyEpoch) -> None:
+    roster = bundle.roster
+    ids = [member.client_id for member in roster.members]
+    assert ids == sorted(ids)
+    assert all(roster.contains(i) and roster.member(i).client_id == i for i in ids)
+    assert replace(roster, members=roster.members[::-1]) == roster
+    assert Roster.from_json(roster.to_json()) == roster
+    with pytest.raises(FrozenInstanceError):
+        roster.epoch = 2  # type: ignore[misc]  # the point of the test
+    loose = json.dumps(json.loads(roster.to_json())).encode()
+    with pytest.raises(KeysError, match="canonical"):
+        Roster.from_json(loose)
+    with pytest.raises(KeysError, match="unknown fields: extra"):
+        Roster.from_json(json.dumps({**json.loads(roster.to_json()), "extra": 1}).encode())
+    with pytest.raises(TooLarge):
+        Roster.from_json(b" " * (16 * 1024 * 1024 + 1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("epoch", 0),
+        ("epoch", True),
+        ("epoch", 1.0),
+        ("epoch", 2**70),
+        ("minimum_summands", 0),
+        ("members", {}),
+        ("members", [1]),
+        ("members", []),
+        ("federation", ""),
+        ("federation", "a\nb"),
+        ("federation", "\ud800"),
+        ("protection_fingerprint", "xyz"),
+        ("context_sha256", "AAAA"),
+        ("signature", "AAAA"),
+        ("signature", "not base64!"),
+        ("authority_key", None),
+    ],
+)
+def test_damaged_roster_fields_are_refused(bundle: KeyEpoch, field: str, value: object) -> None:
+    fields = json.loads(bundle.roster.to_json())
+    fields[field] = value
+    raw = json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    with pytest.raises(KeysError):
+        Roster.from_json(raw)
+
+
+def test_a_bundle_whose_parts_do_not_fit_is_refused(bundle: KeyEpoch) -> None:
+    with pytest.raises(KeysError, match="context"):
+        replace(bundle, server_context=b"other")
+    with pytest.raises(KeysError, match="exactly the members"):
+        replace(bundle, wrapped_keys={ClientId("0" * 64): b""})
+    fields = json.loads(bundle.to_json())
+    for damage in ({"roster": "\ud800"}, {"wrapped_keys": []}, {"sealed_secret": 1}):
+        with pytest.raises(KeysError):
+            KeyEpoch.from_json(json.dumps({**fields, **damage}).encode())
+
+
+def test_a_client_with_new_exchange_key_is_told_so(
+    authority: Authority, members: list[Identity]
+) -> None:
+    me = members[0]
+    other = Identity.create()
+    # The same signing key beside another exchange key, as after a botched restore.
+    restored = Identity(label="", signing_key=me._signing_key, exchange_key=other._exchange_key)
+    with pytest.raises(KeysError, match="another exchange key"):
+        open_bundle(make(authority, members), restored, authority)
+
+
+def test_the_commitment_names_federation_epoch_and_secrets() -> None:
+    def committed(key: bytes, secret: bytes, federation: str, epoch: int) -> bytes:
+        return EpochSecrets(group_key=key, protection_secret=secret).commitment(federation, epoch)
+
+    a, b = bytes(32), b"\x01" * 32
+    found = {
+        committed(a, b"s", "f", 1),
+        committed(b, b"s", "f", 1),
+        committed(a, b"t", "f", 1),
+        committed(a, b"s", "g", 1),
+        committed(a, b"s", "f", 2),
+    }
+    assert len(found) == 5
+
+
+def test_the_context_digest_is_plain_sha256(bundle: KeyEpoch) -> None:
+    assert bundle.roster.context_sha256 == hashlib.sha256(CONTEXT).digest()
+    assert all(isinstance(member, PublicIdentity) for member in bundle.roster.members)
