@@ -16,6 +16,7 @@ EventName = Literal[
     "joined",
     "waiting",
     "training",
+    "trained",
     "protected",
     "sent",
     "closed",

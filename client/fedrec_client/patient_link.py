@@ -102,9 +102,7 @@ class PatientLink:
         self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
     ) -> bytes:
         """Return one contribution of a round that is being revealed."""
-        return self._insist(
-            lambda: self._link.contribution(client_id, run, round_id, contributor)
-        )
+        return self._insist(lambda: self._link.contribution(client_id, run, round_id, contributor))
 
     def round_sum(self, client_id: ClientId, run: str, round_id: RoundId) -> bytes:
         """Return the coordinator's sum of the round that is being revealed."""

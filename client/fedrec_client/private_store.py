@@ -123,7 +123,9 @@ class PrivateStore:
         if stored.run != pin.run:
             self._leave_for(pin, epoch, new_run=new_run)
             return
-        changed = [name for name in RunPin.model_fields if getattr(stored, name) != getattr(pin, name)]
+        changed = [
+            name for name in RunPin.model_fields if getattr(stored, name) != getattr(pin, name)
+        ]
         if changed:
             raise PlanMismatch(
                 f"{self.folder} was made with another {' and '.join(changed)} of run {pin.run}.",
@@ -136,7 +138,8 @@ class PrivateStore:
                 remedy="Ask the operator to install the newest epoch.",
             )
         if epoch > self.state.epoch:
-            self._replace(epoch=epoch)
+            # Tags under the old epoch's key mean nothing to the new one's members.
+            self._replace(epoch=epoch, content=None)
 
     def _leave_for(self, pin: RunPin, epoch: int, *, new_run: bool) -> None:
         stored = self.state
@@ -192,7 +195,7 @@ class PrivateStore:
                 base_round=base_round,
                 update=write_blob(self.folder, "update", update),
                 private=write_blob(self.folder, "private", private),
-            )
+            ),
         )
 
     def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:
@@ -246,6 +249,16 @@ class PrivateStore:
             best=best or state.best,
             content=content,
             revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
+        )
+
+    def adopt(self, round_id: RoundId, shared: bytes) -> None:
+        """Move to a later round by a snapshot; the committed private state stays."""
+        self._replace(
+            version=round_id,
+            shared=write_blob(self.folder, "shared", shared),
+            staged=None,
+            content=None,
+            revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 
     def revealed_manifest(self, round_id: RoundId) -> bytes | None:

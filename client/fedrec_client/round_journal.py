@@ -79,7 +79,7 @@ class RoundJournal:
 
     @contextmanager
     def timed(self, round_id: RoundId, phase: Phase, name: EventName) -> Iterator[None]:
-        """Add the seconds of a block to a round's cost and report them when it ends well."""
+        """Add the seconds of a block to a round's cost; report `name` when it ends well."""
         began = self._clock.now()
         yield
         seconds = self._clock.now() - began

@@ -88,6 +88,7 @@ class FedMF(Algorithm):
             seed=seed,
             round_id=round_id,
             negatives_per_positive=settings.negatives_per_positive,
+            batch_size=settings.batch_size,
         )
         training = _Lockstep(self, chunk, items, basis, private["user_embedding"], samples)
         for epoch in range(settings.local_epochs):
@@ -159,107 +160,119 @@ class _Lockstep:
         self._low_transposed = self._low_items.T.contiguous()
         self.users = users
         n_steps = chunk.n_batches * settings.local_epochs
-        n_pairs = len(samples.pair_user)
-        self._step = 0
-        self._coefficient = users.new_zeros((n_pairs, n_steps))
-        self._decay = users.new_ones(n_pairs)
+        shape = (chunk.n_users, samples.width)
+        self._coefficient = users.new_zeros((*shape, n_steps))
+        self._decay = users.new_ones(shape)
         self._history = users.new_zeros((chunk.n_users, n_steps, self._low_items.shape[1]))
+        self._step = 0
         self.loss = users.new_zeros(chunk.n_users)
-        self._errors = users.new_zeros(chunk.n_users * chunk.n_items)
-        self._occurrences = torch.zeros_like(self._errors)
 
     def take(self, step: Step) -> None:
         """Do one simultaneous step of every user who has a minibatch left."""
         import torch
 
         chosen = step.samples
-        user, item = self._samples.user[chosen], self._samples.item[chosen]
-        pair, label = self._samples.pair[chosen], self._samples.label[chosen]
-        cell = user * self._chunk.n_items + item
-        decay = self._decay[pair]
+        cell = self._samples.cell.index_select(0, chosen)
+        pair = self._samples.pair.index_select(0, chosen)
+        label = self._samples.label.index_select(0, chosen)
         self._step = s = step.index
-        low_users = self.users if self._basis is None else self._product(
-            self.users, self._basis.T.contiguous()
-        )
+        low_users = self.users
+        if self._basis is not None:
+            low_users = self._product(self.users, self._basis.T.contiguous())
         self._history[:, s] = low_users
 
-        logits = self._logits(low_users, user, pair, cell, decay)
-        error = 1.0 / (1.0 + torch.exp(-logits)) - label
-        self.loss.index_add_(
-            0, user, logits.clamp(min=0) - logits * label + torch.log1p(torch.exp(-logits.abs()))
+        logits = self._logits(low_users, cell, pair)
+        small = torch.exp(-logits.abs())
+        positive = logits >= 0
+        error = torch.where(positive, 1.0 / (1.0 + small), small / (1.0 + small)) - label
+        loss = logits.clamp(min=0) - logits * label + torch.log1p(small)
+        self.loss += torch.segment_reduce(loss, "sum", lengths=step.sizes, unsafe=True)
+
+        errors = torch.zeros_like(self._decay)
+        errors.view(-1).index_add_(0, pair, error)
+        occurrences = torch.zeros_like(self._decay)
+        occurrences.view(-1).index_add_(0, pair, torch.ones_like(error))
+        gradient = self._user_gradient(errors) / step.sizes.clamp(min=1)[:, None]
+        moved = self.users - self._rate * (gradient + self._pull * self.users)
+        self.users = torch.where(step.sizes[:, None] > 0, moved, self.users)
+        touched = occurrences > 0
+        self._decay = torch.where(touched, self._decay * self._delta, self._decay)
+        self._coefficient[:, :, s] = (
+            errors * (-self._rate * self._scale) / (occurrences.clamp(min=1) * self._decay)
         )
-        active = step.sizes > 0
-        self.users = torch.where(
-            active[:, None],
-            self.users - self._rate * self._user_gradient(user, pair, cell, decay, error, step),
-            self.users,
-        )
-        mean_error = self._errors[cell] / self._occurrences[cell]
-        self._decay[pair] = decay * self._delta
-        self._coefficient[pair, s] = -self._rate * self._scale * mean_error / (decay * self._delta)
 
     def _logits(
-        self,
-        low_users: torch.Tensor,
-        user: torch.Tensor,
-        pair: torch.Tensor,
-        cell: torch.Tensor,
-        decay: torch.Tensor,
+        self, low_users: torch.Tensor, cell: torch.Tensor, pair: torch.Tensor
     ) -> torch.Tensor:
         """Return <p, q_i> of the samples, with q_i as each user has trained it so far."""
-        logits = self._product(self.users, self._items_transposed).view(-1)[cell]
-        if self._pull:
-            low = logits
-            if self._basis is not None:
-                low = self._product(low_users, self._low_transposed).view(-1)[cell]
-            logits = logits - self._ratio * (1.0 - decay) * low
-        if self._step:
-            similar = (self._history[:, : self._step] * low_users[:, None, :]).sum(-1)
-            past = self._coefficient[pair, : self._step]
-            logits = logits + decay * (past * similar[user]).sum(-1)
-        return logits
-
-    def _user_gradient(
-        self,
-        user: torch.Tensor,
-        pair: torch.Tensor,
-        cell: torch.Tensor,
-        decay: torch.Tensor,
-        error: torch.Tensor,
-        step: Step,
-    ) -> torch.Tensor:
-        """Return mean_j (e_j q_{i_j} + 2 gamma p), and leave the sums of errors per cell."""
         import torch
 
-        shape = (self._chunk.n_users, self._chunk.n_items)
-        self._errors.zero_().index_add_(0, cell, error)
-        self._occurrences.zero_().index_add_(0, cell, torch.ones_like(error))
-        gradient = self._product(self._errors.view(shape), self._items)
-        low = None
+        scores = self._product(self.users, self._items_transposed)
+        if not self._step:
+            return scores.view(-1).take(cell)
+        similar = (self._history * low_users[:, None, :]).sum(-1)
+        trained = _batched(self._coefficient, similar[:, :, None]).squeeze(2) * self._decay
+        if not self._pull:
+            return scores.view(-1).take(cell) + trained.view(-1).take(pair)
+        shrunk = self._ratio * (1.0 - self._decay)
+        low = scores
+        if self._basis is not None:
+            low = self._product(low_users, self._low_transposed)
+        return (
+            scores.view(-1).take(cell)
+            + trained.view(-1).take(pair)
+            - shrunk.view(-1).take(pair) * low.view(-1).take(cell)
+        )
+
+    def _user_gradient(self, errors: torch.Tensor) -> torch.Tensor:
+        """Return sum_j e_j q_{i_j} of every user's minibatch, float32 (n_users, dim).
+
+        Args:
+            errors: sum of e over the occurrences of each pair, (n_users, width).
+        """
+        gradient = self._product(self._over_items(errors), self._items)
+        if not self._step:
+            return gradient
+        kept = errors * self._decay
+        weight = _batched(kept[:, None, :], self._coefficient).squeeze(1)
+        low = (self._history.transpose(1, 2) * weight[:, None, :]).sum(-1)
         if self._pull:
-            shrunk = torch.zeros_like(self._errors)
-            shrunk[cell] = self._errors[cell] * (1.0 - decay)
-            low = -self._ratio * self._product(shrunk.view(shape), self._low_items)
-        if self._step:
-            past = self._coefficient[pair, : self._step] * (error * decay)[:, None]
-            weight = past.new_zeros((self._chunk.n_users, self._step)).index_add_(0, user, past)
-            spread = (self._history[:, : self._step].transpose(1, 2) * weight[:, None, :]).sum(-1)
-            low = spread if low is None else low + spread
-        if low is not None:
-            gradient = gradient + (low if self._basis is None else self._product(low, self._basis))
-        return gradient / step.sizes.clamp(min=1)[:, None] + self._pull * self.users
+            shrunk = self._over_items((kept - errors) * self._ratio)
+            low = low + self._product(shrunk, self._low_items)
+        return gradient + (low if self._basis is None else self._product(low, self._basis))
+
+    def _over_items(self, values: torch.Tensor) -> torch.Tensor:
+        """Spread pair values (n_users, width) over the item axis, (n_users, n_items)."""
+        n_items = self._chunk.n_items
+        spread = values.new_zeros((self._chunk.n_users, n_items + 1))
+        return spread.scatter_(1, self._samples.pair_item, values)[:, :n_items]
 
     def hand_over(self, total: GridSum) -> torch.Tensor:
         """Add every touched row's A to the sum; return each user's number of clipped values."""
-        samples = self._samples
-        clipped = self.loss.new_zeros(self._chunk.n_users, dtype=samples.user.dtype)
-        for start in range(0, len(samples.pair_user), _PAIRS_AT_ONCE):
-            part = slice(start, start + _PAIRS_AT_ONCE)
-            owner, item = samples.pair_user[part], samples.pair_item[part]
-            decay = self._decay[part, None]
-            rows = self._low_items[item] * (-self._ratio * (1.0 - decay))
-            for s in range(self._step + 1):
-                rows += self._history[owner, s] * (decay * self._coefficient[part, s, None])
-            clipped.index_add_(0, owner, total.add(item, rows))
-        total.count(samples.pair_item)
+        import torch
+
+        items = self._samples.pair_item
+        width = self._history.shape[2]
+        low_items = torch.cat([self._low_items, self._low_items.new_zeros((1, width))])
+        clipped = torch.zeros_like(items[:, 0])
+        at_once = max(2, _PAIRS_AT_ONCE // items.shape[1])
+        for start in range(0, len(items), at_once):
+            part = slice(start, start + at_once)
+            decay, item = self._decay[part, :, None], items[part].reshape(-1)
+            rows = _batched(self._coefficient[part], self._history[part]) * decay
+            if self._pull:
+                shrunk = low_items.index_select(0, item).view(rows.shape)
+                rows -= shrunk * (self._ratio * (1.0 - decay))
+            over = total.add(item, rows.view(-1, width))
+            clipped[part] = over.view(-1, items.shape[1]).sum(1)
+        total.count(items.reshape(-1))
         return clipped
+
+
+def _batched(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return left @ right for every user; a batch of one takes another kernel, so pad it."""
+    import torch
+
+    if len(left) > 1:
+        return torch.bmm(left, right)
+    return torch.bmm(left.expand(2, -1, -1), right.expand(2, -1, -1))[:1]

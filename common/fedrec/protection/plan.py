@@ -72,7 +72,7 @@ class ProtectionPlan:
 
         Bounds are left out: they are floating point, and machines may differ in the last bit.
         """
-        parts = [
+        parts: list[str | int] = [
             self.protection,
             self.preset,
             self.spec_fingerprint,

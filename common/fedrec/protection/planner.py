@@ -59,7 +59,7 @@ BFV_PRESETS = {
     "default": Preset(
         degree=4096, coeff_mod_bit_sizes=(54, 55), choices=(32, 36, 40, 30, 28, 26, 24, 22, 20)
     ),
-    "wide": Preset(degree=8192, coeff_mod_bit_sizes=(60, 60), choices=(40, 44, 48, 36, 32)),
+    "wide": Preset(degree=8192, coeff_mod_bit_sizes=(60, 60), choices=(40, 44, 48, 36, 32, 28)),
 }
 CKKS_PRESETS = {
     "lean": Preset(degree=4096, coeff_mod_bit_sizes=(60, 49), choices=tuple(range(45, 19, -1))),

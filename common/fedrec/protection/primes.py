@@ -23,6 +23,7 @@ def coefficient_primes(degree: int, bit_sizes: tuple[int, ...]) -> tuple[int, ..
     return tuple(found[bits].pop() for bits in bit_sizes)
 
 
+@cache
 def batching_prime(degree: int, bits: int) -> int:
     """Return the largest prime of ``bits`` bits that is 1 modulo 2 x degree."""
     return _largest(degree, bits, 1)[0]

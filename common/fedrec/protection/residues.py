@@ -3,7 +3,8 @@
 A block of two polynomials of N coefficients modulo each data prime is an array of shape
 (2, n_primes, N). Adding ciphertexts is adding these arrays modulo the primes: it needs no key
 and no SEAL, which is how the coordinator does it. On the wire, the residues of a prime of b bits
-are their b // 8 low bytes followed by their b % 8 high bits, packed.
+are cut into words of 32, 16 and 8 bits, as far as they fit, and b % 8 single bits: the lowest
+words of all residues come first, then the next ones, then the single bits plane by plane.
 """
 
 from __future__ import annotations

@@ -19,6 +19,7 @@ class SecretKey:
     """
 
     __slots__ = ("_content",)
+    _content: bytearray
 
     def __init__(self) -> None:
         raise TypeError("a SecretKey is made by Protection.generate")

@@ -101,6 +101,11 @@ class BlockCipher:
 
     def decrypt(self, block: Residues) -> list[float]:
         """Return the value of every slot: centred integers (BFV) or reals (CKKS)."""
+        values: list[float] = self._loaded(block).decrypt()
+        return values
+
+    def _loaded(self, block: Residues) -> Any:
+        """Return TenSEAL's vector for the residues of a block."""
         import tenseal
 
         payload = self._prefix + block.astype("<u8", copy=False).tobytes()
@@ -108,12 +113,10 @@ class BlockCipher:
         header = _SEAL_HEADER.pack(*self._version, _UNCOMPRESSED, 0, size)
         proto = self._head + _varint(size) + header + payload
         if self._scale is None:
-            vector = tenseal.bfv_vector_from(self._context, proto)
-        else:
-            proto += b"\x19" + struct.pack("<d", self._scale)
-            vector = tenseal.ckks_vector_from(self._context, proto)
-        values: list[float] = vector.decrypt()
-        return values
+            return tenseal.bfv_vector_from(self._context, proto)
+        return tenseal.ckks_vector_from(
+            self._context, proto + b"\x19" + struct.pack("<d", self._scale)
+        )
 
     def _encrypted(self, values: Sequence[float]) -> Any:
         import tenseal

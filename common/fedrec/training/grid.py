@@ -28,15 +28,26 @@ class GridSum:
     ) -> None:
         self._scale = 1.0 / step
         self._bound = float(bound)
-        self.change = torch.zeros((n_items, width), dtype=torch.int64, device=device)
-        self.counts = torch.zeros(n_items, dtype=torch.int64, device=device)
+        # One row more than there are items takes the padding of the trainer's tables.
+        self._change = torch.zeros((n_items + 1, width), dtype=torch.int64, device=device)
+        self._counts = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
+
+    @property
+    def change(self) -> torch.Tensor:
+        """The summed rows, int64 (n_items, width), in grid steps."""
+        return self._change[:-1]
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """How many users touched each item, int64 (n_items,)."""
+        return self._counts[:-1]
 
     def add(self, item_index: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Add one row per (user, item) pair.
 
         Args:
-            item_index: int64 (n_rows,).
+            item_index: int64 (n_rows,), n_items for rows of zeros that count nowhere.
             rows: float32 (n_rows, width), each one user's change of one item.
 
         Returns:
@@ -46,12 +57,12 @@ class GridSum:
         self.finite &= torch.isfinite(scaled).all()
         clipped = (scaled.abs() > self._bound).sum(1)
         inside = torch.nan_to_num(scaled.clamp(-self._bound, self._bound))
-        self.change.index_add_(0, item_index, inside.to(torch.int64))
+        self._change.index_add_(0, item_index, inside.to(torch.int64))
         return clipped
 
     def count(self, item_index: torch.Tensor) -> None:
         """Count one user for every row's item."""
-        self.counts.index_add_(0, item_index, torch.ones_like(item_index))
+        self._counts.index_add_(0, item_index, torch.ones_like(item_index))
 
 
 def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

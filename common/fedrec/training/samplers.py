@@ -22,21 +22,26 @@ __all__ = ["Samples", "Step", "draw_negatives", "draw_samples", "steps"]
 class Samples:
     """A round's training samples of a chunk.
 
+    The distinct (user, item) pairs of a user fill the first places of its row of a padded table
+    with `width` columns; the rest of the row belongs to no pair.
+
     Attributes:
         user: local user of every sample, int64 (n_samples,), ascending.
-        item: active position of its item.
+        cell: user x n_items + active item position, int64.
+        pair: user x width + the pair's place in the user's row, int64.
         label: 1 for a positive, 0 for a negative, float32.
         pointers: where each user's samples begin, int64 (n_users + 1,).
-        pair: index of the sample's (user, item) pair among the distinct pairs, int64.
-        pair_user, pair_item: the distinct pairs, by user, then item.
+        width: columns of the padded table; follows from the user's own activity alone.
+        pair_item: active item position of every place, n_items where there is no pair,
+            int64 (n_users, width).
     """
 
     user: torch.Tensor
-    item: torch.Tensor
+    cell: torch.Tensor
+    pair: torch.Tensor
     label: torch.Tensor
     pointers: torch.Tensor
-    pair: torch.Tensor
-    pair_user: torch.Tensor
+    width: int
     pair_item: torch.Tensor
 
 
@@ -86,48 +91,51 @@ def draw_negatives(
     free = n_items - (chunk.excluded_pointers[1:] - chunk.excluded_pointers[:-1])
     begin = torch.cumsum(per_user, 0) - per_user
     user = torch.arange(len(per_user), device=holder.device).repeat_interleave(per_user)
-    counter = torch.arange(len(user), device=holder.device) - begin[user]
+    counter = torch.arange(len(user), device=holder.device) - begin.index_select(0, user)
     keys = user_stream(stream_key(seed, purpose, round_id), chunk.user_keys)
-    words = shift_right(mix(keys[user] + counter), 32)
-    chosen = (words * free[user]) >> 32
+    words = shift_right(mix(keys.index_select(0, user) + counter), 32)
+    chosen = (words * free.index_select(0, user)) >> 32
     below = torch.searchsorted(ladder, user * n_items + chosen, right=True)
-    return user, chosen + below - chunk.excluded_pointers[user]
+    return user, chosen + below - chunk.excluded_pointers.index_select(0, user)
 
 
 def draw_samples(
-    chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int
+    chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int, batch_size: int
 ) -> Samples:
     """Return every positive once and `negatives_per_positive` negatives for each."""
     positives = chunk.pointers[1:] - chunk.pointers[:-1]
-    _, drawn = draw_negatives(
+    holder, drawn = draw_negatives(
         chunk, seed=seed, round_id=round_id, per_user=positives * negatives_per_positive
     )
     owner = _owners(chunk.pointers)
     total = len(owner) * (1 + negatives_per_positive)
     pointers = chunk.pointers * (1 + negatives_per_positive)
-    item = torch.empty(total, dtype=torch.int64, device=owner.device)
+    cell = torch.empty(total, dtype=torch.int64, device=owner.device)
     label = torch.zeros(total, dtype=torch.float32, device=owner.device)
-    at = torch.arange(len(owner), device=owner.device) + negatives_per_positive * (
-        chunk.pointers[owner]
-    )
-    item[at] = chunk.positives
-    label[at] = 1.0
-    holder = owner.repeat_interleave(negatives_per_positive)
-    item[torch.arange(len(drawn), device=owner.device) + chunk.pointers[holder + 1]] = drawn
+    place = torch.arange(len(drawn), device=owner.device)
+    own = place[: len(owner)] + negatives_per_positive * chunk.pointers.index_select(0, owner)
+    cell[own] = owner * chunk.n_items + chunk.positives
+    label[own] = 1.0
+    cell[place + chunk.pointers.index_select(0, holder + 1)] = holder * chunk.n_items + drawn
     user = _owners(pointers)
-    key = user * chunk.n_items + item
-    touched = torch.zeros(chunk.n_users * chunk.n_items, dtype=torch.int32, device=owner.device)
-    touched[key] = 1
-    pair = torch.cumsum(touched, 0, dtype=torch.int32)[key].to(torch.int64) - 1
-    pairs = touched.nonzero().squeeze(1)
+    touched = torch.zeros(
+        (chunk.n_users, chunk.n_items), dtype=torch.int32, device=owner.device
+    )
+    touched.view(-1)[cell] = 1
+    within = torch.cumsum(touched, 1, dtype=torch.int32).view(-1).take(cell) - 1
+    width = min(chunk.n_items, chunk.n_batches * batch_size)
+    pair = user * width + within
+    pair_item = torch.full_like(touched[:, :1], chunk.n_items, dtype=torch.int64)
+    pair_item = pair_item.repeat(1, width)
+    pair_item.view(-1)[pair] = cell - user * chunk.n_items
     return Samples(
         user=user,
-        item=item,
+        cell=cell,
+        pair=pair,
         label=label,
         pointers=pointers,
-        pair=pair,
-        pair_user=torch.div(pairs, chunk.n_items, rounding_mode="floor"),
-        pair_item=pairs % chunk.n_items,
+        width=width,
+        pair_item=pair_item,
     )
 
 
@@ -139,15 +147,16 @@ def steps(
         stream_key(seed, Purpose.SHUFFLE, round_id, epoch), chunk.user_keys
     )
     place = torch.arange(len(samples.user), device=samples.user.device)
-    within = place - samples.pointers[samples.user]
-    words = mix(keys[samples.user] + within)
+    within = place - samples.pointers.index_select(0, samples.user)
+    words = mix(keys.index_select(0, samples.user) + within)
     shuffled = torch.argsort((samples.user << 42) | shift_right(words, 22), stable=True)
     sizes = samples.pointers[1:] - samples.pointers[:-1]
     number = torch.arange(chunk.n_batches, device=sizes.device)[:, None]
     table = (sizes[None, :] - number * batch_size).clamp(0, batch_size)
     begin = (torch.cumsum(table.reshape(-1), 0) - table.reshape(-1)).reshape(table.shape)
     batch = torch.div(within, batch_size, rounding_mode="floor")
-    target = begin[batch, samples.user] + within % batch_size
+    target = begin.view(-1).take(batch * chunk.n_users + samples.user)
+    target += within - batch * batch_size
     ordered = torch.empty_like(shuffled)
     ordered[target] = shuffled
     ends = torch.cumsum(table.sum(1), 0).tolist()

@@ -2,7 +2,7 @@
 
 Blobs travel in chunks behind the message that announces them: the functions for
 `PublishedRound` and `Snapshot` write the announcement, and read it together with the blob that
-was assembled.
+was assembled. Tasks are in `convert_task`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import (
     MAX_CONTRIBUTIONS,
     MAX_METRICS_BYTES,
-    MAX_REASON_CHARS,
     MAX_STATEMENTS,
     check_bytes,
     check_client_id,
@@ -22,25 +21,17 @@ from fedrec.wire.limits import (
     check_exact,
     check_kind,
     check_number,
-    check_role,
     check_round,
-    check_seconds,
     check_text,
     check_version,
 )
 from fedrec.wire.messages import (
     FederationInfo,
-    Finished,
-    MakeSnapshot,
     PublishedRound,
-    Reveal,
     RevealStatement,
     Snapshot,
-    Task,
-    Train,
     UploadHeader,
     UploadStatus,
-    Wait,
 )
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 
@@ -49,6 +40,7 @@ __all__ = [
     "blob_to_proto",
     "chunk_from_proto",
     "chunk_to_proto",
+    "contributions_from_proto",
     "federation_from_proto",
     "federation_to_proto",
     "published_from_proto",
@@ -57,8 +49,6 @@ __all__ = [
     "reveal_statement_to_proto",
     "snapshot_from_proto",
     "snapshot_to_proto",
-    "task_from_proto",
-    "task_to_proto",
     "upload_header_from_proto",
     "upload_header_to_proto",
     "upload_status_from_proto",
@@ -185,91 +175,6 @@ def federation_from_proto(message: coordinator_pb2.Federation) -> FederationInfo
     )
 
 
-def task_to_proto(task: Task) -> coordinator_pb2.Task:
-    """Write the answer to a long poll; a reason that is too long is cut."""
-    message = coordinator_pb2.Task(published_round=task.published_round)
-    match task.task:
-        case Wait(reason=reason):
-            message.wait.CopyFrom(coordinator_pb2.Wait(reason=reason[:MAX_REASON_CHARS]))
-        case Train() as train:
-            message.train.CopyFrom(
-                coordinator_pb2.Train(
-                    round=train.round,
-                    kind=train.kind,
-                    base_round=train.base_round,
-                    seconds_left=train.seconds_left,
-                    epoch=train.epoch,
-                )
-            )
-        case Reveal() as reveal:
-            message.reveal.CopyFrom(
-                coordinator_pb2.Reveal(
-                    round=reveal.round,
-                    kind=reveal.kind,
-                    base_round=reveal.base_round,
-                    role=reveal.role,
-                    contributions=[upload_header_to_proto(h) for h in reveal.contributions],
-                    sum=update_pb2.BlobHeader(length=reveal.sum_length, sha256=reveal.sum_sha256),
-                    epoch=reveal.epoch,
-                )
-            )
-        case MakeSnapshot(round=round_id):
-            message.make_snapshot.CopyFrom(coordinator_pb2.MakeSnapshot(round=round_id))
-        case Finished(reason=reason, failed=failed):
-            message.finished.CopyFrom(
-                coordinator_pb2.Finished(reason=reason[:MAX_REASON_CHARS], failed=failed)
-            )
-    return message
-
-
-def task_from_proto(message: coordinator_pb2.Task) -> Task:
-    """Read the answer to a long poll."""
-    return Task(
-        published_round=check_round(message.published_round, "task.published_round"),
-        task=_task(message),
-    )
-
-
-def _task(message: coordinator_pb2.Task) -> Wait | Train | Reveal | MakeSnapshot | Finished:
-    match message.WhichOneof("task"):
-        case "wait":
-            return Wait(reason=_reason(message.wait.reason, "wait.reason"))
-        case "train":
-            train = message.train
-            return Train(
-                round=check_round(train.round, "train.round"),
-                kind=check_kind(train.kind, "train.kind"),
-                base_round=check_round(train.base_round, "train.base_round"),
-                seconds_left=check_seconds(train.seconds_left, "train.seconds_left"),
-                epoch=check_number(train.epoch, "train.epoch"),
-            )
-        case "reveal":
-            return _reveal(message.reveal)
-        case "make_snapshot":
-            return MakeSnapshot(
-                round=check_round(message.make_snapshot.round, "make_snapshot.round")
-            )
-        case "finished":
-            reason = _reason(message.finished.reason, "finished.reason")
-            return Finished(reason=reason, failed=message.finished.failed)
-        case _:
-            raise ProtocolError("The task is of a kind that this version does not know.")
-
-
-def _reveal(message: coordinator_pb2.Reveal) -> Reveal:
-    blob = blob_from_proto(message.sum, "reveal.sum")
-    return Reveal(
-        round=check_round(message.round, "reveal.round"),
-        kind=check_kind(message.kind, "reveal.kind"),
-        base_round=check_round(message.base_round, "reveal.base_round"),
-        role=check_role(message.role, "reveal.role"),
-        contributions=_contributions(message.contributions, "reveal.contributions"),
-        sum_length=blob.length,
-        sum_sha256=blob.sha256,
-        epoch=check_number(message.epoch, "reveal.epoch"),
-    )
-
-
 def upload_status_to_proto(status: UploadStatus) -> coordinator_pb2.UploadStatus:
     """Write how much of an upload is held."""
     return coordinator_pb2.UploadStatus(offset=status.offset, accepted=status.accepted)
@@ -301,7 +206,7 @@ def published_from_proto(message: model_pb2.Published, blob: bytes) -> Published
         round=check_round(message.round, "published.round"),
         epoch=check_number(message.epoch, "published.epoch"),
         kind=check_kind(message.kind, "published.kind"),
-        contributions=_contributions(message.contributions, "published.contributions"),
+        contributions=contributions_from_proto(message.contributions, "published.contributions"),
         statements=_statements(message.statements, "published.statements"),
         sealed=message.sealed,
         blob=blob,
@@ -353,9 +258,10 @@ def chunk_from_proto(message: update_pb2.Chunk) -> tuple[int, bytes]:
     return message.offset, message.data
 
 
-def _contributions(
+def contributions_from_proto(
     messages: Iterable[update_pb2.UploadHeader], field: str
 ) -> tuple[UploadHeader, ...]:
+    """Read a round's list of contributions, in which no client appears twice."""
     found = list(messages)
     check_count(len(found), field, maximum=MAX_CONTRIBUTIONS)
     headers = tuple(upload_header_from_proto(message) for message in found)
@@ -370,7 +276,3 @@ def _statements(
     found = list(messages)
     check_count(len(found), field, maximum=MAX_STATEMENTS)
     return tuple(reveal_statement_from_proto(message) for message in found)
-
-
-def _reason(value: str, field: str) -> str:
-    return check_text(value, field, max_chars=MAX_REASON_CHARS, empty=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RoundKind, UploadHeader
-
-from fedrec_server.rounds.state import Blob, Holder, Word
+from fedrec_server.rounds.state import Holder, Word
 
 __all__ = [
     "AlreadyCounted",

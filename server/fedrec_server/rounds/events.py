@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, UploadHeader
-
-from fedrec_server.rounds.state import Blob
 
 __all__ = [
     "Event",

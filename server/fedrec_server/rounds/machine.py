@@ -11,22 +11,18 @@ from dataclasses import replace
 from fedrec.errors import ConflictingUpload, NotInRoster, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
-
 from fedrec_server.rounds import revealing
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
-    Change,
     ClientJoined,
     CollectingEnded,
-    RoundAbandoned,
     RoundOpened,
-    RoundPublished,
-    RunFinished,
     RunResumed,
     StopNoted,
     SumKept,
     UpdateCounted,
 )
+from fedrec_server.rounds.endings import Step, abandon, finish, publish, then
 from fedrec_server.rounds.events import (
     Event,
     Failed,
@@ -40,11 +36,9 @@ from fedrec_server.rounds.events import (
     Uploaded,
 )
 from fedrec_server.rounds.selection import choose_clients
-from fedrec_server.rounds.state import Blob, Ending, Round, State, Word
+from fedrec_server.rounds.state import Round, State
 
-__all__ = ["Step", "step"]
-
-Step = tuple[State, tuple[Change, ...]]
+__all__ = ["step"]
 
 
 def step(state: State, event: Event) -> Step:
@@ -95,14 +89,14 @@ def _tick(state: State, tick: Tick) -> Step:
     if len(round_.accepted) >= state.rules.needed:
         return _close(state, round_, tick.now)
     reason = f"{len(round_.accepted)} of the needed {state.rules.needed} updates arrived in time"
-    return _abandon(state, round_, reason, tick.now)
+    return abandon(state, round_, reason, tick.now)
 
 
 def _open(state: State, tick: Tick) -> Step:
     kind = state.next_kind
     if kind is None or state.stop_asked:
         reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
-        return _finish(state, reason, failed=False, now=tick.now)
+        return finish(state, reason, failed=False, now=tick.now)
     live = tick.live & state.roster
     if len(live) < state.rules.needed:
         return state, ()
@@ -197,7 +191,7 @@ def _summed(state: State, event: Summed) -> Step:
     kept = SumKept(round=round_.number, total=event.total, at=event.now)
     round_ = replace(round_, total=event.total)
     if not state.rules.needs_reveal:
-        state, changes = _publish(
+        state, changes = publish(
             state, round_, words=(), blob=event.total, metrics=event.metrics, now=event.now
         )
         return state, (kept, *changes)
@@ -217,76 +211,20 @@ def _proceed(state: State, round_: Round, live: frozenset[ClientId], now: float)
     live = live & state.roster
     round_, asked, verdict = revealing.proceed(state.rules, round_, live, now)
     if isinstance(verdict, str):
-        return _abandon(state, round_, verdict, now)
+        return abandon(state, round_, verdict, now)
     if verdict is None:
         return replace(state, current=round_), asked
     blob = verdict[0].blob
     if blob is None:
         raise RoundError("An agreeing pair without a sealed aggregate cannot be published.")
     metrics = verdict[0].statement.metrics
-    return _publish(state, round_, words=verdict, blob=blob, metrics=metrics, now=now)
-
-
-def _publish(
-    state: State,
-    round_: Round,
-    *,
-    words: tuple[Word, ...],
-    blob: Blob,
-    metrics: bytes,
-    now: float,
-) -> Step:
-    published = RoundPublished(
-        round=round_.number,
-        kind=round_.kind,
-        words=words,
-        blob=blob,
-        metrics=metrics,
-        counted=len(round_.accepted),
-        bytes_received=sum(header.length for header in round_.accepted.values()),
-        seconds=max(0.0, now - round_.opened_at),
-        at=now,
-    )
-    state = state.with_published(round_.kind, round_.number)
-    if state.stop_asked:
-        return _then(published, _finish(state, "the operator stopped the run", False, now))
-    if state.next_kind is None:
-        return _then(published, _finish(state, "all rounds are published", False, now))
-    return state, (published,)
-
-
-def _abandon(state: State, round_: Round, reason: str, now: float) -> Step:
-    abandoned = RoundAbandoned(
-        round=round_.number, kind=round_.kind, reason=reason, counted=len(round_.accepted), at=now
-    )
-    state = replace(
-        state,
-        current=None,
-        abandoned=state.abandoned + 1,
-        abandoned_in_row=state.abandoned_in_row + 1,
-    )
-    if state.abandoned_in_row >= state.rules.rounds.maximum_abandoned:
-        reason = f"{state.abandoned_in_row} rounds in a row were abandoned; the last: {reason}"
-        return _then(abandoned, _finish(state, reason, True, now))
-    if state.stop_asked:
-        return _then(abandoned, _finish(state, "the operator stopped the run", False, now))
-    return state, (abandoned,)
-
-
-def _finish(state: State, reason: str, failed: bool, now: float) -> Step:
-    finished = RunFinished(reason=reason, failed=failed, at=now)
-    return replace(state, ending=Ending(reason=reason, failed=failed)), (finished,)
-
-
-def _then(change: Change, after: Step) -> Step:
-    state, changes = after
-    return state, (change, *changes)
+    return publish(state, round_, words=verdict, blob=blob, metrics=metrics, now=now)
 
 
 def _failed(state: State, event: Failed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
-    return _abandon(state, state.current, event.reason, event.now)
+    return abandon(state, state.current, event.reason, event.now)
 
 
 def _stop(state: State, event: StopRequested) -> Step:
@@ -295,10 +233,10 @@ def _stop(state: State, event: StopRequested) -> Step:
     noted = StopNoted(at=event.now)
     state = replace(state, stop_asked=True)
     if state.current is None:
-        return _then(noted, _finish(state, "the operator stopped the run", False, event.now))
+        return then(noted, finish(state, "the operator stopped the run", False, event.now))
     if not event.at_once:
         return state, (noted,)
-    return _then(noted, _abandon(state, state.current, "the operator stopped it", event.now))
+    return then(noted, abandon(state, state.current, "the operator stopped it", event.now))
 
 
 def _restarted(state: State, now: float) -> Step:
@@ -306,7 +244,7 @@ def _restarted(state: State, now: float) -> Step:
     if round_ is None:
         return state, ()
     if round_.epoch != state.rules.epoch:
-        return _abandon(state, round_, "the key epoch changed", now)
+        return abandon(state, round_, "the key epoch changed", now)
     deadline_at = now + state.rules.rounds.deadline_seconds
     holders = tuple(replace(holder, asked_at=now) for holder in round_.holders)
     round_ = replace(round_, deadline_at=deadline_at, holders=holders)

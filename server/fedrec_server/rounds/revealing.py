@@ -11,7 +11,6 @@ from dataclasses import replace
 
 from fedrec.errors import ConflictingUpload, RefusedError, RoundClosed
 from fedrec.ids import ClientId
-
 from fedrec_server.rounds.changes import Change, HolderAsked, StatementKept
 from fedrec_server.rounds.events import Spoke
 from fedrec_server.rounds.selection import choose_holder

@@ -9,9 +9,10 @@ from typing import Literal
 
 from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader, manifest_digest
 
-__all__ = ["Blob", "Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
+__all__ = ["Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
 
 Phase = Literal["collecting", "summing", "revealing"]
 Role = Literal["reveal", "verify"]
@@ -59,14 +60,6 @@ class Rules:
         """Return how many clients a round asks; None for every live one."""
         most = self.most_counted
         return None if most is None else math.ceil(most * self.rounds.over_provision)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Blob:
-    """Stored bytes, by length and SHA-256."""
-
-    length: int
-    sha256: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

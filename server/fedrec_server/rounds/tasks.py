@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedrec.errors import RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import Finished, Reveal, Task, Train, Wait
-
 from fedrec_server.rounds.state import Round, State
 
 __all__ = ["task_for"]

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fedrec.errors import CorruptUpload, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec_server.rounds.state import Blob
+from fedrec.wire.chunks import Blob
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
 __all__ = [
@@ -197,7 +197,7 @@ class Spool:
         except StorageError:
             draft.discard()
             raise
-        return Blob(length=len(data), sha256=hashlib.sha256(data).digest())
+        return Blob.of(data)
 
     def keep(self, draft: Path, name: str) -> None:
         """Rename a synced draft and make the rename durable."""

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import Change
-from fedrec_server.rounds.state import Blob, Rules, State
+from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store.spool import Spool
 
 __all__ = ["Entry", "PublishedRecord", "RunIdentity", "SnapshotRecord", "Store"]

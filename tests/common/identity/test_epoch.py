@@ -11,6 +11,7 @@ from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
+
 from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
 from fedrec.errors import BadSignature, KeysError, StorageError
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch_secrets import EpochSecrets

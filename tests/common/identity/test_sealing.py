@@ -8,6 +8,9 @@ import secrets
 from collections.abc import Callable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from fedrec.errors import BadSignature, KeysError, MalformedUpdate
 from fedrec.identity.identity import Identity
 from fedrec.identity.sealing import (
@@ -19,8 +22,6 @@ from fedrec.identity.sealing import (
     unwrap,
     wrap,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
 KEY = secrets.token_bytes(32)
 IDENTITY = Identity.create()

@@ -1,0 +1,263 @@
+"""A client process: the settings, put together into a session."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedrec.clock import Clock, SystemClock
+from fedrec.config.plan import plan_to_json
+from fedrec.config.schema import Settings
+from fedrec.data import Catalogue, UserSplit, leave_one_out, read_interactions
+from fedrec.errors import FedrecError, SettingsError
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId, digest
+from fedrec.wire.link import Link
+from fedrec.wire.messages import Finished
+from fedrec_client.audit import AuditLog
+from fedrec_client.authority_key import read_authority_key
+from fedrec_client.enrolment import enrol
+from fedrec_client.events import OnEvent, log_event
+from fedrec_client.local_model import LocalModel
+from fedrec_client.membership import Membership
+from fedrec_client.metered_link import Meter, MeteredLink
+from fedrec_client.patient_link import PatientLink
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.round_journal import RoundJournal
+from fedrec_client.session import EpochChanged, Session
+from fedrec_client.stopping import StopSwitch
+from fedrec_client.stored_state import RunPin
+from fedrec_client.waiting import Waiting
+
+if TYPE_CHECKING:
+    from fedrec.training.learner import Learner
+
+__all__ = ["ClientApp", "ClientOutcome", "load_users", "open_link", "users_digest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientOutcome:
+    """How a client's work in a run ended.
+
+    Attributes:
+        version: the last published round that the model contains.
+        best_round: the version that measured best on validation, or None.
+        best_ndcg: its NDCG over all clients' users.
+    """
+
+    reason: str
+    failed: bool
+    run: str
+    version: RoundId
+    best_round: RoundId | None
+    best_ndcg: float | None
+    bytes_sent: int
+    bytes_received: int
+
+
+def open_link(settings: Settings) -> Link:
+    """Return the gRPC link that the settings describe."""
+    from fedrec.wire.grpc_link import GrpcLink
+
+    client = settings.client
+    token = _file(client.token_file, "client.token_file").decode().strip()
+    certificate = _file(client.root_certificate, "client.root_certificate")
+    return GrpcLink(
+        client.coordinator,
+        token=token,
+        root_certificate=certificate or None,
+        plaintext=client.plaintext,
+        attempts=1,
+    )
+
+
+def _file(path: str | None, field: str) -> bytes:
+    if path is None:
+        return b""
+    try:
+        return Path(path).read_bytes()
+    except OSError as error:
+        raise SettingsError(
+            f"{field} = {path!r} cannot be read: {error.strerror}.", remedy="Check the path."
+        ) from None
+
+
+def load_users(settings: Settings, catalogue: Catalogue) -> UserSplit:
+    """Read this client's interactions and split them.
+
+    Raises:
+        SettingsError: no data file is named.
+        DataError: the file cannot be used.
+    """
+    data = settings.data
+    if data.path is None:
+        raise SettingsError(
+            "data.path is missing: a client needs a file with its interactions.",
+            remedy="Set data.path in the settings, or give --data FILE.",
+        )
+    interactions, _ = read_interactions(
+        data.path,
+        layout=data.layout,
+        user_column=data.user_column,
+        item_column=data.item_column,
+        timestamp_column=data.timestamp_column,
+        strict=data.strict,
+    )
+    return leave_one_out(interactions, catalogue, minimum_interactions=data.minimum_interactions)
+
+
+def users_digest(users: UserSplit) -> str:
+    """Return what ties stored private vectors to the users they belong to."""
+    return digest("fedrec client users v1", *users.user_ids).hex()
+
+
+class ClientApp:
+    """Runs a client until the run is over, across key epochs and restarts of the coordinator.
+
+    Args:
+        settings: a whole settings file.
+        link: the coordinator; by default gRPC to `client.coordinator`.
+        on_event: told of everything that happens.
+        stop: the request to stop.
+        clock: the time.
+        sleep: waits.
+        jitter: draws from 0 to 1.
+        maximum_attempts: give up on a silent coordinator after so many calls; 0 never does.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        link: Link | None = None,
+        on_event: OnEvent = log_event,
+        stop: StopSwitch | None = None,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+        maximum_attempts: int = 0,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock or SystemClock()
+        self._stop = stop or StopSwitch()
+        self._waiting = Waiting(self._stop, sleep=sleep, jitter=jitter)
+        self._meter = Meter()
+        self._folder = Path(settings.client.state)
+        self._on_event = on_event
+        self._bare_link = link
+        self._maximum_attempts = maximum_attempts
+
+    def run(self, *, new_run: bool = False) -> ClientOutcome:
+        """Enrol, work until the run is over, and return how it ended.
+
+        Args:
+            new_run: leave the run that the state folder belongs to for the coordinator's.
+
+        Raises:
+            Stopped: somebody asked to stop; everything is saved.
+            FedrecError: the client cannot, or must not, go on.
+        """
+        authority_key = read_authority_key(Path(self._settings.client.authority_key))
+        with PrivateStore(self._folder) as store:
+            identity = Identity.load_or_create(self._folder, self._settings.client.label)
+            journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
+            link = self._patient(journal)
+            try:
+                while True:
+                    ended = self._work(store, identity, authority_key, link, journal, new_run)
+                    if ended is not None:
+                        return self._outcome(store, ended)
+            finally:
+                link.close()
+
+    def _patient(self, journal: RoundJournal) -> PatientLink:
+        def trouble(error: FedrecError) -> None:
+            journal.tell("unreachable", detail=error.message)
+
+        return PatientLink(
+            MeteredLink(self._bare_link or open_link(self._settings), self._meter),
+            self._stop,
+            self._waiting,
+            trouble,
+            maximum_attempts=self._maximum_attempts,
+        )
+
+    def _work(
+        self,
+        store: PrivateStore,
+        identity: Identity,
+        authority_key: bytes,
+        link: PatientLink,
+        journal: RoundJournal,
+        new_run: bool,
+    ) -> Finished | None:
+        """Work through one key epoch; None when another one began."""
+        local = self._settings.data.catalogue
+        membership = enrol(
+            link,
+            identity,
+            authority_key=authority_key,
+            catalogue_cache=store.catalogue_path,
+            expected=self._settings,
+            catalogue_file=None if local is None else Path(local),
+        )
+        users = load_users(self._settings, membership.catalogue)
+        self._bind(store, membership, users, new_run)
+        session = Session(
+            membership,
+            link,
+            LocalModel(self._learner(membership), users, store),
+            store,
+            AuditLog(self._folder, self._clock),
+            journal,
+            self._stop,
+            self._waiting,
+            self._clock,
+        )
+        try:
+            ended = session.run()
+        finally:
+            membership.member.close()
+            membership.secrets.destroy()
+        return None if isinstance(ended, EpochChanged) else ended
+
+    def _learner(self, membership: Membership) -> Learner:
+        # torch takes seconds to import; `fedrec client --help` must not wait for it.
+        from fedrec.training.learner import Learner
+
+        client = self._settings.client
+        return Learner(
+            membership.plan,
+            len(membership.catalogue),
+            device=client.device,
+            memory_mib=client.memory_mib,
+            threads=client.threads,
+        )
+
+    @staticmethod
+    def _bind(store: PrivateStore, membership: Membership, users: UserSplit, new_run: bool) -> None:
+        pin = RunPin(
+            federation=membership.federation,
+            run=membership.run,
+            plan_json=plan_to_json(membership.plan).decode(),
+            catalogue_fingerprint=membership.catalogue_fingerprint,
+            users=users_digest(users),
+        )
+        store.bind(pin, membership.epoch, new_run=new_run)
+
+    def _outcome(self, store: PrivateStore, ended: Finished) -> ClientOutcome:
+        state = store.state
+        return ClientOutcome(
+            reason=ended.reason,
+            failed=ended.failed,
+            run=state.pin.run,
+            version=state.version,
+            best_round=None if state.best is None else state.best.round,
+            best_ndcg=None if state.best is None else state.best.score,
+            bytes_sent=self._meter.sent,
+            bytes_received=self._meter.received,
+        )

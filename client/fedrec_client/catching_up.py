@@ -1,0 +1,219 @@
+"""Catching up: every published round is checked, applied and committed before the next task.
+
+A coordinator that publishes anything but what two members signed is refused: the client writes
+it to the audit log and stops, its model as it was.
+"""
+
+from __future__ import annotations
+
+import hmac
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import BadSignature, FedrecError, ProtocolError, RefusedError, StorageError
+from fedrec.ids import RoundId
+from fedrec.training.state import SharedState
+from fedrec.wire.link import Link
+from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
+from fedrec_client.audit import AuditLog
+from fedrec_client.local_model import LocalModel
+from fedrec_client.membership import VOUCHERS, Membership
+from fedrec_client.outbox import Outbox
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.round_journal import RoundJournal
+from fedrec_client.stored_state import RoundContent
+
+__all__ = ["CatchingUp"]
+
+
+class CatchingUp:
+    """Brings the local model to the last published round."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: LocalModel,
+        store: PrivateStore,
+        outbox: Outbox,
+        audit: AuditLog,
+        journal: RoundJournal,
+    ) -> None:
+        self._membership = membership
+        self._link = link
+        self._model = model
+        self._store = store
+        self._outbox = outbox
+        self._audit = audit
+        self._journal = journal
+
+    def catch_up(self, published: RoundId) -> None:
+        """Take every round that was published since the model's version.
+
+        Args:
+            published: the last round that the coordinator says it published.
+
+        Raises:
+            RefusedError: a round that no two members vouch for, or that does not add up.
+            ProtocolError: a round that cannot be read.
+        """
+        if self._model.version == 0 and published > 1:
+            self._take_snapshot()
+        while self._model.version < published:
+            found = self._link.published(
+                self._membership.client_id, self._membership.run, self._model.version
+            )
+            if found is None:
+                return
+            if found.epoch != self._membership.epoch:
+                self._cross_epochs(found)
+                continue
+            self._take(found)
+
+    def _take(self, found: PublishedRound) -> None:
+        try:
+            aggregate, shared, content = self._checked(found)
+        except (RefusedError, ProtocolError) as error:
+            self._refused("published_round_refused", found.round, error)
+            raise
+        staged = self._outbox.pending
+        answered = staged is not None and staged.header.round == found.round
+        counted = answered and staged is not None and staged.header in found.contributions
+        overtaken = staged is not None and staged.header.round < found.round
+        self._model.publish(
+            found.round,
+            shared,
+            content=content,
+            metrics=aggregate[self._membership.layout.metrics_slice],
+            counted=counted,
+        )
+        if overtaken and staged is not None:
+            self._journal.settle(staged.header.round, "abandoned")
+        self._journal.settle(found.round, "counted" if counted else "not_counted")
+
+    def _checked(
+        self, found: PublishedRound
+    ) -> tuple[NDArray[np.int64], SharedState, RoundContent]:
+        """Return a published round's aggregate and what follows from it, all of it verified."""
+        member = self._membership
+        if found.round <= self._model.version:
+            raise ProtocolError(
+                f"The coordinator sent round {found.round} as newer than {self._model.version}."
+            )
+        if found.sealed != member.is_encrypted:
+            raise RefusedError(
+                f"Round {found.round} is {'sealed' if found.sealed else 'not sealed'}, which "
+                f"protection {member.protection.name} does not allow."
+            )
+        member.check_contributions(found.round, found.contributions)
+        manifest = member.manifest_digest(found.round, found.contributions)
+        opened = self._store.revealed_manifest(found.round)
+        if opened is not None and opened != manifest:
+            raise RefusedError(
+                f"Round {found.round} was published with other contributions than those that "
+                "this client opened."
+            )
+        signed = None
+        if member.is_encrypted:
+            signed = member.check_statements(found.round, found.statements)
+        seal = member.seal_of(found.round, found.kind)
+        packed = seal.unseal_aggregate(found.blob) if found.sealed else found.blob
+        n_summands = 1 if found.sealed else len(found.contributions)
+        aggregate = member.unpack(packed, n_summands)
+        shared = self._model.after(found.kind, found.round, aggregate)
+        metrics = aggregate[member.layout.metrics_slice].astype("<i8")
+        content = RoundContent(
+            manifest_digest=manifest,
+            aggregate_tag=seal.aggregate_tag(aggregate),
+            state_tag=seal.state_tag(shared.canonical_bytes()),
+            metrics=metrics.tobytes(),
+        )
+        if signed is not None:
+            _same(signed, content)
+        return aggregate, shared, content
+
+    def _cross_epochs(self, found: PublishedRound) -> None:
+        """Skip rounds of another epoch, whose secrets this client does not have."""
+        before = self._model.version
+        self._take_snapshot()
+        if self._model.version == before:
+            raise RefusedError(
+                f"Round {found.round} was published in key epoch {found.epoch}; this client has "
+                f"only epoch {self._membership.epoch}, and there is no snapshot yet.",
+                remedy="Start again when another client has sent a snapshot.",
+            )
+
+    def _take_snapshot(self) -> None:
+        member = self._membership
+        snapshot = self._link.snapshot(member.client_id, member.run, self._model.version)
+        if snapshot is None or snapshot.round <= self._model.version:
+            return
+        try:
+            shared = self._checked_snapshot(snapshot)
+        except (RefusedError, ProtocolError) as error:
+            self._refused("snapshot_refused", snapshot.round, error)
+            raise
+        self._model.adopt(snapshot.round, shared)
+        self._journal.tell("snapshot_taken", snapshot.round)
+
+    def _checked_snapshot(self, snapshot: Snapshot) -> SharedState:
+        member = self._membership
+        if snapshot.sealed != member.is_encrypted or snapshot.epoch != member.epoch:
+            raise RefusedError(
+                f"The snapshot of round {snapshot.round} is "
+                f"{'sealed' if snapshot.sealed else 'not sealed'} in epoch {snapshot.epoch}, "
+                f"expected epoch {member.epoch} under protection {member.protection.name}."
+            )
+        seal = member.seal_of(snapshot.round, "train")
+        raw = seal.unseal_snapshot(snapshot.blob) if snapshot.sealed else snapshot.blob
+        try:
+            shared = SharedState.from_bytes(raw)
+        except StorageError as error:
+            raise ProtocolError(f"The snapshot cannot be read: {error.message}") from None
+        expected, found = _shapes(self._model.shared), _shapes(shared)
+        n_items = member.layout.n_items
+        counted = shared.holders is None or shared.holders.shape == (n_items,)
+        if found != expected or not counted:
+            raise ProtocolError(
+                f"The snapshot has the tensors {found}, expected {expected} of {n_items} items."
+            )
+        if member.is_encrypted:
+            self._check_vouched(snapshot, seal.state_tag(shared.canonical_bytes()))
+        return shared
+
+    def _check_vouched(self, snapshot: Snapshot, state_tag: bytes) -> None:
+        """Check that two members signed this state: a snapshot's maker alone is not enough."""
+        member = self._membership
+        statements = snapshot.statements
+        if len({statement.client_id for statement in statements}) < VOUCHERS:
+            found = self._link.published(member.client_id, member.run, RoundId(snapshot.round - 1))
+            if found is not None and found.round == snapshot.round:
+                statements += found.statements
+        statement = member.check_statements(snapshot.round, statements)
+        if not hmac.compare_digest(statement.state_tag, state_tag):
+            raise BadSignature(
+                f"The snapshot of round {snapshot.round} is not the model that members signed."
+            )
+
+    def _refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
+        self._audit.refused(event, run=self._membership.run, round_id=round_id, error=error)
+
+
+def _same(signed: RevealStatement, found: RoundContent) -> None:
+    """Refuse a round of which anything is not what its key holders signed."""
+    wrong = [
+        name
+        for name in RoundContent.model_fields
+        if not hmac.compare_digest(getattr(signed, name), getattr(found, name))
+    ]
+    if wrong:
+        raise BadSignature(
+            f"In round {signed.round} these differ from what its key holders signed: "
+            f"{', '.join(wrong)}.",
+            remedy="Do not go on; tell the data owners that the coordinator published this.",
+        )
+
+
+def _shapes(shared: SharedState) -> dict[str, tuple[int, ...]]:
+    return {name: value.shape for name, value in shared.tensors.items()}

@@ -1,0 +1,189 @@
+"""`fedrec client`: taking part in a federation, and using what came of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shlex
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import Settings
+    from fedrec.errors import FedrecError
+    from fedrec_client.events import ClientEvent
+
+__all__ = ["app"]
+
+app = typer.Typer(name="client", help="Take part in a federation.", no_args_is_help=True)
+
+INTERRUPTED = 130
+
+SettingsFile = Annotated[Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")]
+StateFolder = Annotated[str | None, typer.Option("--state", help="client.state: the state folder.")]
+DataFile = Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")]
+AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
+
+
+@app.command()
+def run(
+    settings_file: SettingsFile,
+    state: StateFolder = None,
+    data: DataFile = None,
+    coordinator: Annotated[
+        str | None, typer.Option(help="client.coordinator: host:port to call.")
+    ] = None,
+    catalogue: Annotated[
+        str | None, typer.Option(help="data.catalogue: the federation's catalogue.")
+    ] = None,
+    authority_key: Annotated[
+        str | None, typer.Option(help="client.authority_key: the pinned public key.")
+    ] = None,
+    token_file: Annotated[
+        str | None, typer.Option(help="client.token_file: file with the access token.")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
+    label: Annotated[str | None, typer.Option(help="client.label: a name for people.")] = None,
+    plaintext: Annotated[
+        bool | None, typer.Option("--plaintext", help="client.plaintext: loopback without TLS.")
+    ] = None,
+    new_run: Annotated[
+        bool, typer.Option("--new-run", help="Leave the stored run for the coordinator's.")
+    ] = False,
+    give_up_after: Annotated[
+        int, typer.Option(min=0, help="Give up after so many failed calls in a row; 0 never.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on."""
+    from fedrec.errors import FedrecError
+    from fedrec_client.app import ClientApp
+    from fedrec_client.stopping import Stopped, StopSwitch
+
+    stop = StopSwitch()
+    _log_to_stderr()
+    try:
+        settings = _settings(
+            settings_file,
+            {
+                "client.state": state,
+                "data.path": data,
+                "client.coordinator": coordinator,
+                "data.catalogue": catalogue,
+                "client.authority_key": authority_key,
+                "client.token_file": token_file,
+                "client.device": device,
+                "client.label": label,
+                "client.plaintext": plaintext,
+            },
+        )
+        with stop.on_signals():
+            client = ClientApp(settings, on_event=_show, stop=stop, maximum_attempts=give_up_after)
+            outcome = client.run(new_run=new_run)
+    except (Stopped, KeyboardInterrupt):
+        resume = shlex.join(["fedrec", *sys.argv[1:]])
+        typer.echo(f"Stopped; everything is saved. Go on with: {resume}", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except FedrecError as error:
+        _fail(error, as_json)
+    if as_json:
+        typer.echo(json.dumps(asdict(outcome), sort_keys=True))
+    else:
+        best = "" if outcome.best_ndcg is None else f", best NDCG {outcome.best_ndcg:.4f}"
+        typer.echo(f"{outcome.reason}: version {outcome.version}{best}")
+    raise typer.Exit(1 if outcome.failed else 0)
+
+
+@app.command()
+def recommend(
+    settings_file: SettingsFile,
+    user: Annotated[str, typer.Option(help="The user, as the data file names it.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="How many items.")] = 10,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="The latest model instead of the best one.")
+    ] = False,
+    state: StateFolder = None,
+    data: DataFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Recommend items to one of this client's users, on this machine alone."""
+    from fedrec.errors import FedrecError
+    from fedrec_client.recommendation import recommend as recommend_items
+
+    _log_to_stderr()
+    try:
+        settings = _settings(settings_file, {"client.state": state, "data.path": data})
+        found = recommend_items(settings, user, n, which="latest" if latest else "best")
+    except FedrecError as error:
+        _fail(error, as_json)
+    if as_json:
+        typer.echo(json.dumps(asdict(found), sort_keys=True))
+        return
+    for item in found.items:
+        typer.echo(f"{item.rank:>3}  {item.score:8.3f}  {item.item_id}  {item.title}")
+
+
+@app.command()
+def identity(
+    settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
+) -> None:
+    """Make this client's keys if there are none, and show what the key authority needs."""
+    from fedrec.errors import FedrecError
+    from fedrec.identity.identity import PUBLIC_FILE, Identity
+
+    try:
+        settings = _settings(settings_file, {"client.state": state})
+        folder = Path(settings.client.state)
+        found = Identity.load_or_create(folder, settings.client.label)
+    except FedrecError as error:
+        _fail(error, as_json)
+    public = folder / PUBLIC_FILE
+    if as_json:
+        shown = {"client_id": found.client_id, "public_identity": str(public)}
+        typer.echo(json.dumps(shown, sort_keys=True))
+        return
+    typer.echo(f"client id   {found.client_id}")
+    typer.echo(f"give this   {public}")
+    typer.echo("to the key authority, which lists it in the federation's roster.")
+
+
+def _settings(path: Path, overrides: dict[str, object]) -> Settings:
+    from fedrec.config.loading import load_settings
+
+    given = {name: value for name, value in overrides.items() if value is not None}
+    return load_settings(path, given)
+
+
+def _log_to_stderr() -> None:
+    import structlog
+
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+
+
+def _show(event: ClientEvent) -> None:
+    """Print one line for an event on stderr."""
+    parts = [f"round {event.round}" if event.round is not None else "", event.name, event.detail]
+    if event.seconds:
+        parts.append(f"{event.seconds:.2f} s")
+    if event.name in ("published", "abandoned"):
+        parts.append(f"{event.bytes_up} bytes up, {event.bytes_down} bytes down")
+    typer.echo("  ".join(part for part in parts if part), err=True)
+
+
+def _fail(error: FedrecError, as_json: bool) -> NoReturn:
+    """Report an error and leave with its exit code."""
+    if as_json:
+        shown = {"error": error.code, "message": error.message, "remedy": error.remedy}
+        typer.echo(json.dumps(shown, sort_keys=True))
+    else:
+        typer.echo(f"error [{error.code}]: {error}", err=True)
+        for problem in getattr(error, "problems", ()):
+            typer.echo(f"  {problem}", err=True)
+    raise typer.Exit(error.exit_code)

@@ -1,0 +1,181 @@
+"""First contact: nothing that the coordinator says is believed before it was compared.
+
+The roster is signed by the authority whose key this client pinned; the plan is compared with
+the local settings, the catalogue with the local file, and the protection's parameters with what
+this version plans for that vector.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedrec.config.plan import plan_fingerprint, plan_from_json
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue
+from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
+from fedrec.identity.epoch_secrets import open_epoch
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.protection import PROTECTIONS, Protection
+from fedrec.training.layout import Layout
+from fedrec.wire.link import Link
+from fedrec.wire.messages import FederationInfo
+from fedrec_client.durable import write_durably
+from fedrec_client.membership import Membership, check_protocol
+
+__all__ = ["enrol", "plan_differences"]
+
+_REMEDY = "Ask the operator which federation this coordinator serves."
+
+
+def enrol(
+    link: Link,
+    identity: Identity,
+    *,
+    authority_key: bytes,
+    catalogue_cache: Path,
+    expected: Plan | None = None,
+    catalogue_file: Path | None = None,
+) -> Membership:
+    """Ask a coordinator for its federation, check everything and open the epoch.
+
+    Args:
+        link: the coordinator.
+        identity: this client's keys.
+        authority_key: the pinned public key of the data owners' authority.
+        catalogue_cache: where a fetched catalogue is kept.
+        expected: the local settings; every field that they set must be the federation's.
+        catalogue_file: the catalogue that this client was given, if any.
+
+    Raises:
+        VersionMismatch: another major protocol version.
+        PlanMismatch: the plan cannot be read or is not the expected one.
+        CatalogueMismatch: the local catalogue is another one.
+        RefusedError: the roster is not the authority's, or this client is not in it.
+        KeysError: the epoch belongs to other settings, or its context holds a key.
+    """
+    info = link.federation(identity.client_id)
+    check_protocol(info.protocol_version)
+    plan = plan_from_json(info.plan_json)
+    if expected is not None:
+        _refuse_differences(plan_differences(expected, plan))
+    if plan.federation.name != info.federation:
+        raise PlanMismatch(
+            f"The coordinator calls itself {info.federation!r}, its plan is for "
+            f"{plan.federation.name!r}.",
+            remedy=_REMEDY,
+        )
+    catalogue = _catalogue(link, identity, info, catalogue_cache, catalogue_file)
+    roster, secrets = open_epoch(
+        roster_json=info.roster_json,
+        server_context=info.server_context,
+        wrapped=info.wrapped_secrets,
+        identity=identity,
+        pinned_authority_key=authority_key,
+    )
+    layout = Layout.of(plan, len(catalogue))
+    protection = _protection(plan, layout, roster, info)
+    secret = secrets.protection_secret if protection.needs_reveal else b"none"
+    return Membership(
+        identity=identity,
+        run=info.run,
+        plan=plan,
+        plan_fingerprint=plan_fingerprint(plan),
+        catalogue=catalogue,
+        catalogue_fingerprint=info.catalogue_fingerprint,
+        roster=roster,
+        secrets=secrets,
+        context=info.server_context,
+        protection=protection,
+        member=protection.member(info.server_context, secret),
+        layout=layout,
+    )
+
+
+def plan_differences(expected: Plan, found: Plan) -> tuple[str, ...]:
+    """Return, for every field that `expected` sets and `found` has otherwise, a sentence.
+
+    Fields left at their defaults do not count: a client need not repeat the whole plan.
+    """
+    differences = []
+    for section in sorted(expected.model_fields_set & set(Plan.model_fields)):
+        ours, theirs = getattr(expected, section), getattr(found, section)
+        for name in sorted(ours.model_fields_set):
+            if getattr(ours, name) != getattr(theirs, name):
+                differences.append(
+                    f"{section}.{name} is {getattr(theirs, name)!r} in the federation and "
+                    f"{getattr(ours, name)!r} in the local settings"
+                )
+    return tuple(differences)
+
+
+def _refuse_differences(differences: tuple[str, ...]) -> None:
+    if differences:
+        raise PlanMismatch(
+            f"The federation's plan is another one: {'; '.join(differences)}.",
+            remedy="Take these lines out of the local settings if the federation is right, or "
+            "do not take part.",
+        )
+
+
+def _catalogue(
+    link: Link, identity: Identity, info: FederationInfo, cache: Path, local: Path | None
+) -> Catalogue:
+    """Return the federation's catalogue: the local one if given, else kept, else fetched."""
+    if local is not None:
+        catalogue = Catalogue.load(local)
+        if catalogue.fingerprint() != info.catalogue_fingerprint:
+            raise CatalogueMismatch(
+                f"The catalogue {local} has the fingerprint {catalogue.fingerprint()[:16]}, the "
+                f"federation's has {info.catalogue_fingerprint[:16]}.",
+                remedy="Ask for the federation's catalogue, or take data.catalogue out of the "
+                "settings to fetch it.",
+            )
+    else:
+        catalogue = _kept_or_fetched(link, identity, info, cache)
+    if len(catalogue) != info.n_items:
+        raise CatalogueMismatch(
+            f"The catalogue has {len(catalogue)} items, the coordinator says {info.n_items}.",
+            remedy=_REMEDY,
+        )
+    return catalogue
+
+
+def _kept_or_fetched(
+    link: Link, identity: Identity, info: FederationInfo, cache: Path
+) -> Catalogue:
+    try:
+        kept = Catalogue.load(cache)
+    except DataError:
+        kept = None
+    if kept is not None and kept.fingerprint() == info.catalogue_fingerprint:
+        return kept
+    write_durably(cache, link.catalogue(identity.client_id))
+    fetched = Catalogue.load(cache)
+    if fetched.fingerprint() != info.catalogue_fingerprint:
+        raise CatalogueMismatch(
+            "The coordinator sent another catalogue than the one it announced.", remedy=_REMEDY
+        )
+    return fetched
+
+
+def _protection(plan: Plan, layout: Layout, roster: Roster, info: FederationInfo) -> Protection:
+    """Return the protection that the authority signed, if it is the plan's as planned here."""
+    kind = PROTECTIONS[plan.protection.name]
+    chosen = kind.plan(layout.vector_spec, preset=plan.protection.preset)
+    expected = (plan.federation.name, info.epoch, plan.protection.name, chosen.fingerprint())
+    found = (roster.federation, roster.epoch, roster.protection, roster.protection_fingerprint)
+    names = ("federation", "epoch", "protection", "protection parameters")
+    wrong = [
+        f"{name} {there!r} instead of {here!r}"
+        for name, there, here in zip(names, found, expected, strict=True)
+        if there != here
+    ]
+    if wrong:
+        raise KeysError(
+            f"The roster that the authority signed is for another federation: {', '.join(wrong)}.",
+            remedy="Ask the key authority for an epoch that fits these settings.",
+        )
+    protection = kind(layout.vector_spec, chosen)
+    protection.check_context(info.server_context)
+    return protection

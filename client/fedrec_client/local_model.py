@@ -1,0 +1,116 @@
+"""The model on this machine: what was published, and what only these users know."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data import UserSplit
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.ids import RoundId
+from fedrec.training.state import PrivateState, SharedState
+from fedrec.wire.messages import RoundKind
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.stored_state import BestModel, RoundContent
+
+if TYPE_CHECKING:
+    from fedrec.training.learner import Contribution, Learner
+
+__all__ = ["LocalModel"]
+
+
+class LocalModel:
+    """Shared and private state at the store's version, held in memory between rounds."""
+
+    def __init__(self, learner: Learner, users: UserSplit, store: PrivateStore) -> None:
+        self._learner = learner
+        self._store = store
+        self._shared: SharedState | None = None
+        self._private: PrivateState | None = None
+        self.users = users
+
+    @property
+    def version(self) -> RoundId:
+        """The last published round that the shared model contains."""
+        return self._store.state.version
+
+    @property
+    def shared(self) -> SharedState:
+        """The shared model."""
+        if self._shared is None:
+            ref = self._store.state.shared
+            self._shared = (
+                self._learner.initial_shared()
+                if ref is None
+                else SharedState.from_bytes(self._store.read(ref))
+            )
+        return self._shared
+
+    @property
+    def private(self) -> PrivateState:
+        """The committed private state."""
+        if self._private is None:
+            ref = self._store.state.private
+            self._private = (
+                self._learner.initial_private(self.users)
+                if ref is None
+                else PrivateState.from_bytes(self._store.read(ref))
+            )
+        return self._private
+
+    def contribute(
+        self, kind: RoundKind, round_id: RoundId, participating: NDArray[np.bool_] | None
+    ) -> Contribution:
+        """Train, count or evaluate for a round; changes nothing here."""
+        return self._learner.contribute(
+            kind, round_id, self.shared, self.users, self.private, participating
+        )
+
+    def after(
+        self, kind: RoundKind, round_id: RoundId, aggregate: NDArray[np.int64]
+    ) -> SharedState:
+        """Return the shared model that an aggregate leads to; changes nothing here."""
+        return self._learner.apply(kind, round_id, self.shared, aggregate)
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: SharedState,
+        *,
+        content: RoundContent,
+        metrics: NDArray[np.int64],
+        counted: bool,
+    ) -> None:
+        """Move to a published round and keep the model that it measured, if it is the best."""
+        self._store.publish(
+            round_id,
+            shared.to_bytes(),
+            content=content,
+            counted=counted,
+            best=self._better(metrics),
+        )
+        self._shared = shared
+        if counted:
+            self._private = None
+
+    def adopt(self, round_id: RoundId, shared: SharedState) -> None:
+        """Take over a snapshot of the shared model; users keep what they know."""
+        self._store.adopt(round_id, shared.to_bytes())
+        self._shared = shared
+
+    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
+        """Return the present model if the round measured it as the best so far.
+
+        A round measures the model that it started from.
+        """
+        state = self._store.state
+        rates = MetricSums(metrics).rates("model", "validation")
+        if rates is None or state.shared is None:
+            return None
+        if state.best is not None and rates.ndcg <= state.best.score:
+            return None
+        return BestModel(
+            round=state.version, score=rates.ndcg, shared=state.shared, private=state.private
+        )

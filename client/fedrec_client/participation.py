@@ -1,0 +1,109 @@
+"""Taking part in a round: train, protect, sign, keep, send."""
+
+from __future__ import annotations
+
+from fedrec.errors import ConflictingUpload, RoundError
+from fedrec.wire.messages import Train
+from fedrec_client.audit import AuditLog
+from fedrec_client.coin import throw_coins
+from fedrec_client.local_model import LocalModel
+from fedrec_client.membership import Membership
+from fedrec_client.outbox import Outbox
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.round_journal import RoundJournal
+
+__all__ = ["Participation"]
+
+
+class Participation:
+    """Answers a round with exactly one update, whatever happens in between."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        model: LocalModel,
+        store: PrivateStore,
+        outbox: Outbox,
+        audit: AuditLog,
+        journal: RoundJournal,
+    ) -> None:
+        self._membership = membership
+        self._model = model
+        self._store = store
+        self._outbox = outbox
+        self._audit = audit
+        self._journal = journal
+
+    def take_part(self, task: Train) -> bool:
+        """Send this client's update of a round, made now or before a crash.
+
+        Returns:
+            Whether the coordinator has it.
+
+        Raises:
+            RoundError: the round is not one that follows from the local model.
+        """
+        pending = self._outbox.pending
+        if pending is None or pending.header.round != task.round:
+            self._check(task)
+            self.give_up_before(task)
+            self._make(task)
+        return self.send()
+
+    def send(self) -> bool:
+        """Deliver what is in the outbox; tell whether the coordinator has it."""
+        pending = self._outbox.pending
+        if pending is None:
+            return False
+        round_id = pending.header.round
+        delivery = self._outbox.deliver()
+        if delivery == "conflict":
+            error = ConflictingUpload(
+                f"The coordinator holds another update of this client for round {round_id}.",
+                remedy="Check that no copy of this state folder is in use elsewhere.",
+            )
+            self._audit.refused(
+                "conflicting_upload", run=self._membership.run, round_id=round_id, error=error
+            )
+        has_it = delivery in ("accepted", "duplicate")
+        self._journal.tell("sent" if has_it else "closed", round_id, detail=delivery)
+        return has_it
+
+    def give_up_before(self, task: Train) -> None:
+        """Roll back an earlier round that ended without being published."""
+        pending = self._outbox.pending
+        if pending is not None and pending.header.round < task.round:
+            self._store.roll_back()
+            self._journal.settle(pending.header.round, "abandoned")
+
+    def _check(self, task: Train) -> None:
+        if task.base_round != self._model.version or task.round <= self._model.version:
+            raise RoundError(
+                f"Round {task.round} starts from version {task.base_round}; this client has "
+                f"version {self._model.version}."
+            )
+        if task.round <= self._store.state.answered_round:
+            raise RoundError(
+                f"Round {task.round} is over: this client answered round "
+                f"{self._store.state.answered_round} already."
+            )
+
+    def _make(self, task: Train) -> None:
+        member = self._membership
+        # Counting and measuring are about all users; the coin is about who trains.
+        participating = None
+        if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
+            participating = throw_coins(
+                self._store.coin_secret(),
+                member.run,
+                task.round,
+                self._model.users.user_ids,
+                member.plan.rounds.user_fraction,
+            )
+        self._journal.tell("training", task.round, detail=task.kind)
+        with self._journal.timed(task.round, "seconds_training", "trained"):
+            made = self._model.contribute(task.kind, task.round, participating)
+        with self._journal.timed(task.round, "seconds_protecting", "protected"):
+            payload = member.member.protect(made.vector)
+            header = member.header_for(task.round, payload)
+        self._outbox.put(header, payload, made.private.to_bytes(), base_round=task.base_round)

@@ -1,0 +1,152 @@
+"""Revealing a round's sum, or verifying it: the one place where a decryption key is used.
+
+Whoever reveals must never be made to open anything but the sum of enough members' signed
+updates of one round, and only once per round. So the sum that is opened here is always one that
+this client added up itself, from contributions whose signatures it checked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+
+from fedrec.errors import FedrecError, ProtocolError, RefusedError, RevealRefused, RoundError
+from fedrec.wire.link import Link
+from fedrec.wire.messages import Reveal, RevealStatement
+from fedrec_client.audit import AuditLog
+from fedrec_client.local_model import LocalModel
+from fedrec_client.membership import Membership
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.round_journal import RoundJournal
+
+__all__ = ["Revealing"]
+
+_REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it happens again."
+
+
+class Revealing:
+    """Opens the sums that may be opened, and refuses everything else."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: LocalModel,
+        store: PrivateStore,
+        audit: AuditLog,
+        journal: RoundJournal,
+    ) -> None:
+        self._membership = membership
+        self._link = link
+        self._model = model
+        self._store = store
+        self._audit = audit
+        self._journal = journal
+
+    def reveal(self, task: Reveal) -> None:
+        """Open or verify a round's sum and send the signed result.
+
+        Raises:
+            RevealRefused: the task is not one that a key holder may do; the key was not used.
+            RoundError: the round is over, or starts from another version than the model's.
+        """
+        if task.round <= self._model.version:
+            raise RoundError(f"Round {task.round} is published already.")
+        self._journal.tell("revealing", task.round, detail=task.role)
+        with self._journal.timed(task.round, "seconds_revealing", "revealed"):
+            try:
+                self._check(task)
+                total = self._recompute(task)
+            except (ProtocolError, RefusedError) as error:
+                raise self._refusal(task, error) from error
+            self._open(task, total)
+        self._journal.mark_revealed(task.round)
+
+    def _check(self, task: Reveal) -> None:
+        """Refuse whatever can be refused before anything is fetched."""
+        member = self._membership
+        if not member.is_encrypted:
+            raise RefusedError(f"Protection {member.protection.name} has nothing to reveal.")
+        if task.epoch != member.epoch:
+            raise RefusedError(
+                f"Round {task.round} is of epoch {task.epoch}, this client's is {member.epoch}."
+            )
+        if task.base_round != self._model.version:
+            raise RefusedError(
+                f"Round {task.round} starts from version {task.base_round}, this client has "
+                f"version {self._model.version}."
+            )
+        member.check_contributions(task.round, task.contributions)
+        opened = self._store.revealed_manifest(task.round)
+        if opened not in (None, member.manifest_digest(task.round, task.contributions)):
+            raise RefusedError(f"Round {task.round} was opened with other contributions before.")
+        self._check_own(task)
+
+    def _check_own(self, task: Reveal) -> None:
+        """Refuse a list from which our update is missing, or in which another one is ours."""
+        listed = [h for h in task.contributions if h.client_id == self._membership.client_id]
+        staged = self._store.state.staged
+        own = staged if staged is not None and staged.header.round == task.round else None
+        if own is not None and own.acknowledged and not listed:
+            raise RefusedError(
+                f"The coordinator acknowledged this client's update of round {task.round} and "
+                "left it out."
+            )
+        if listed and (own is None or listed != [own.header]):
+            raise RefusedError(
+                f"Round {task.round} lists an update of this client that is not in its outbox."
+            )
+
+    def _recompute(self, task: Reveal) -> bytes:
+        """Return the sum of the contributions, added up here."""
+        member = self._membership
+        total = member.accumulator()
+        for header in task.contributions:
+            payload = self._link.contribution(
+                member.client_id, member.run, task.round, header.client_id
+            )
+            if len(payload) != header.length or hashlib.sha256(payload).digest() != header.sha256:
+                raise RefusedError(
+                    f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
+                    "are not the signed ones."
+                )
+            total.add(payload)
+        own = total.finish()
+        if len(own) != task.sum_length or hashlib.sha256(own).digest() != task.sum_sha256:
+            raise RefusedError(
+                f"The coordinator's sum of round {task.round} is not the sum of its "
+                f"{len(task.contributions)} contributions."
+            )
+        return own
+
+    def _open(self, task: Reveal, total: bytes) -> None:
+        """Use the key on a sum that was computed here, and send the signed result."""
+        member = self._membership
+        manifest = member.manifest_digest(task.round, task.contributions)
+        # On disk before the key is used: after a crash, too, a round has one manifest only.
+        self._store.record_reveal(task.round, manifest)
+        try:
+            aggregate = member.member.reveal(total, len(task.contributions))
+            shared = self._model.after(task.kind, task.round, aggregate)
+        except (ProtocolError, RefusedError) as error:
+            raise self._refusal(task, error) from error
+        seal = member.seal_of(task.round, task.kind)
+        statement = RevealStatement(
+            federation=member.federation,
+            run=member.run,
+            round=task.round,
+            epoch=member.epoch,
+            client_id=member.client_id,
+            manifest_digest=manifest,
+            aggregate_tag=seal.aggregate_tag(aggregate),
+            state_tag=seal.state_tag(shared.canonical_bytes()),
+            metrics=aggregate[member.layout.metrics_slice].astype("<i8").tobytes(),
+        )
+        sealed = seal.seal_aggregate(member.pack(aggregate)) if task.role == "reveal" else b""
+        self._link.submit_reveal(member.sign_statement(statement), sealed)
+
+    def _refusal(self, task: Reveal, error: FedrecError) -> RevealRefused:
+        refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
+        self._audit.refused(
+            "reveal_refused", run=self._membership.run, round_id=task.round, error=refused
+        )
+        return refused

@@ -1,0 +1,174 @@
+"""The pull loop: ask what to do, do it, ask again; for ever, through every interruption."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.clock import Clock
+from fedrec.errors import RevealRefused, RoundError
+from fedrec.ids import RoundId
+from fedrec.wire.link import Link
+from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, Task, Train, Wait
+from fedrec_client.audit import AuditLog
+from fedrec_client.catching_up import CatchingUp
+from fedrec_client.local_model import LocalModel
+from fedrec_client.membership import Membership
+from fedrec_client.outbox import Outbox
+from fedrec_client.participation import Participation
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.revealing import Revealing
+from fedrec_client.round_journal import RoundJournal
+from fedrec_client.snapshots import send_snapshot
+from fedrec_client.stopping import StopSwitch
+from fedrec_client.waiting import Waiting
+
+__all__ = ["EpochChanged", "Session"]
+
+POLL_SECONDS = 30.0
+BRISK_SECONDS = 0.5
+"""An answer without work that came faster than this is not asked for again at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochChanged:
+    """The federation has newer keys than this session: enrol again."""
+
+    epoch: int
+
+
+class Session:
+    """One client's work in one run and key epoch.
+
+    Args:
+        membership: what enrolment found.
+        link: the coordinator; patient, so that it raises nothing that passes by itself.
+        model: the local model.
+        store: the state folder.
+        audit: where refusals go.
+        journal: where costs go, and who is told of events.
+        stop: the request to stop.
+        waiting: how long to pause when there is nothing to do.
+        clock: the time.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: LocalModel,
+        store: PrivateStore,
+        audit: AuditLog,
+        journal: RoundJournal,
+        stop: StopSwitch,
+        waiting: Waiting,
+        clock: Clock,
+    ) -> None:
+        self._membership = membership
+        self._link = link
+        self._model = model
+        self._store = store
+        self._journal = journal
+        self._stop = stop
+        self._waiting = waiting
+        self._clock = clock
+        outbox = Outbox(store, link)
+        self._outbox = outbox
+        self._catching_up = CatchingUp(membership, link, model, store, outbox, audit, journal)
+        self._participation = Participation(membership, model, store, outbox, audit, journal)
+        self._revealing = Revealing(membership, link, model, store, audit, journal)
+
+    def run(self) -> Finished | EpochChanged:
+        """Work until the run is over or the keys changed.
+
+        Raises:
+            Stopped: somebody asked to stop; everything is saved.
+            FedrecError: the client cannot, or must not, go on.
+        """
+        self._journal.tell("joined", detail=self._membership.run)
+        if self._outbox.undelivered is not None:
+            self._send_again()
+        idle = 0
+        while True:
+            self._stop.check()
+            asked = self._clock.now()
+            task = self._link.next_task(
+                self._membership.client_id,
+                self._membership.run,
+                self._model.version,
+                wait_seconds=POLL_SECONDS,
+            )
+            brisk = self._clock.now() - asked < BRISK_SECONDS
+            before = self._model.version
+            worked = self._do(task)
+            if isinstance(task.task, Finished):
+                return self._finish(task.task)
+            changed = _newer_epoch(task, self._membership.epoch)
+            if changed is not None:
+                return changed
+            if worked or self._model.version > before:
+                idle = 0
+            elif brisk:
+                self._waiting.pause(idle)
+                idle += 1
+
+    def _do(self, task: Task) -> bool:
+        """Catch up and do one task; tell whether there was something to do."""
+        self._catching_up.catch_up(task.published_round)
+        work = task.task
+        if _newer_epoch(task, self._membership.epoch) is not None:
+            return True
+        try:
+            match work:
+                case Wait():
+                    return False
+                case Train():
+                    return self._participation.take_part(work)
+                case Reveal():
+                    self._revealing.reveal(work)
+                case MakeSnapshot():
+                    self._send_snapshot(work)
+                case Finished():
+                    pass
+        except RevealRefused as error:
+            self._journal.tell("reveal_refused", _round_of(task), detail=error.message)
+            return False
+        except RoundError as error:
+            # The coordinator and we crossed: what it asked for is over. It will ask anew.
+            self._journal.tell("stale", _round_of(task), detail=error.message)
+            return False
+        return True
+
+    def _send_again(self) -> None:
+        """Send what a crash kept from being sent, the same bytes."""
+        try:
+            self._participation.send()
+        except RoundError as error:
+            self._journal.tell("stale", detail=error.message)
+
+    def _send_snapshot(self, task: MakeSnapshot) -> None:
+        send_snapshot(
+            task,
+            membership=self._membership,
+            link=self._link,
+            model=self._model,
+            store=self._store,
+            journal=self._journal,
+        )
+
+    def _finish(self, finished: Finished) -> Finished:
+        pending = self._outbox.pending
+        if pending is not None:
+            self._store.roll_back()
+            self._journal.settle(pending.header.round, "abandoned")
+        self._journal.tell("finished", detail=finished.reason)
+        return finished
+
+
+def _round_of(task: Task) -> RoundId | None:
+    return None if isinstance(task.task, Wait | Finished) else task.task.round
+
+
+def _newer_epoch(task: Task, epoch: int) -> EpochChanged | None:
+    if isinstance(task.task, Train | Reveal) and task.task.epoch > epoch:
+        return EpochChanged(epoch=task.task.epoch)
+    return None

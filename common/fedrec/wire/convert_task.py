@@ -1,0 +1,116 @@
+"""A task, the answer to a long poll, to protocol buffers and back."""
+
+from __future__ import annotations
+
+from fedrec.errors import ProtocolError
+from fedrec.wire.convert import (
+    blob_from_proto,
+    contributions_from_proto,
+    upload_header_to_proto,
+)
+from fedrec.wire.limits import (
+    MAX_REASON_CHARS,
+    check_kind,
+    check_number,
+    check_role,
+    check_round,
+    check_seconds,
+    check_text,
+)
+from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, Task, Train, Wait
+from fedrec.wire.v1 import coordinator_pb2, update_pb2
+
+__all__ = ["task_from_proto", "task_to_proto"]
+
+
+def task_to_proto(task: Task) -> coordinator_pb2.Task:
+    """Write the answer to a long poll; a reason is cut to what a client accepts."""
+    message = coordinator_pb2.Task(published_round=task.published_round)
+    match task.task:
+        case Wait(reason=reason):
+            message.wait.CopyFrom(coordinator_pb2.Wait(reason=_one_line(reason)))
+        case Train() as train:
+            message.train.CopyFrom(
+                coordinator_pb2.Train(
+                    round=train.round,
+                    kind=train.kind,
+                    base_round=train.base_round,
+                    seconds_left=train.seconds_left,
+                    epoch=train.epoch,
+                )
+            )
+        case Reveal() as reveal:
+            message.reveal.CopyFrom(
+                coordinator_pb2.Reveal(
+                    round=reveal.round,
+                    kind=reveal.kind,
+                    base_round=reveal.base_round,
+                    role=reveal.role,
+                    contributions=[upload_header_to_proto(h) for h in reveal.contributions],
+                    sum=update_pb2.BlobHeader(length=reveal.sum_length, sha256=reveal.sum_sha256),
+                    epoch=reveal.epoch,
+                )
+            )
+        case MakeSnapshot(round=round_id):
+            message.make_snapshot.CopyFrom(coordinator_pb2.MakeSnapshot(round=round_id))
+        case Finished(reason=reason, failed=failed):
+            message.finished.CopyFrom(
+                coordinator_pb2.Finished(reason=_one_line(reason), failed=failed)
+            )
+    return message
+
+
+def task_from_proto(message: coordinator_pb2.Task) -> Task:
+    """Read the answer to a long poll."""
+    return Task(
+        published_round=check_round(message.published_round, "task.published_round"),
+        task=_task(message),
+    )
+
+
+def _task(message: coordinator_pb2.Task) -> Wait | Train | Reveal | MakeSnapshot | Finished:
+    match message.WhichOneof("task"):
+        case "wait":
+            return Wait(reason=_reason(message.wait.reason, "wait.reason"))
+        case "train":
+            train = message.train
+            return Train(
+                round=check_round(train.round, "train.round"),
+                kind=check_kind(train.kind, "train.kind"),
+                base_round=check_round(train.base_round, "train.base_round"),
+                seconds_left=check_seconds(train.seconds_left, "train.seconds_left"),
+                epoch=check_number(train.epoch, "train.epoch"),
+            )
+        case "reveal":
+            return _reveal(message.reveal)
+        case "make_snapshot":
+            return MakeSnapshot(
+                round=check_round(message.make_snapshot.round, "make_snapshot.round")
+            )
+        case "finished":
+            reason = _reason(message.finished.reason, "finished.reason")
+            return Finished(reason=reason, failed=message.finished.failed)
+        case _:
+            raise ProtocolError("The task is of a kind that this version does not know.")
+
+
+def _reveal(message: coordinator_pb2.Reveal) -> Reveal:
+    blob = blob_from_proto(message.sum, "reveal.sum")
+    return Reveal(
+        round=check_round(message.round, "reveal.round"),
+        kind=check_kind(message.kind, "reveal.kind"),
+        base_round=check_round(message.base_round, "reveal.base_round"),
+        role=check_role(message.role, "reveal.role"),
+        contributions=contributions_from_proto(message.contributions, "reveal.contributions"),
+        sum_length=blob.length,
+        sum_sha256=blob.sha256,
+        epoch=check_number(message.epoch, "reveal.epoch"),
+    )
+
+
+def _reason(value: str, field: str) -> str:
+    return check_text(value, field, max_chars=MAX_REASON_CHARS, empty=True)
+
+
+def _one_line(reason: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in reason[:MAX_REASON_CHARS])

@@ -1,0 +1,217 @@
+"""How calls are made: with a token and a deadline, again where nobody answered, never forever."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import grpc
+
+from fedrec.errors import ProtocolError, SettingsError, Unreachable
+from fedrec.ids import ClientId
+from fedrec.wire.chunks import Assembler
+from fedrec.wire.convert import blob_from_proto, chunk_from_proto
+from fedrec.wire.status import fedrec_code, from_rpc_error
+
+__all__ = ["Calls", "Deadlines", "Message"]
+
+FIRST_PAUSE_SECONDS = 0.25
+# CANCELLED is what the C core answers when a coordinator has too many calls pending.
+RETRIED = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED)
+
+Answer = TypeVar("Answer")
+Message = Any
+"""A generated message or a gRPC object; the stubs of both are untyped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Deadlines:
+    """How long calls may take.
+
+    Attributes:
+        control_seconds: a question with a short answer.
+        stream_seconds: a stream, besides the time for its bytes.
+        stream_bytes_per_second: the slowest line that is still served.
+        poll_grace_seconds: what a long poll may take beyond the wait that it asked for.
+    """
+
+    control_seconds: float = 10.0
+    stream_seconds: float = 30.0
+    stream_bytes_per_second: float = 100_000.0
+    poll_grace_seconds: float = 10.0
+
+    def stream(self, n_bytes: int) -> float:
+        """Return the seconds that a stream of `n_bytes` may take."""
+        return self.stream_seconds + n_bytes / self.stream_bytes_per_second
+
+
+class Calls:
+    """Makes calls on behalf of a link.
+
+    Args:
+        channel: where to; closed with this object.
+        token: the access token, sent with every call.
+        deadlines: how long calls may take.
+        max_download_bytes: the longest blob that is accepted.
+        attempts: how often a call is tried, at least once.
+        sleep: pauses between attempts.
+
+    Raises:
+        SettingsError: when the token cannot be sent.
+    """
+
+    def __init__(
+        self,
+        channel: grpc.Channel,
+        *,
+        token: str,
+        deadlines: Deadlines,
+        max_download_bytes: int,
+        attempts: int,
+        sleep: Callable[[float], None],
+    ) -> None:
+        if not (token.isascii() and token.isprintable() and token == token.strip() and token):
+            raise SettingsError(
+                "The access token is empty or holds characters that cannot be sent.",
+                remedy="Copy the token again, without line breaks.",
+            )
+        self._channel = channel
+        self._token = token
+        self.deadlines = deadlines
+        self._max_download_bytes = max_download_bytes
+        self._attempts = attempts
+        self._sleep = sleep
+        self._closed = False
+
+    def close(self) -> None:
+        """Close the channel; what waits in other threads ends as unreachable."""
+        self._closed = True
+        self._channel.close()
+
+    def ask(
+        self, method: Message, request: Message, client_id: ClientId, seconds: float
+    ) -> Message:
+        """Make one attempt at a call with one answer; an interruption cancels it.
+
+        Raises:
+            grpc.RpcError: when it fails; `retried` turns that into an error of ours.
+        """
+        call = method.future(request, timeout=seconds, metadata=self._metadata(client_id))
+        try:
+            return call.result()
+        except BaseException:
+            call.cancel()
+            raise
+
+    def send(
+        self, method: Message, parts: Iterator[Message], client_id: ClientId, n_bytes: int
+    ) -> Message:
+        """Make one attempt at streaming `n_bytes`, with one answer."""
+        return self.ask(method, parts, client_id, self.deadlines.stream(n_bytes))
+
+    def receive(
+        self, method: Message, request: Message, client_id: ClientId, announcement: str
+    ) -> tuple[Message, bytes] | None:
+        """Make one attempt at a download.
+
+        Args:
+            method: the call, whose answer is a stream of parts.
+            request: what is asked for.
+            client_id: who asks.
+            announcement: the part that must come first: `blob`, or a part that has one.
+
+        Returns:
+            The announcement and the checked bytes; None when the stream is empty.
+        """
+        call = method(
+            request,
+            timeout=self.deadlines.stream(self._max_download_bytes),
+            metadata=self._metadata(client_id),
+        )
+        watch = _Watch(call)
+        try:
+            watch.allow(self.deadlines.stream_seconds)
+            first = next(call, None)
+            if first is None:
+                return None
+            head = _expect(first, announcement)
+            blob = blob_from_proto(head if announcement == "blob" else head.blob, announcement)
+            assembler = Assembler(blob.length, blob.sha256, max_bytes=self._max_download_bytes)
+            watch.allow(self.deadlines.stream(blob.length))
+            for part in call:
+                assembler.add(*chunk_from_proto(_expect(part, "chunk")))
+            return head, assembler.finish()
+        except grpc.RpcError:
+            watch.check()
+            raise
+        finally:
+            watch.stop()
+            call.cancel()
+
+    def retried(self, attempt: Callable[[], Answer], *, also: str = "") -> Answer:
+        """Try, and try again where nobody answered or the error's code is `also`."""
+        for left in reversed(range(self._attempts)):
+            self._check_open()
+            try:
+                return attempt()
+            except grpc.RpcError as error:
+                self._check_open()
+                code = fedrec_code(error)
+                again = code == also if code else error.code() in RETRIED
+                if not again or not left:
+                    raise from_rpc_error(error) from error
+            tried = self._attempts - left
+            self._sleep(FIRST_PAUSE_SECONDS * 2 ** (tried - 1) * random.uniform(0.5, 1.0))
+        raise Unreachable("No attempt was allowed.", remedy="Allow at least one.")
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise Unreachable("The link was closed.", remedy="Open a new one.")
+
+    def _metadata(self, client_id: ClientId) -> tuple[tuple[str, str], ...]:
+        return (("authorization", f"Bearer {self._token}"), ("fedrec-client", client_id))
+
+
+class _Watch:
+    """Cancels a download that takes too long; its length is known only once it has begun."""
+
+    def __init__(self, call: Message) -> None:
+        self._call = call
+        self._timer: threading.Timer | None = None
+        self._seconds = 0.0
+        self._expired = False
+
+    def allow(self, seconds: float) -> None:
+        """Allow so many seconds from now."""
+        self.stop()
+        self._seconds = seconds
+        self._timer = threading.Timer(seconds, self._expire)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def check(self) -> None:
+        """Raise Unreachable when the time was up."""
+        if self._expired:
+            raise Unreachable(
+                f"A download was not complete within {self._seconds:.0f} seconds.",
+                remedy="Check the line to the coordinator, then retry.",
+            )
+
+    def _expire(self) -> None:
+        self._expired = True
+        self._call.cancel()
+
+
+def _expect(part: Message, kind: str) -> Message:
+    found = part.WhichOneof("part")
+    if found != kind:
+        raise ProtocolError(f"A stream holds {found or 'an unknown part'} where {kind} belongs.")
+    return getattr(part, kind)

@@ -1,0 +1,253 @@
+"""The coordinator over gRPC: every call has a deadline, and what broke off goes on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from types import TracebackType
+from typing import Self
+
+from fedrec.errors import CorruptUpload, ProtocolError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, split
+from fedrec.wire.convert import (
+    blob_to_proto,
+    chunk_to_proto,
+    federation_from_proto,
+    published_from_proto,
+    reveal_statement_to_proto,
+    snapshot_from_proto,
+    upload_header_to_proto,
+    upload_status_from_proto,
+)
+from fedrec.wire.convert_task import task_from_proto
+from fedrec.wire.grpc_calls import Calls, Deadlines, Message
+from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.link import Link
+from fedrec.wire.messages import (
+    PROTOCOL_VERSION,
+    FederationInfo,
+    PublishedRound,
+    RevealStatement,
+    Snapshot,
+    Task,
+    UploadHeader,
+    UploadStatus,
+)
+from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
+
+__all__ = ["GrpcLink"]
+
+MAX_DOWNLOAD_BYTES = 512 * 1024 * 1024
+ATTEMPTS = 4
+
+
+class GrpcLink(Link):
+    """A synchronous client of the coordinator; methods may be called from several threads.
+
+    A call that finds nobody is repeated after a pause, a few times: all calls of the protocol
+    may be repeated. Interrupting a waiting call (Ctrl-C) cancels it.
+
+    Args:
+        address: `host:port` of the coordinator.
+        token: the access token, sent with every call.
+        root_certificate: PEM of the authority behind the coordinator's certificate; the
+            system's authorities when None.
+        plaintext: speak without TLS; to loopback addresses only.
+        deadlines: how long calls may take.
+        max_download_bytes: the longest blob that is accepted.
+        attempts: how often a call is tried.
+        sleep: pauses between attempts.
+
+    Raises:
+        SettingsError: when the address and the transport do not fit, or the token cannot be sent.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str,
+        root_certificate: bytes | None = None,
+        plaintext: bool = False,
+        deadlines: Deadlines | None = None,
+        max_download_bytes: int = MAX_DOWNLOAD_BYTES,
+        attempts: int = ATTEMPTS,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        channel = open_channel(address, root_certificate=root_certificate, plaintext=plaintext)
+        self._calls = Calls(
+            channel,
+            token=token,
+            deadlines=deadlines or Deadlines(),
+            max_download_bytes=max_download_bytes,
+            attempts=attempts,
+            sleep=sleep,
+        )
+        self._stub: Message = CoordinatorStub(channel)  # type: ignore[no-untyped-call]  # generated
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._calls.close()
+
+    def federation(self, client_id: ClientId) -> FederationInfo:
+        """Return the federation's plan, roster and this client's wrapped secrets."""
+        request = coordinator_pb2.GetFederationRequest(
+            protocol_version=PROTOCOL_VERSION, client_id=client_id
+        )
+        seconds = self._calls.deadlines.control_seconds
+        return federation_from_proto(
+            self._ask(self._stub.GetFederation, request, client_id, seconds)
+        )
+
+    def catalogue(self, client_id: ClientId) -> bytes:
+        """Return the public catalogue file."""
+        request = coordinator_pb2.GetCatalogueRequest(client_id=client_id)
+        return self._blob(self._stub.GetCatalogue, request, client_id)
+
+    def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+    ) -> Task:
+        """Wait up to `wait_seconds` for something to do."""
+        request = coordinator_pb2.NextTaskRequest(
+            client_id=client_id, run=run, version=version, wait_seconds=wait_seconds
+        )
+        seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
+        return task_from_proto(self._ask(self._stub.NextTask, request, client_id, seconds))
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        """Send an update, resuming where an earlier try ended; True when it was a duplicate.
+
+        Returns only when the coordinator holds the bytes durably. A payload of one chunk is
+        first sent without asking how much is there.
+
+        Raises:
+            CorruptUpload: when the payload is not what the header announces.
+        """
+        if Blob.of(payload) != Blob(length=header.length, sha256=header.sha256):
+            raise CorruptUpload("The payload does not have the header's length and SHA-256.")
+        asks = header.length > CHUNK_BYTES
+
+        def attempt() -> bool:
+            nonlocal asks
+            offset = 0
+            if asks:
+                status = self._status(header)
+                if status.accepted:
+                    return True
+                offset = status.offset
+            asks = True
+            parts = _upload_parts(header, payload, offset)
+            receipt = self._calls.send(
+                self._stub.SubmitUpdate, parts, header.client_id, header.length
+            )
+            return bool(receipt.duplicate)
+
+        return self._calls.retried(attempt, also=CorruptUpload.code)
+
+    def upload_status(self, header: UploadHeader) -> UploadStatus:
+        """Return how much of this upload the coordinator holds."""
+        return self._calls.retried(lambda: self._status(header))
+
+    def contribution(
+        self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
+    ) -> bytes:
+        """Return one contribution of a round that is being revealed."""
+        request = coordinator_pb2.FetchContributionRequest(
+            run=run, round=round_id, client_id=client_id, contributor=contributor
+        )
+        return self._blob(self._stub.FetchContribution, request, client_id)
+
+    def round_sum(self, client_id: ClientId, run: str, round_id: RoundId) -> bytes:
+        """Return the coordinator's sum of the round that is being revealed."""
+        request = coordinator_pb2.FetchSumRequest(run=run, round=round_id, client_id=client_id)
+        return self._blob(self._stub.FetchSum, request, client_id)
+
+    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+        """Send a signed reveal; `sealed` is empty when verifying."""
+        self._submit(self._stub.SubmitReveal, statement, sealed)
+
+    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+        """Send a copy of the model for late joiners."""
+        self._submit(self._stub.SubmitSnapshot, statement, blob)
+
+    def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
+        """Return the first round published after `after`, or None."""
+        request = coordinator_pb2.FetchPublishedRequest(
+            run=run, client_id=client_id, after_round=after
+        )
+        found = self._download(self._stub.FetchPublished, request, client_id, "published")
+        return None if found is None else published_from_proto(*found)
+
+    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
+        """Return a snapshot newer than `after`, or None where there is none."""
+        request = coordinator_pb2.FetchSnapshotRequest(
+            run=run, client_id=client_id, after_round=after
+        )
+        found = self._download(self._stub.FetchSnapshot, request, client_id, "snapshot")
+        return None if found is None else snapshot_from_proto(*found)
+
+    def _status(self, header: UploadHeader) -> UploadStatus:
+        request = coordinator_pb2.UploadStatusRequest(
+            run=header.run, round=header.round, client_id=header.client_id, sha256=header.sha256
+        )
+        seconds = self._calls.deadlines.control_seconds
+        answer = self._calls.ask(self._stub.GetUploadStatus, request, header.client_id, seconds)
+        status = upload_status_from_proto(answer)
+        if status.offset > header.length:
+            raise ProtocolError(
+                f"The coordinator claims {status.offset} bytes of an upload of {header.length}."
+            )
+        return status
+
+    def _ask(
+        self, method: Message, request: Message, client_id: ClientId, seconds: float
+    ) -> Message:
+        return self._calls.retried(lambda: self._calls.ask(method, request, client_id, seconds))
+
+    def _download(
+        self, method: Message, request: Message, client_id: ClientId, announcement: str
+    ) -> tuple[Message, bytes] | None:
+        return self._calls.retried(
+            lambda: self._calls.receive(method, request, client_id, announcement)
+        )
+
+    def _blob(self, method: Message, request: Message, client_id: ClientId) -> bytes:
+        found = self._download(method, request, client_id, "blob")
+        if found is None:
+            raise ProtocolError("The coordinator ended a download before it began.")
+        return found[1]
+
+    def _submit(self, method: Message, statement: RevealStatement, blob: bytes) -> None:
+        def attempt() -> None:
+            parts = _statement_parts(statement, blob)
+            self._calls.send(method, parts, statement.client_id, len(blob))
+
+        self._calls.retried(attempt)
+
+
+def _upload_parts(
+    header: UploadHeader, payload: bytes, offset: int
+) -> Iterator[update_pb2.UploadPart]:
+    yield update_pb2.UploadPart(header=upload_header_to_proto(header))
+    for start, data in split(payload, offset):
+        yield update_pb2.UploadPart(chunk=chunk_to_proto(start, data))
+
+
+def _statement_parts(statement: RevealStatement, blob: bytes) -> Iterator[model_pb2.RevealPart]:
+    yield model_pb2.RevealPart(statement=reveal_statement_to_proto(statement))
+    yield model_pb2.RevealPart(blob=blob_to_proto(Blob.of(blob)))
+    for start, data in split(blob):
+        yield model_pb2.RevealPart(chunk=chunk_to_proto(start, data))

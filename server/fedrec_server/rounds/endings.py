@@ -1,0 +1,73 @@
+"""How a round and a run end: each function returns the state after it and what to store."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from fedrec.wire.chunks import Blob
+from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
+from fedrec_server.rounds.state import Ending, Round, State, Word
+
+__all__ = ["Step", "abandon", "finish", "publish", "then"]
+
+Step = tuple[State, tuple[Change, ...]]
+
+
+def publish(
+    state: State,
+    round_: Round,
+    *,
+    words: tuple[Word, ...],
+    blob: Blob,
+    metrics: bytes,
+    now: float,
+) -> Step:
+    """Fix a round's result; the run ends with the last planned one."""
+    published = RoundPublished(
+        round=round_.number,
+        kind=round_.kind,
+        words=words,
+        blob=blob,
+        metrics=metrics,
+        counted=len(round_.accepted),
+        bytes_received=sum(header.length for header in round_.accepted.values()),
+        seconds=max(0.0, now - round_.opened_at),
+        at=now,
+    )
+    state = state.with_published(round_.kind, round_.number)
+    if state.stop_asked:
+        return then(published, finish(state, "the operator stopped the run", False, now))
+    if state.next_kind is None:
+        return then(published, finish(state, "all rounds are published", False, now))
+    return state, (published,)
+
+
+def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
+    """Give a round up; too many in a row end the run."""
+    abandoned = RoundAbandoned(
+        round=round_.number, kind=round_.kind, reason=reason, counted=len(round_.accepted), at=now
+    )
+    state = replace(
+        state,
+        current=None,
+        abandoned=state.abandoned + 1,
+        abandoned_in_row=state.abandoned_in_row + 1,
+    )
+    if state.abandoned_in_row >= state.rules.rounds.maximum_abandoned:
+        reason = f"{state.abandoned_in_row} rounds in a row were abandoned; the last: {reason}"
+        return then(abandoned, finish(state, reason, True, now))
+    if state.stop_asked:
+        return then(abandoned, finish(state, "the operator stopped the run", False, now))
+    return state, (abandoned,)
+
+
+def finish(state: State, reason: str, failed: bool, now: float) -> Step:
+    """End the run."""
+    finished = RunFinished(reason=reason, failed=failed, at=now)
+    return replace(state, ending=Ending(reason=reason, failed=failed)), (finished,)
+
+
+def then(change: Change, after: Step) -> Step:
+    """Put a change before a step."""
+    state, changes = after
+    return state, (change, *changes)

@@ -1,0 +1,144 @@
+"""Rows as the values that the rest of the coordinator knows."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import UploadHeader
+from fedrec_server.rounds.state import Ending, Round, Rules, State
+from fedrec_server.store.spool import sealed_name, snapshot_name, sum_name, update_name
+from fedrec_server.store.store import Entry, PublishedRecord, SnapshotRecord
+from fedrec_server.store.tables import blob_of, header_of, holder_of, statement_of, word_of
+
+__all__ = ["counted", "entries", "load_state", "named_files", "next_published", "snapshot"]
+
+IN_PROGRESS = "phase NOT IN ('published', 'abandoned')"
+
+
+def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientId]) -> State:
+    """Return the run as the last committed transaction left it."""
+    meta = {row["name"]: row["value"] for row in rows.execute("SELECT name, value FROM meta")}
+    ended = meta["ended"]
+    published = _number(rows, "SELECT max(round) FROM rounds WHERE phase = 'published'")
+    forgiven = max(published, int(meta["resumed_after"]))
+    abandoned = "SELECT count(*) FROM rounds WHERE phase = 'abandoned' AND round > ?"
+    kind = "SELECT count(*) FROM rounds WHERE phase = 'published' AND kind = ?"
+    return State(
+        rules=rules,
+        roster=roster,
+        last_round=RoundId(_number(rows, "SELECT max(round) FROM rounds")),
+        published=RoundId(published),
+        counted=_number(rows, kind, "count") > 0,
+        trained=_number(rows, kind, "train"),
+        evaluated=_number(rows, kind, "evaluate") > 0,
+        abandoned=_number(rows, abandoned, 0),
+        abandoned_in_row=_number(rows, abandoned, forgiven),
+        current=_current(rows),
+        stop_asked=meta["stop_asked"] == "1",
+        ending=Ending(reason=ended[1:], failed=ended[0] == "1") if ended else None,
+    )
+
+
+def counted(
+    rows: sqlite3.Connection, round_id: RoundId, client_id: ClientId
+) -> UploadHeader | None:
+    """Return the counted update of a client."""
+    query = "SELECT * FROM contributions WHERE round = ? AND client_id = ?"
+    row = rows.execute(query, (round_id, client_id)).fetchone()
+    return None if row is None else header_of(row)
+
+
+def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord | None:
+    """Return the first round published after `after`."""
+    query = "SELECT * FROM rounds WHERE phase = 'published' AND round > ? ORDER BY round LIMIT 1"
+    row = rows.execute(query, (after,)).fetchone()
+    if row is None:
+        return None
+    statements = "SELECT * FROM statements WHERE round = ? ORDER BY place"
+    return PublishedRecord(
+        round=row["round"],
+        kind=row["kind"],
+        epoch=row["epoch"],
+        contributions=_contributions(rows, row["round"]),
+        statements=tuple(statement_of(r) for r in rows.execute(statements, (row["round"],))),
+        name=row["blob_name"],
+        blob=Blob(length=row["blob_length"], sha256=row["blob_sha256"]),
+    )
+
+
+def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
+    """Return the snapshot, if there is one."""
+    row = rows.execute("SELECT * FROM snapshots").fetchone()
+    if row is None:
+        return None
+    return SnapshotRecord(round=row["round"], blob=Blob(length=row["length"], sha256=row["sha256"]))
+
+
+def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
+    """Return journal entries in order."""
+    query = "SELECT * FROM journal WHERE sequence > ? ORDER BY sequence LIMIT ?"
+    return [
+        Entry(
+            unix_seconds=row["unix_seconds"],
+            kind=row["kind"],
+            round=row["round"],
+            fields_json=row["fields_json"],
+            sequence=row["sequence"],
+        )
+        for row in rows.execute(query, (after, limit))
+    ]
+
+
+def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | None]:
+    """Return the files that rows name, and the round whose partial uploads are kept."""
+    query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL"
+    names = {row["blob_name"] for row in rows.execute(query)}
+    stored = snapshot(rows)
+    if stored is not None:
+        names.add(snapshot_name(stored.round, stored.blob.sha256))
+    round_ = _current(rows)
+    if round_ is None:
+        return frozenset(names), None
+    names.update(update_name(round_.number, client_id) for client_id in round_.accepted)
+    names.update(sealed_name(round_.number, w.statement.client_id) for w in round_.words if w.blob)
+    if round_.total is not None:
+        names.add(sum_name(round_.number))
+    return frozenset(names), round_.number if round_.phase == "collecting" else None
+
+
+def _current(rows: sqlite3.Connection) -> Round | None:
+    row = rows.execute(f"SELECT * FROM rounds WHERE {IN_PROGRESS}").fetchone()
+    if row is None:
+        return None
+    number = RoundId(row["round"])
+    asked = rows.execute("SELECT client_id FROM asked WHERE round = ?", (number,))
+    holders = rows.execute("SELECT * FROM holders WHERE round = ? ORDER BY place", (number,))
+    words = rows.execute("SELECT * FROM statements WHERE round = ? ORDER BY place", (number,))
+    accepted = {header.client_id: header for header in _contributions(rows, number)}
+    return Round(
+        number=number,
+        kind=row["kind"],
+        base_round=row["base_round"],
+        epoch=row["epoch"],
+        phase=row["phase"],
+        opened_at=row["opened_at"],
+        deadline_at=row["deadline_at"],
+        asked=frozenset(client["client_id"] for client in asked) | set(accepted),
+        accepted=accepted,
+        total=blob_of(row["sum_length"], row["sum_sha256"]),
+        holders=tuple(holder_of(holder) for holder in holders),
+        words=tuple(word_of(word) for word in words),
+    )
+
+
+def _contributions(rows: sqlite3.Connection, round_id: RoundId) -> tuple[UploadHeader, ...]:
+    query = "SELECT * FROM contributions WHERE round = ? ORDER BY client_id"
+    return tuple(header_of(row) for row in rows.execute(query, (round_id,)))
+
+
+def _number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:
+    row: Sequence[int | None] = rows.execute(query, values).fetchone()
+    return row[0] or 0

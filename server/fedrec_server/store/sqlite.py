@@ -1,0 +1,250 @@
+"""The store of one coordinator: SQLite in WAL mode, fsynced at every commit, one writer."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from fedrec.errors import SettingsError, StorageError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import UploadHeader
+from fedrec_server.rounds.changes import Change
+from fedrec_server.rounds.state import Rules, State
+from fedrec_server.store import reading, writing
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.lock import FolderLock
+from fedrec_server.store.spool import DurabilityLost, Spool
+from fedrec_server.store.store import (
+    Entry,
+    PublishedRecord,
+    RunIdentity,
+    SnapshotRecord,
+    Store,
+)
+from fedrec_server.store.tables import SCHEMA, SCHEMA_VERSION, Row, insert
+
+__all__ = ["SqliteStore"]
+
+FATAL_CODES = {
+    sqlite3.SQLITE_IOERR_FSYNC,
+    sqlite3.SQLITE_IOERR_DIR_FSYNC,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+}
+BUSY_MILLISECONDS = 5_000
+
+
+class SqliteStore(Store):
+    """A state folder with `coordinator.sqlite` and the files of the spool.
+
+    Args:
+        folder: the state folder; made where it is missing.
+        identity: what the run is bound to.
+
+    Raises:
+        SettingsError: when another process holds the folder, or it belongs to another run.
+        StorageError: when the database is damaged or was written by a newer version.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        identity: RunIdentity,
+        *,
+        reserve_bytes: int = 0,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._lock = FolderLock(folder)
+        self._failpoint = failpoint
+        self._rows: sqlite3.Connection | None = None
+        try:
+            self.spool = Spool(folder, reserve_bytes=reserve_bytes, failpoint=failpoint)
+            self._rows = _connect(folder / "coordinator.sqlite")
+            self._fence = self._begin(identity)
+            self.run = self._meta("run")
+        except sqlite3.DatabaseError as error:
+            self.close()
+            raise StorageError(
+                f"The database in {folder.name!r} cannot be used: {error}.",
+                remedy="Restore the folder from a copy, or start anew in an empty one.",
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def load(self, rules: Rules, roster: frozenset[ClientId]) -> State:
+        """Return the state after the last committed change."""
+        return reading.load_state(self._connection, rules, roster)
+
+    def commit(self, changes: Sequence[Change], entries: Sequence[Entry]) -> None:
+        """Write the changes of one step in one transaction."""
+        with self._transaction() as rows:
+            for change in changes:
+                writing.write_change(rows, change)
+            for entry in entries:
+                writing.write_entry(rows, entry)
+
+    def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
+        """Return the counted update of a client in a round that was not abandoned."""
+        return reading.counted(self._connection, round_id, client_id)
+
+    def next_published(self, after: RoundId) -> PublishedRecord | None:
+        """Return the first round published after `after`."""
+        return reading.next_published(self._connection, after)
+
+    def published(self, round_id: RoundId) -> PublishedRecord | None:
+        """Return a published round."""
+        record = reading.next_published(self._connection, RoundId(round_id - 1))
+        return record if record is not None and record.round == round_id else None
+
+    def bytes_after(self, after: RoundId) -> int:
+        """Return how many bytes of aggregates a client at `after` has to fetch."""
+        query = "SELECT total(blob_length) FROM rounds WHERE phase = 'published' AND round > ?"
+        return int(self._connection.execute(query, (after,)).fetchone()[0])
+
+    def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:
+        """Make this the snapshot and return the one that it replaces."""
+        before = self.snapshot()
+        with self._transaction() as rows:
+            rows.execute("DELETE FROM snapshots")
+            row: Row = {"round": record.round, "length": record.blob.length}
+            insert(rows, "snapshots", {**row, "sha256": record.blob.sha256})
+        return before
+
+    def snapshot(self) -> SnapshotRecord | None:
+        """Return the snapshot, if there is one."""
+        return reading.snapshot(self._connection)
+
+    def entries(self, after: int, limit: int) -> list[Entry]:
+        """Return journal entries in order."""
+        return reading.entries(self._connection, after, limit)
+
+    def last_entry(self) -> int:
+        """Return the sequence number of the last journal entry."""
+        query = "SELECT coalesce(max(sequence), 0) FROM journal"
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def sweep(self) -> int:
+        """Delete files that no row names."""
+        return self.spool.sweep(*reading.named_files(self._connection))
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._rows is not None:
+            self._rows.close()
+            self._rows = None
+        self._lock.release()
+
+    @property
+    def _connection(self) -> sqlite3.Connection:
+        if self._rows is None:
+            raise StorageError("The store is closed.")
+        return self._rows
+
+    @contextmanager
+    def _transaction(self, *, fenced: bool = True) -> Iterator[sqlite3.Connection]:
+        rows = self._connection
+        try:
+            self._failpoint("rows.begin")
+            rows.execute("BEGIN IMMEDIATE")
+            if fenced and self._meta("fence") != str(self._fence):
+                raise DurabilityLost("Another coordinator took over the state folder.")
+            yield rows
+            self._failpoint("rows.commit")
+            rows.execute("COMMIT")
+            self._failpoint("rows.committed")
+        except sqlite3.Error as error:
+            _roll_back(rows)
+            if error.sqlite_errorcode in FATAL_CODES:
+                raise DurabilityLost(f"The database failed: {error}.") from error
+            raise StorageError(
+                f"The database did not take the change: {error}.",
+                remedy="Free disk space; the coordinator goes on by itself.",
+            ) from error
+        except BaseException:
+            _roll_back(rows)
+            raise
+
+    def _begin(self, identity: RunIdentity) -> int:
+        """Make the tables or check them, and fence off an earlier coordinator."""
+        rows = self._connection
+        version = int(rows.execute("PRAGMA user_version").fetchone()[0])
+        if version > SCHEMA_VERSION:
+            raise StorageError(
+                f"The database has schema {version}, this fedrec reads up to {SCHEMA_VERSION}.",
+                remedy="Install the fedrec version that wrote it, or a later one.",
+            )
+        with self._transaction(fenced=False):
+            if version == 0:
+                _create(rows, identity)
+            fence = int(self._meta("fence")) + 1
+            rows.execute("UPDATE meta SET value = ? WHERE name = 'fence'", (str(fence),))
+            self._check_identity(identity)
+        return fence
+
+    def _check_identity(self, identity: RunIdentity) -> None:
+        problems = [
+            f"{name}: the folder has {self._meta(name)[:16]}, the settings {wanted[:16]}"
+            for name, wanted in (
+                ("federation", identity.federation),
+                ("plan_fingerprint", identity.plan_fingerprint),
+                ("catalogue_fingerprint", identity.catalogue_fingerprint),
+            )
+            if self._meta(name) != wanted
+        ]
+        if identity.epoch < int(self._meta("epoch")):
+            problems.append(f"epoch {identity.epoch} is older than {self._meta('epoch')}")
+        if problems:
+            raise SettingsError(
+                f"coordinator.state belongs to another run ({'; '.join(problems)}).",
+                remedy="Choose another folder for a new run, or bring back the old settings.",
+                problems=tuple(problems),
+            )
+        self._connection.execute(
+            "UPDATE meta SET value = ? WHERE name = 'epoch'", (str(identity.epoch),)
+        )
+
+    def _meta(self, name: str) -> str:
+        query = "SELECT value FROM meta WHERE name = ?"
+        return str(self._connection.execute(query, (name,)).fetchone()[0])
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    rows = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    rows.row_factory = sqlite3.Row
+    rows.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
+    rows.execute("PRAGMA journal_mode = WAL")
+    rows.execute("PRAGMA synchronous = FULL")
+    found = rows.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if found != "ok":
+        rows.close()
+        raise sqlite3.DatabaseError(f"quick_check: {found}")
+    return rows
+
+
+def _create(rows: sqlite3.Connection, identity: RunIdentity) -> None:
+    for statement in SCHEMA.split(";"):
+        if statement.strip():
+            rows.execute(statement)
+    for name, value in (
+        ("run", secrets.token_hex(8)),
+        ("fence", "0"),
+        ("federation", identity.federation),
+        ("plan_fingerprint", identity.plan_fingerprint),
+        ("catalogue_fingerprint", identity.catalogue_fingerprint),
+        ("epoch", str(identity.epoch)),
+        ("stop_asked", "0"),
+        ("ended", ""),
+        ("resumed_after", "0"),
+    ):
+        insert(rows, "meta", {"name": name, "value": value})
+    rows.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+
+
+def _roll_back(rows: sqlite3.Connection) -> None:
+    if rows.in_transaction:
+        rows.execute("ROLLBACK")

@@ -1,0 +1,143 @@
+"""The tables of the SQLite store, and rows as the values that they stand for."""
+
+from __future__ import annotations
+
+import sqlite3
+from typing import Any
+
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_server.rounds.state import Holder, Word
+
+__all__ = [
+    "HEADER_COLUMNS",
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "STATEMENT_COLUMNS",
+    "Row",
+    "blob_of",
+    "header_of",
+    "header_row",
+    "holder_of",
+    "insert",
+    "statement_of",
+    "word_of",
+    "word_row",
+]
+
+SCHEMA_VERSION = 1
+
+SCHEMA = """
+CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
+CREATE TABLE rounds (
+  round INTEGER PRIMARY KEY, kind TEXT NOT NULL, base_round INTEGER NOT NULL,
+  epoch INTEGER NOT NULL, phase TEXT NOT NULL, opened_at REAL NOT NULL,
+  deadline_at REAL NOT NULL, reason TEXT NOT NULL DEFAULT '',
+  sum_length INTEGER, sum_sha256 BLOB,
+  blob_name TEXT, blob_length INTEGER, blob_sha256 BLOB
+) STRICT;
+CREATE TABLE asked (
+  round INTEGER NOT NULL, client_id TEXT NOT NULL, PRIMARY KEY (round, client_id)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE contributions (
+  round INTEGER NOT NULL, client_id TEXT NOT NULL, protocol_version TEXT NOT NULL,
+  federation TEXT NOT NULL, run TEXT NOT NULL, epoch INTEGER NOT NULL,
+  catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
+  length INTEGER NOT NULL, sha256 BLOB NOT NULL, signature BLOB NOT NULL,
+  PRIMARY KEY (round, client_id)
+) STRICT;
+CREATE TABLE holders (
+  place INTEGER PRIMARY KEY, round INTEGER NOT NULL, client_id TEXT NOT NULL,
+  role TEXT NOT NULL, asked_at REAL NOT NULL
+) STRICT;
+CREATE TABLE statements (
+  round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
+  run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
+  aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL, metrics BLOB NOT NULL,
+  signature BLOB NOT NULL, blob_length INTEGER, blob_sha256 BLOB, place INTEGER NOT NULL,
+  PRIMARY KEY (round, client_id)
+) STRICT;
+CREATE TABLE snapshots (
+  round INTEGER PRIMARY KEY, length INTEGER NOT NULL, sha256 BLOB NOT NULL
+) STRICT;
+CREATE TABLE journal (
+  sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_seconds REAL NOT NULL, kind TEXT NOT NULL,
+  round INTEGER NOT NULL, fields_json TEXT NOT NULL
+) STRICT;
+"""
+
+HEADER_COLUMNS = (
+    "protocol_version",
+    "federation",
+    "run",
+    "round",
+    "epoch",
+    "client_id",
+    "catalogue_fingerprint",
+    "plan_fingerprint",
+    "length",
+    "sha256",
+    "signature",
+)
+STATEMENT_COLUMNS = (
+    "federation",
+    "run",
+    "round",
+    "epoch",
+    "client_id",
+    "manifest_digest",
+    "aggregate_tag",
+    "state_tag",
+    "metrics",
+    "signature",
+)
+WORD_COLUMNS = (*STATEMENT_COLUMNS, "blob_length", "blob_sha256", "place")
+
+Value = str | int | float | bytes | None
+Row = dict[str, Value]
+
+
+def insert(rows: sqlite3.Connection, table: str, row: Row, *, verb: str = "INSERT") -> None:
+    """Insert one row; `table` and the columns are names from this module."""
+    columns = ", ".join(row)
+    marks = ", ".join("?" * len(row))
+    rows.execute(f"{verb} INTO {table} ({columns}) VALUES ({marks})", tuple(row.values()))
+
+
+def header_row(header: UploadHeader) -> Row:
+    """Return an upload's header as a row of `contributions`."""
+    return {name: getattr(header, name) for name in HEADER_COLUMNS}
+
+
+def header_of(row: sqlite3.Row) -> UploadHeader:
+    """Return the upload's header that a row stands for."""
+    return UploadHeader(**{name: row[name] for name in HEADER_COLUMNS})
+
+
+def statement_of(row: sqlite3.Row) -> RevealStatement:
+    """Return the statement that a row stands for."""
+    return RevealStatement(**{name: row[name] for name in STATEMENT_COLUMNS})
+
+
+def word_row(word: Word, place: int) -> Row:
+    """Return a key holder's word as a row of `statements`."""
+    row: Row = {name: getattr(word.statement, name) for name in STATEMENT_COLUMNS}
+    row["blob_length"] = None if word.blob is None else word.blob.length
+    row["blob_sha256"] = None if word.blob is None else word.blob.sha256
+    row["place"] = place
+    return row
+
+
+def word_of(row: sqlite3.Row) -> Word:
+    """Return the key holder's word that a row stands for."""
+    return Word(statement=statement_of(row), blob=blob_of(row["blob_length"], row["blob_sha256"]))
+
+
+def holder_of(row: sqlite3.Row) -> Holder:
+    """Return the asked key holder that a row stands for."""
+    return Holder(client_id=row["client_id"], role=row["role"], asked_at=row["asked_at"])
+
+
+def blob_of(length: Any, sha256: Any) -> Blob | None:
+    """Return a blob from two columns that are both NULL or both set."""
+    return None if length is None else Blob(length=length, sha256=sha256)

@@ -1,0 +1,126 @@
+"""Each change of the state machine as rows."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from fedrec.ids import RoundId
+from fedrec_server.rounds.changes import (
+    AlreadyCounted,
+    Change,
+    ClientJoined,
+    CollectingEnded,
+    HolderAsked,
+    RoundAbandoned,
+    RoundOpened,
+    RoundPublished,
+    RunFinished,
+    RunResumed,
+    StatementKept,
+    StopNoted,
+    SumKept,
+    UpdateCounted,
+)
+from fedrec_server.store.spool import sealed_name, sum_name
+from fedrec_server.store.store import Entry
+from fedrec_server.store.tables import Row, header_row, insert, word_row
+
+__all__ = ["write_change", "write_entry"]
+
+
+def write_change(rows: sqlite3.Connection, change: Change) -> None:
+    """Write one change inside the caller's transaction."""
+    match change:
+        case ClientJoined() | AlreadyCounted():
+            pass
+        case RoundOpened():
+            _open(rows, change)
+        case UpdateCounted():
+            insert(rows, "contributions", header_row(change.header))
+        case CollectingEnded():
+            _set_phase(rows, change.round, "summing")
+        case SumKept():
+            _set_phase(rows, change.round, "revealing")
+            rows.execute(
+                "UPDATE rounds SET sum_length = ?, sum_sha256 = ? WHERE round = ?",
+                (change.total.length, change.total.sha256, change.round),
+            )
+        case HolderAsked():
+            holder = change.holder
+            row: Row = {"round": change.round, "client_id": holder.client_id}
+            insert(rows, "holders", {**row, "role": holder.role, "asked_at": holder.asked_at})
+        case StatementKept():
+            count = rows.execute("SELECT count(*) FROM statements").fetchone()[0]
+            insert(rows, "statements", word_row(change.word, count), verb="REPLACE")
+        case RoundPublished():
+            _publish(rows, change)
+        case RoundAbandoned():
+            _abandon(rows, change)
+        case StopNoted():
+            _set_meta(rows, "stop_asked", "1")
+        case RunFinished():
+            _set_meta(rows, "ended", f"{int(change.failed)}{change.reason}")
+        case RunResumed():
+            _set_meta(rows, "ended", "")
+            _set_meta(rows, "stop_asked", "0")
+            _set_meta(rows, "resumed_after", str(change.after_round))
+
+
+def write_entry(rows: sqlite3.Connection, entry: Entry) -> None:
+    """Append one line to the journal."""
+    row: Row = {"unix_seconds": entry.unix_seconds, "kind": entry.kind, "round": entry.round}
+    insert(rows, "journal", {**row, "fields_json": entry.fields_json})
+
+
+def _open(rows: sqlite3.Connection, change: RoundOpened) -> None:
+    insert(
+        rows,
+        "rounds",
+        {
+            "round": change.round,
+            "kind": change.kind,
+            "base_round": change.base_round,
+            "epoch": change.epoch,
+            "phase": "collecting",
+            "opened_at": change.at,
+            "deadline_at": change.deadline_at,
+        },
+    )
+    asked = [(change.round, client_id) for client_id in sorted(change.asked)]
+    rows.executemany("INSERT INTO asked (round, client_id) VALUES (?, ?)", asked)
+
+
+def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
+    name = sum_name(change.round)
+    if change.words:
+        name = sealed_name(change.round, change.words[0].statement.client_id)
+    _set_phase(rows, change.round, "published")
+    rows.execute(
+        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_sha256 = ? WHERE round = ?",
+        (name, change.blob.length, change.blob.sha256, change.round),
+    )
+    _forget_progress(rows, change.round)
+    rows.execute("DELETE FROM statements WHERE round = ?", (change.round,))
+    for place, word in enumerate(change.words):
+        insert(rows, "statements", word_row(word, place))
+
+
+def _abandon(rows: sqlite3.Connection, change: RoundAbandoned) -> None:
+    _set_phase(rows, change.round, "abandoned")
+    rows.execute("UPDATE rounds SET reason = ? WHERE round = ?", (change.reason, change.round))
+    _forget_progress(rows, change.round)
+    rows.execute("DELETE FROM statements WHERE round = ?", (change.round,))
+    rows.execute("DELETE FROM contributions WHERE round = ?", (change.round,))
+
+
+def _forget_progress(rows: sqlite3.Connection, round_id: RoundId) -> None:
+    rows.execute("DELETE FROM asked WHERE round = ?", (round_id,))
+    rows.execute("DELETE FROM holders WHERE round = ?", (round_id,))
+
+
+def _set_phase(rows: sqlite3.Connection, round_id: RoundId, phase: str) -> None:
+    rows.execute("UPDATE rounds SET phase = ? WHERE round = ?", (phase, round_id))
+
+
+def _set_meta(rows: sqlite3.Connection, name: str, value: str) -> None:
+    rows.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))

@@ -1,0 +1,54 @@
+"""CKKS in exact mode: conformance, and the error really measured against the planned bound."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance.protection_suite import EncryptedSuite, extreme, make_party, random_vectors
+
+from fedrec.protection import CKKS, SegmentSpec, VectorSpec
+from fedrec.protection.ckks import CKKSMember
+from fedrec.protection.modular import unpack_blocks
+from fedrec.protection.residues import ResidueLayout
+
+
+class TestLean(EncryptedSuite):
+    kind = CKKS
+    preset = "lean"
+
+
+class TestPaper(EncryptedSuite):
+    kind = CKKS
+    preset = "paper"
+
+
+@pytest.mark.parametrize(
+    ("preset", "n_summands", "largest"),
+    [("lean", 256, 2**27), ("lean", 16, 2**28), ("paper", 16, 2**32)],
+)
+@pytest.mark.parametrize("content", ["random", "extreme"])
+def test_the_measured_error_stays_below_the_bound(
+    preset: str, n_summands: int, largest: int, content: str
+) -> None:
+    segment = SegmentSpec(name="all", length=2000, max_abs_sum=largest)
+    spec = VectorSpec(segments=(segment,), max_summands=n_summands)
+    party = make_party(CKKS, preset, spec)
+    if content == "random":
+        vectors = random_vectors(spec, n_summands)
+    else:
+        vectors = [extreme(spec, 1, n_summands)] * n_summands
+    accumulator = party.protection.accumulator(party.context)
+    for vector in vectors:
+        accumulator.add(party.member.protect(vector))
+    total = accumulator.finish()
+    revealed = party.member.reveal(total, n_summands)
+    assert np.array_equal(revealed, np.sum(vectors, axis=0))
+
+    assert isinstance(party.member, CKKSMember)
+    plan = party.protection.chosen
+    assert plan.n_blocks == 1
+    (block,) = unpack_blocks(ResidueLayout.of_plan(plan), memoryview(total)[44:])
+    decrypted = np.array(party.member._open_cipher().decrypt(block))
+    error = np.abs(decrypted - np.rint(decrypted)).max()
+    assert error <= plan.error_bound <= 0.25
+    assert plan.headroom_bits >= 6

@@ -1,0 +1,27 @@
+"""The conformance of no protection at all, and the bounds that only it can check early."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from conformance.protection_suite import SPEC, Party, ProtectionSuite, extreme
+
+from fedrec.errors import MalformedUpdate
+from fedrec.protection import NoProtection
+
+
+class TestNone(ProtectionSuite):
+    kind = NoProtection
+    preset = "default"
+
+    def test_values_take_four_bytes_where_the_sum_fits(self, party: Party) -> None:
+        assert party.protection.chosen.message_bytes == 44 + 4 * (4200 + 60) + 8 * (40 + 3)
+
+    def test_a_sum_that_leaves_its_bound_is_refused_at_once(self, party: Party) -> None:
+        accumulator = party.protection.accumulator(party.context)
+        message = party.member.protect(extreme(SPEC, 1))
+        accumulator.add(message)
+        with pytest.raises(MalformedUpdate):
+            accumulator.add(message)
+        accumulator.add(party.member.protect(np.zeros(SPEC.length, dtype=np.int64)))
+        assert accumulator.count == 2

@@ -1,0 +1,318 @@
+"""A coordinator of dictionaries, a few values that travel, and a certificate."""
+
+from __future__ import annotations
+
+import datetime
+import ipaddress
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import grpc
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedrec.errors import FedrecError, NotInRoster, Unauthenticated
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Assembler, Blob, split
+from fedrec.wire.convert import (
+    blob_from_proto,
+    blob_to_proto,
+    chunk_from_proto,
+    chunk_to_proto,
+    federation_to_proto,
+    published_to_proto,
+    reveal_statement_from_proto,
+    snapshot_to_proto,
+    upload_header_from_proto,
+)
+from fedrec.wire.convert_task import task_to_proto
+from fedrec.wire.messages import (
+    PROTOCOL_VERSION,
+    FederationInfo,
+    PublishedRound,
+    RevealStatement,
+    Snapshot,
+    Task,
+    UploadHeader,
+    Wait,
+)
+from fedrec.wire.status import to_details
+from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+from fedrec.wire.v1.coordinator_pb2_grpc import (
+    CoordinatorServicer,
+    add_CoordinatorServicer_to_server,
+)
+
+TOKEN = "token"
+CLIENT = ClientId("ab" * 32)
+IDLE = Task(published_round=RoundId(0), task=Wait(reason="nothing"))
+
+
+@dataclass
+class Values:
+    """One valid value of each kind."""
+
+    client: ClientId = CLIENT
+    run: str = "run-1"
+
+    def header(self, payload: bytes = b"payload", **changes: Any) -> UploadHeader:
+        blob = Blob.of(payload)
+        header = UploadHeader(
+            protocol_version=PROTOCOL_VERSION,
+            federation="movies",
+            run=self.run,
+            round=RoundId(3),
+            epoch=2,
+            client_id=self.client,
+            catalogue_fingerprint="c" * 64,
+            plan_fingerprint="d" * 64,
+            length=blob.length,
+            sha256=blob.sha256,
+            signature=b"s" * 64,
+        )
+        return replace(header, **changes)
+
+    def statement(self, **changes: Any) -> RevealStatement:
+        statement = RevealStatement(
+            federation="movies",
+            run=self.run,
+            round=RoundId(3),
+            epoch=2,
+            client_id=self.client,
+            manifest_digest=b"m" * 32,
+            aggregate_tag=b"a" * 32,
+            state_tag=b"t" * 32,
+            metrics=bytes(range(16)),
+            signature=b"s" * 64,
+        )
+        return replace(statement, **changes)
+
+    def federation(self, **changes: Any) -> FederationInfo:
+        info = FederationInfo(
+            protocol_version=PROTOCOL_VERSION,
+            federation="movies",
+            run=self.run,
+            plan_json=b"{}",
+            catalogue_fingerprint="c" * 64,
+            n_items=1682,
+            epoch=2,
+            roster_json=b"roster",
+            server_context=b"context",
+            wrapped_secrets=b"wrapped",
+            published_round=RoundId(7),
+        )
+        return replace(info, **changes)
+
+    def published(self, blob: bytes = b"aggregate", **changes: Any) -> PublishedRound:
+        published = PublishedRound(
+            round=RoundId(3),
+            epoch=2,
+            kind="train",
+            contributions=(self.header(), self.header(client_id=ClientId("cd" * 32))),
+            statements=(self.statement(), self.statement(client_id=ClientId("cd" * 32))),
+            sealed=True,
+            blob=blob,
+        )
+        return replace(published, **changes)
+
+    def snapshot(self, blob: bytes = b"model") -> Snapshot:
+        return Snapshot(
+            round=RoundId(3), epoch=2, statements=(self.statement(),), sealed=True, blob=blob
+        )
+
+
+@dataclass
+class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, untyped
+    """Holds everything in memory; `faults` are raised or called before the next calls."""
+
+    values: Values
+    faults: dict[str, list[BaseException | Callable[[], object]]] = field(default_factory=dict)
+    calls: list[str] = field(default_factory=list)
+    clients: set[str] = field(default_factory=set)
+    spool: dict[bytes, bytearray] = field(default_factory=dict)
+    accepted: dict[bytes, bytes] = field(default_factory=dict)
+    chunk_offsets: list[int] = field(default_factory=list)
+    break_after_chunks: int | None = None
+    blobs: dict[str, bytes] = field(default_factory=dict)
+    statements: list[tuple[RevealStatement, bytes]] = field(default_factory=list)
+    published: PublishedRound | None = None
+    snapshot: Snapshot | None = None
+    task: Task = IDLE
+    wake: threading.Event = field(default_factory=threading.Event)
+
+    def guard(self, name: str, context: grpc.ServicerContext) -> None:
+        self.calls.append(name)
+        metadata = dict(context.invocation_metadata())
+        self.clients.add(metadata.get("fedrec-client", ""))
+        if metadata.get("authorization") != f"Bearer {TOKEN}":
+            self.fail(context, Unauthenticated("wrong token"))
+        if self.faults.get(name):
+            fault = self.faults[name].pop(0)
+            if isinstance(fault, BaseException):
+                self.fail(context, fault)
+            fault()
+
+    def fail(self, context: grpc.ServicerContext, error: BaseException) -> None:
+        if isinstance(error, grpc.RpcError):
+            context.abort(error.args[0], "the peer's text")
+        status, message, metadata = to_details(error)
+        context.set_trailing_metadata(metadata)
+        context.abort(status, message)
+
+    def GetFederation(self, request: Any, context: Any) -> Any:
+        self.guard("GetFederation", context)
+        return federation_to_proto(self.values.federation(protocol_version=PROTOCOL_VERSION))
+
+    def GetCatalogue(self, request: Any, context: Any) -> Iterator[Any]:
+        self.guard("GetCatalogue", context)
+        yield from self.parts("catalogue", coordinator_pb2.CataloguePart)
+
+    def NextTask(self, request: Any, context: Any) -> Any:
+        self.guard("NextTask", context)
+        self.wake.wait(request.wait_seconds)
+        return task_to_proto(self.task)
+
+    def SubmitUpdate(self, requests: Iterator[Any], context: Any) -> Any:
+        self.guard("SubmitUpdate", context)
+        header = upload_header_from_proto(next(requests).header)
+        if header.sha256 in self.accepted:
+            return update_pb2.UploadReceipt(round=header.round, duplicate=True)
+        spool = self.spool.setdefault(header.sha256, bytearray())
+        try:
+            assembler = Assembler(
+                header.length,
+                header.sha256,
+                max_bytes=64 * 1024 * 1024,
+                start=len(spool),
+                prefix=[bytes(spool)],
+                sink=spool.extend,
+            )
+            for number, part in enumerate(requests, start=1):
+                self.chunk_offsets.append(part.chunk.offset)
+                assembler.add(*chunk_from_proto(part.chunk))
+                if number == self.break_after_chunks:
+                    self.break_after_chunks = None
+                    context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
+            assembler.finish()
+        except FedrecError as error:
+            del self.spool[header.sha256]
+            self.fail(context, error)
+        self.accepted[header.sha256] = bytes(spool)
+        if self.faults.get("after SubmitUpdate"):
+            self.fail(context, self.faults["after SubmitUpdate"].pop(0))  # type: ignore[arg-type]  # an error
+        return update_pb2.UploadReceipt(round=header.round, duplicate=False)
+
+    def GetUploadStatus(self, request: Any, context: Any) -> Any:
+        self.guard("GetUploadStatus", context)
+        accepted = request.sha256 in self.accepted
+        offset = len(self.spool.get(request.sha256, b""))
+        return coordinator_pb2.UploadStatus(offset=offset, accepted=accepted)
+
+    def FetchContribution(self, request: Any, context: Any) -> Iterator[Any]:
+        self.guard("FetchContribution", context)
+        if request.contributor not in self.blobs:
+            self.fail(context, NotInRoster("no such contributor"))
+        yield from self.parts(request.contributor, coordinator_pb2.ContributionPart)
+
+    def FetchSum(self, request: Any, context: Any) -> Iterator[Any]:
+        self.guard("FetchSum", context)
+        yield from self.parts("sum", coordinator_pb2.ContributionPart)
+
+    def SubmitReveal(self, requests: Iterator[Any], context: Any) -> Any:
+        self.guard("SubmitReveal", context)
+        statement = reveal_statement_from_proto(next(requests).statement)
+        blob = blob_from_proto(next(requests).blob, "reveal.blob")
+        assembler = Assembler(blob.length, blob.sha256, max_bytes=64 * 1024 * 1024)
+        for part in requests:
+            assembler.add(*chunk_from_proto(part.chunk))
+        self.statements.append((statement, assembler.finish()))
+        return model_pb2.RevealReceipt(round=statement.round)
+
+    SubmitSnapshot = SubmitReveal
+
+    def FetchPublished(self, request: Any, context: Any) -> Iterator[Any]:
+        self.guard("FetchPublished", context)
+        if self.published is not None and self.published.round > request.after_round:
+            yield model_pb2.PublishedPart(published=published_to_proto(self.published))
+            for offset, data in split(self.published.blob):
+                yield model_pb2.PublishedPart(chunk=chunk_to_proto(offset, data))
+
+    def FetchSnapshot(self, request: Any, context: Any) -> Iterator[Any]:
+        self.guard("FetchSnapshot", context)
+        if self.snapshot is not None and self.snapshot.round > request.after_round:
+            yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(self.snapshot))
+            for offset, data in split(self.snapshot.blob):
+                yield model_pb2.SnapshotPart(chunk=chunk_to_proto(offset, data))
+
+    def parts(self, name: str, part: Any) -> Iterator[Any]:
+        data = self.blobs[name]
+        announced = self.blobs.get(f"{name} announced", data)
+        yield part(blob=blob_to_proto(Blob.of(announced)))
+        for offset, piece in split(data):
+            yield part(chunk=chunk_to_proto(offset, piece))
+
+
+@pytest.fixture
+def values() -> Values:
+    return Values()
+
+
+@pytest.fixture
+def coordinator(values: Values) -> FakeCoordinator:
+    return FakeCoordinator(values)
+
+
+@pytest.fixture
+def serve(coordinator: FakeCoordinator) -> Iterator[Callable[..., str]]:
+    """Return a function that starts the coordinator and returns its address."""
+    servers = []
+
+    def start(credentials: grpc.ServerCredentials | None = None) -> str:
+        server = grpc.server(ThreadPoolExecutor(8))
+        add_CoordinatorServicer_to_server(coordinator, server)
+        if credentials is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", credentials)
+        server.start()
+        servers.append(server)
+        return f"127.0.0.1:{port}"
+
+    yield start
+    coordinator.wake.set()
+    for server in servers:
+        server.stop(grace=None).wait()
+
+
+@pytest.fixture(scope="session")
+def certificate() -> tuple[bytes, bytes]:
+    """Return a private key and a self-signed certificate of 127.0.0.1, as PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "coordinator")])
+    now = datetime.datetime.now(datetime.UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - datetime.timedelta(days=1))
+        .not_valid_after(now + datetime.timedelta(days=1))
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
+            critical=False,
+        )
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return private, made.public_bytes(serialization.Encoding.PEM)

@@ -1,0 +1,230 @@
+"""Conversion: every value comes back the same, every bad field is refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import pytest
+
+from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire import convert, messages
+from fedrec.wire.chunks import Blob
+from fedrec.wire.convert_task import task_from_proto, task_to_proto
+from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_STATEMENTS
+from fedrec.wire.messages import (
+    Finished,
+    MakeSnapshot,
+    Reveal,
+    Task,
+    Train,
+    UploadStatus,
+    Wait,
+)
+from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+
+
+def reveal(values: Any, **changes: Any) -> Reveal:
+    arguments = {
+        "round": RoundId(3),
+        "kind": "train",
+        "base_round": RoundId(2),
+        "role": "verify",
+        "contributions": (values.header(), values.header(client_id=ClientId("cd" * 32))),
+        "sum_length": 5,
+        "sum_sha256": b"h" * 32,
+        "epoch": 2,
+    }
+    return Reveal(**{**arguments, **changes})
+
+
+TRAIN = Train(round=RoundId(3), kind="count", base_round=RoundId(2), seconds_left=1.5, epoch=2)
+
+
+def test_every_message_has_a_conversion(values: Any) -> None:
+    convertible = {
+        "UploadHeader",
+        "RevealStatement",
+        "FederationInfo",
+        "UploadStatus",
+        "PublishedRound",
+        "Snapshot",
+        "Task",
+        "Wait",
+        "Train",
+        "Reveal",
+        "MakeSnapshot",
+        "Finished",
+    }
+    assert convertible == {n for n in messages.__all__ if is_dataclass(getattr(messages, n))}
+
+
+def test_values_come_back_the_same(values: Any) -> None:
+    header, statement = values.header(), values.statement()
+    info, status = values.federation(), UploadStatus(offset=5, accepted=True)
+    assert convert.upload_header_from_proto(convert.upload_header_to_proto(header)) == header
+    assert (
+        convert.reveal_statement_from_proto(convert.reveal_statement_to_proto(statement))
+        == statement
+    )
+    assert convert.federation_from_proto(convert.federation_to_proto(info)) == info
+    assert convert.upload_status_from_proto(convert.upload_status_to_proto(status)) == status
+    published, snapshot = values.published(), values.snapshot()
+    message = convert.published_to_proto(published)
+    assert convert.blob_from_proto(message.blob, "blob") == Blob.of(published.blob)
+    assert convert.published_from_proto(message, published.blob) == published
+    assert convert.snapshot_from_proto(convert.snapshot_to_proto(snapshot), b"model") == snapshot
+    chunk = convert.chunk_to_proto(7, b"data")
+    assert convert.chunk_from_proto(chunk) == (7, b"data")
+
+
+def test_every_field_is_written(values: Any) -> None:
+    """A field that a conversion forgot would come back as its default."""
+    message = convert.upload_header_to_proto(values.header())
+    assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.header())}
+    message = convert.reveal_statement_to_proto(values.statement())
+    assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.statement())}
+    message = convert.federation_to_proto(values.federation())
+    assert {f.name for f, _ in message.ListFields()} == {
+        f.name for f in fields(values.federation())
+    }
+
+
+def test_tasks_come_back_the_same(values: Any) -> None:
+    for task in (
+        Wait(reason="all busy"),
+        Wait(),
+        TRAIN,
+        reveal(values),
+        reveal(values, role="reveal", contributions=()),
+        MakeSnapshot(round=RoundId(4)),
+        Finished(reason="done"),
+        Finished(reason="budget", failed=True),
+    ):
+        whole = Task(published_round=RoundId(9), task=task)
+        assert task_from_proto(task_to_proto(whole)) == whole
+
+
+def test_a_reason_is_cut_to_what_the_other_side_accepts() -> None:
+    task = Task(published_round=RoundId(0), task=Finished(reason="a\nb" + "x" * 5_000))
+    found = task_from_proto(task_to_proto(task)).task
+    assert isinstance(found, Finished) and found.reason.startswith("a bx")
+
+
+def test_an_unknown_task_is_refused() -> None:
+    with pytest.raises(ProtocolError, match="does not know"):
+        task_from_proto(coordinator_pb2.Task(published_round=1))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("protocol_version", "2.0", VersionMismatch),
+        ("protocol_version", "", ProtocolError),
+        ("protocol_version", "1", ProtocolError),
+        ("federation", "", ProtocolError),
+        ("federation", "x" * 201, TooLarge),
+        ("run", "a\nb", ProtocolError),
+        ("round", 2**31, TooLarge),
+        ("epoch", 2**64 - 1, TooLarge),
+        ("client_id", "", ProtocolError),
+        ("client_id", "AB" * 32, ProtocolError),
+        ("client_id", "ab" * 32 + "\n", ProtocolError),
+        ("catalogue_fingerprint", "x" * 201, TooLarge),
+        ("plan_fingerprint", "", ProtocolError),
+        ("length", 2**63, TooLarge),
+        ("sha256", b"x" * 31, ProtocolError),
+        ("signature", b"x" * 63, ProtocolError),
+    ],
+)
+def test_a_bad_header_field_is_named(
+    values: Any, field: str, value: Any, error: type[Exception]
+) -> None:
+    message = convert.upload_header_to_proto(values.header())
+    setattr(message, field, value)
+    with pytest.raises(error, match=f"header.{field}"):
+        convert.upload_header_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("manifest_digest", b"", ProtocolError),
+        ("aggregate_tag", b"x" * 33, ProtocolError),
+        ("state_tag", b"x" * 31, ProtocolError),
+        ("metrics", bytes(64 * 1024 + 8), TooLarge),
+        ("metrics", bytes(7), ProtocolError),
+        ("signature", b"x", ProtocolError),
+        ("client_id", "x", ProtocolError),
+    ],
+)
+def test_a_bad_statement_field_is_named(
+    values: Any, field: str, value: Any, error: type[Exception]
+) -> None:
+    message = convert.reveal_statement_to_proto(values.statement())
+    setattr(message, field, value)
+    with pytest.raises(error, match=f"statement.{field}"):
+        convert.reveal_statement_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("protocol_version", "0.9", VersionMismatch),
+        ("plan_json", bytes(1024 * 1024 + 1), TooLarge),
+        ("roster_json", bytes(4 * 1024 * 1024 + 1), TooLarge),
+        ("n_items", 2**31, TooLarge),
+        ("published_round", 2**31, TooLarge),
+    ],
+)
+def test_a_bad_federation_field_is_named(
+    values: Any, field: str, value: Any, error: type[Exception]
+) -> None:
+    message = convert.federation_to_proto(values.federation())
+    setattr(message, field, value)
+    with pytest.raises(error, match=f"federation.{field}"):
+        convert.federation_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        (lambda m: setattr(m.train, "kind", "sleep"), "train.kind"),
+        (lambda m: setattr(m.train, "seconds_left", float("nan")), "train.seconds_left"),
+        (lambda m: setattr(m.train, "seconds_left", -1.0), "train.seconds_left"),
+        (lambda m: setattr(m.train, "seconds_left", float("inf")), "train.seconds_left"),
+        (lambda m: setattr(m.train, "round", 2**40), "train.round"),
+        (lambda m: setattr(m.reveal, "role", ""), "reveal.role"),
+        (lambda m: setattr(m.reveal, "kind", ""), "reveal.kind"),
+        (lambda m: setattr(m.reveal.sum, "sha256", b""), "reveal.sum.sha256"),
+        (lambda m: setattr(m.wait, "reason", "x" * 2_001), "wait.reason"),
+        (lambda m: setattr(m.finished, "reason", "\x1b"), "finished.reason"),
+        (lambda m: setattr(m, "published_round", 2**40), "task.published_round"),
+    ],
+)
+def test_a_bad_task_field_is_named(values: Any, change: Callable[[Any], None], field: str) -> None:
+    kind = field.partition(".")[0]
+    task = reveal(values) if kind == "reveal" else TRAIN
+    message = task_to_proto(Task(published_round=RoundId(0), task=task))
+    change(message)
+    with pytest.raises(ProtocolError, match=field):
+        task_from_proto(message)
+
+
+def test_lists_are_bounded_and_name_no_client_twice(values: Any) -> None:
+    header = convert.upload_header_to_proto(values.header())
+    message = convert.published_to_proto(values.published())
+    message.contributions.append(header)
+    with pytest.raises(ProtocolError, match=r"published\.contributions names a client twice"):
+        convert.published_from_proto(message, b"")
+    many = model_pb2.Published(contributions=[header] * (MAX_CONTRIBUTIONS + 1), kind="train")
+    with pytest.raises(TooLarge, match=r"published\.contributions"):
+        convert.published_from_proto(many, b"")
+    statement = convert.reveal_statement_to_proto(values.statement())
+    several = model_pb2.Snapshot(statements=[statement] * (MAX_STATEMENTS + 1))
+    with pytest.raises(TooLarge, match=r"snapshot\.statements"):
+        convert.snapshot_from_proto(several, b"")
+    with pytest.raises(ProtocolError, match="blob"):
+        convert.blob_from_proto(update_pb2.BlobHeader(length=1, sha256=b""), "blob")

@@ -1,0 +1,333 @@
+"""GrpcLink against a coordinator of dictionaries, over a real socket."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import grpc
+import pytest
+
+from fedrec.errors import (
+    BadSignature,
+    CorruptUpload,
+    InternalError,
+    NotInRoster,
+    ProtocolError,
+    RoundClosed,
+    SettingsError,
+    TooLarge,
+    Unauthenticated,
+    Unreachable,
+)
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import CHUNK_BYTES
+from fedrec.wire.grpc_calls import Deadlines
+from fedrec.wire.grpc_channel import is_loopback
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import Task, Train, UploadStatus
+
+LONG = bytes(range(256)) * 14_000  # 3.6 MB: four chunks
+AWAY = grpc.RpcError(grpc.StatusCode.UNAVAILABLE)
+
+
+@pytest.fixture
+def pauses() -> list[float]:
+    return []
+
+
+@pytest.fixture
+def link(serve: Callable[..., str], pauses: list[float]) -> Iterator[GrpcLink]:
+    with GrpcLink(serve(), token="token", plaintext=True, sleep=pauses.append) as opened:
+        yield opened
+
+
+def test_the_federation_is_fetched_with_token_and_client(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    assert link.federation(values.client) == values.federation()
+    assert coordinator.clients == {values.client}
+
+
+def test_blobs_longer_than_a_message_arrive_whole(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    other = ClientId("cd" * 32)
+    coordinator.blobs = {"catalogue": LONG + LONG, "sum": LONG, other: b"", values.client: b"x"}
+    assert link.catalogue(values.client) == LONG + LONG
+    assert link.round_sum(values.client, values.run, RoundId(3)) == LONG
+    assert link.contribution(values.client, values.run, RoundId(3), other) == b""
+    assert link.contribution(values.client, values.run, RoundId(3), values.client) == b"x"
+
+
+def test_published_rounds_and_snapshots(link: GrpcLink, coordinator: Any, values: Any) -> None:
+    assert link.published(values.client, values.run, RoundId(0)) is None
+    assert link.snapshot(values.client, values.run, RoundId(0)) is None
+    coordinator.published, coordinator.snapshot = values.published(LONG), values.snapshot(LONG)
+    assert link.published(values.client, values.run, RoundId(2)) == coordinator.published
+    assert link.snapshot(values.client, values.run, RoundId(2)) == coordinator.snapshot
+    assert link.published(values.client, values.run, RoundId(3)) is None
+
+
+def test_statements_arrive_with_and_without_a_blob(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    link.submit_reveal(values.statement(), b"")
+    link.submit_snapshot(values.statement(), LONG)
+    assert coordinator.statements == [(values.statement(), b""), (values.statement(), LONG)]
+
+
+@pytest.mark.parametrize("payload", [b"", b"short", bytes(CHUNK_BYTES), LONG])
+def test_an_update_arrives_in_chunks_once(
+    link: GrpcLink, coordinator: Any, values: Any, payload: bytes
+) -> None:
+    header = values.header(payload)
+    assert link.submit_update(header, payload) is False
+    assert coordinator.accepted == {header.sha256: payload}
+    assert coordinator.chunk_offsets == list(range(0, len(payload), CHUNK_BYTES))
+    assert link.upload_status(header).accepted
+    assert link.submit_update(header, payload) is True
+
+
+def test_a_broken_upload_goes_on_where_it_broke(
+    link: GrpcLink, coordinator: Any, values: Any, pauses: list[float]
+) -> None:
+    header = values.header(LONG)
+    coordinator.break_after_chunks = 2
+    assert link.submit_update(header, LONG) is False
+    assert coordinator.accepted[header.sha256] == LONG
+    # Chunks that were sent but not looked at before the break are not listed.
+    assert coordinator.chunk_offsets == [i * CHUNK_BYTES for i in range(4)]
+    assert len(pauses) == 1
+
+
+def test_an_upload_of_an_earlier_start_goes_on(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    header = values.header(LONG)
+    coordinator.spool[header.sha256] = bytearray(LONG[: CHUNK_BYTES + 7])
+    assert link.upload_status(header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
+    assert link.submit_update(header, LONG) is False
+    assert coordinator.chunk_offsets[0] == CHUNK_BYTES + 7
+    assert coordinator.accepted[header.sha256] == LONG
+
+
+def test_a_lost_acknowledgement_is_not_sent_twice(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    coordinator.faults["after SubmitUpdate"] = [AWAY]
+    assert link.submit_update(values.header(b"short"), b"short") is True
+    assert coordinator.calls == ["SubmitUpdate", "GetUploadStatus"]
+
+
+def test_a_damaged_spool_is_sent_again_from_the_start(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    header = values.header(LONG)
+    coordinator.spool[header.sha256] = bytearray(b"damaged")
+    assert link.submit_update(header, LONG) is False
+    assert coordinator.accepted[header.sha256] == LONG
+
+
+def test_a_payload_that_is_not_the_headers_is_not_sent(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    with pytest.raises(CorruptUpload):
+        link.submit_update(values.header(b"other"), b"short")
+    assert coordinator.calls == []
+
+
+def test_a_claim_of_more_bytes_than_there_are_is_refused(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    header = values.header(b"short")
+    coordinator.spool[header.sha256] = bytearray(6)
+    with pytest.raises(ProtocolError, match="claims 6 bytes"):
+        link.upload_status(header)
+
+
+@pytest.mark.parametrize(
+    ("raised", "expected"),
+    [
+        (RoundClosed("closed at 12:00"), RoundClosed),
+        (NotInRoster("canary"), NotInRoster),
+        (BadSignature("canary"), BadSignature),
+        (ValueError("canary"), InternalError),
+        (grpc.RpcError(grpc.StatusCode.DATA_LOSS), InternalError),
+    ],
+)
+def test_errors_arrive_as_what_they_are_and_are_not_repeated(
+    link: GrpcLink, coordinator: Any, values: Any, raised: Exception, expected: type[Exception]
+) -> None:
+    coordinator.faults["GetFederation"] = [raised]
+    with pytest.raises(expected) as caught:
+        link.federation(values.client)
+    assert "canary" not in str(caught.value)
+    assert coordinator.calls == ["GetFederation"]
+
+
+def test_a_refusal_in_the_middle_of_a_stream_arrives(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    coordinator.faults["SubmitUpdate"] = [RoundClosed("too late")]
+    with pytest.raises(RoundClosed, match="too late"):
+        link.submit_update(values.header(LONG), LONG)
+    with pytest.raises(NotInRoster):
+        link.contribution(values.client, values.run, RoundId(3), ClientId("ef" * 32))
+
+
+def test_what_is_unavailable_is_tried_again_after_growing_pauses(
+    link: GrpcLink, coordinator: Any, values: Any, pauses: list[float]
+) -> None:
+    coordinator.faults["GetFederation"] = [AWAY] * 3
+    assert link.federation(values.client) == values.federation()
+    assert len(pauses) == 3
+    for pause, longest in zip(pauses, (0.25, 0.5, 1.0), strict=True):
+        assert longest / 2 <= pause <= longest
+    coordinator.faults["FetchSum"] = [AWAY] * 4
+    with pytest.raises(Unreachable) as caught:
+        link.round_sum(values.client, values.run, RoundId(3))
+    assert caught.value.remedy and len(pauses) == 6
+    assert coordinator.calls.count("FetchSum") == 4
+
+
+def test_nobody_at_the_address_is_unreachable(values: Any) -> None:
+    with (
+        GrpcLink("127.0.0.1:1", token="t", plaintext=True, sleep=lambda _: None) as link,
+        pytest.raises(Unreachable, match="UNAVAILABLE"),
+    ):
+        link.federation(values.client)
+
+
+def test_a_silent_coordinator_ends_at_the_deadline(
+    serve: Callable[..., str], coordinator: Any, values: Any
+) -> None:
+    deadlines = Deadlines(control_seconds=0.2, stream_seconds=0.2, poll_grace_seconds=0.2)
+    coordinator.faults = {name: [coordinator.wake.wait] for name in ("GetFederation", "FetchSum")}
+    with GrpcLink(serve(), token="token", plaintext=True, deadlines=deadlines) as link:
+        with pytest.raises(Unreachable, match="DEADLINE_EXCEEDED"):
+            link.federation(values.client)
+        with pytest.raises(Unreachable, match="not complete within"):
+            link.round_sum(values.client, values.run, RoundId(3))
+    assert coordinator.calls == ["GetFederation", "FetchSum"]
+
+
+def test_a_stream_may_take_longer_the_longer_it_is() -> None:
+    assert Deadlines().stream(0) == 30.0
+    assert Deadlines().stream(1_000_000) == 40.0
+
+
+def test_a_download_beyond_the_limit_or_beside_its_digest_is_refused(
+    serve: Callable[..., str], coordinator: Any, values: Any
+) -> None:
+    coordinator.blobs = {"catalogue": b"12345", "sum": b"1234", "sum announced": b"1235"}
+    with GrpcLink(serve(), token="token", plaintext=True, max_download_bytes=4) as link:
+        with pytest.raises(TooLarge):
+            link.catalogue(values.client)
+        with pytest.raises(CorruptUpload):
+            link.round_sum(values.client, values.run, RoundId(3))
+
+
+def test_a_long_poll_waits_and_is_woken(link: GrpcLink, coordinator: Any, values: Any) -> None:
+    asked = (values.client, values.run, RoundId(0))
+    assert link.next_task(*asked, wait_seconds=0.0) == coordinator.task
+    train = Train(round=RoundId(1), kind="train", base_round=RoundId(0), seconds_left=60.0, epoch=1)
+    coordinator.task = Task(published_round=RoundId(0), task=train)
+    coordinator.faults["NextTask"] = [
+        lambda: threading.Timer(0.1, coordinator.wake.set).start(),
+    ]
+    assert link.next_task(*asked, wait_seconds=60.0).task == train
+
+
+@pytest.mark.skipif(os.name != "posix", reason="signals are POSIX")
+def test_ctrl_c_leaves_a_waiting_long_poll(link: GrpcLink, coordinator: Any, values: Any) -> None:
+    main = threading.main_thread().ident
+    assert main is not None
+    interrupted = []
+
+    def interrupt() -> None:
+        interrupted.append(time.monotonic())
+        signal.pthread_kill(main, signal.SIGINT)
+
+    coordinator.faults["NextTask"] = [lambda: threading.Timer(0.1, interrupt).start()]
+    with pytest.raises(KeyboardInterrupt):
+        link.next_task(values.client, values.run, RoundId(0), wait_seconds=60.0)
+    assert time.monotonic() - interrupted[0] < 2.0
+    coordinator.wake.set()
+    assert link.federation(values.client) == values.federation()
+
+
+def test_closing_a_link_ends_what_waits_in_another_thread(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    coordinator.faults["NextTask"] = [lambda: threading.Timer(0.1, link.close).start()]
+    with pytest.raises(Unreachable, match="closed"):
+        link.next_task(values.client, values.run, RoundId(0), wait_seconds=60.0)
+    with pytest.raises(Unreachable, match="closed"):
+        link.federation(values.client)
+
+
+def test_a_wrong_token_is_named(serve: Callable[..., str], values: Any) -> None:
+    with (
+        GrpcLink(serve(), token="wrong", plaintext=True) as link,
+        pytest.raises(Unauthenticated, match="token"),
+    ):
+        link.federation(values.client)
+
+
+def test_tls_needs_the_right_authority(
+    serve: Callable[..., str],
+    values: Any,
+    certificate: tuple[bytes, bytes],
+) -> None:
+    address = serve(grpc.ssl_server_credentials([certificate]))
+    with GrpcLink(address, token="token", root_certificate=certificate[1]) as link:
+        assert link.federation(values.client) == values.federation()
+    with (
+        GrpcLink(address, token="token", sleep=lambda _: None) as stranger,
+        pytest.raises(Unreachable, match="certificate"),
+    ):
+        stranger.federation(values.client)
+    with (
+        GrpcLink(address, token="token", plaintext=True, sleep=lambda _: None) as plain,
+        pytest.raises(Unreachable),
+    ):
+        plain.federation(values.client)
+
+
+@pytest.mark.parametrize(
+    ("address", "loopback"),
+    [
+        ("127.0.0.1:50", True),
+        ("127.8.9.1:50", True),
+        ("[::1]:50", True),
+        ("localhost:50", True),
+        ("unix:/run/fedrec.sock", True),
+        ("10.0.0.1:50", False),
+        ("0.0.0.0:50", False),
+        ("coordinator:50", False),
+        ("localhost.evil.org:50", False),
+        ("127.0.0.1.evil.org:50", False),
+        ("dns:///localhost:50", False),
+        ("ipv4:127.0.0.1:50,10.0.0.1:50", False),
+        ("localhost", False),
+        ("", False),
+    ],
+)
+def test_plaintext_stays_on_this_machine(address: str, loopback: bool) -> None:
+    assert is_loopback(address) is loopback
+    if not loopback:
+        with pytest.raises(SettingsError, match="not this machine"):
+            GrpcLink(address, token="token", plaintext=True)
+
+
+def test_settings_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(SettingsError, match="both"):
+        GrpcLink("127.0.0.1:50", token="t", plaintext=True, root_certificate=b"pem")
+    for token in ("", "a\nb", " a", "ä"):
+        with pytest.raises(SettingsError, match="token"):
+            GrpcLink("127.0.0.1:50", token=token, plaintext=True)

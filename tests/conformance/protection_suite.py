@@ -1,0 +1,300 @@
+"""What every protection must do; subclass `ProtectionSuite` with a kind and a preset."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import pickle
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+import pytest
+
+from fedrec.errors import (
+    FedrecError,
+    KeysError,
+    MalformedUpdate,
+    PlanMismatch,
+    RevealRefused,
+    RoundError,
+)
+from fedrec.protection import (
+    Member,
+    Protection,
+    ProtectionPlan,
+    SecretKey,
+    SegmentSpec,
+    VectorSpec,
+)
+from fedrec.protection.vector import Integers
+
+SPEC = VectorSpec(
+    segments=(
+        SegmentSpec(name="items", length=4200, max_abs_sum=2**27),
+        SegmentSpec(name="holders", length=60, max_abs_sum=5000, signed=False),
+        SegmentSpec(name="wide", length=40, max_abs_sum=2**56),
+        SegmentSpec(name="wide unsigned", length=3, max_abs_sum=2**61, signed=False),
+    ),
+    max_summands=6,
+)
+HEADER_BYTES = 44
+
+
+class Party(NamedTuple):
+    """A protection with one key epoch."""
+
+    protection: Protection
+    context: bytes
+    secret: SecretKey
+    member: Member
+
+
+def make_party(kind: type[Protection], preset: str, spec: VectorSpec = SPEC) -> Party:
+    """Return a protection for ``spec`` with fresh keys."""
+    protection = kind(spec, kind.plan(spec, preset=preset))
+    context, secret = protection.generate()
+    return Party(protection, context, secret, protection.member(context, secret))
+
+
+def random_vectors(spec: VectorSpec, count: int, seed: int = 0) -> list[Integers]:
+    """Return vectors whose absolute values sum to at most the bounds of ``spec``."""
+    rng = np.random.default_rng(seed)
+    vectors = []
+    for _ in range(count):
+        parts = []
+        for segment in spec.segments:
+            bound = segment.max_abs_sum // count
+            low = -bound if segment.signed else 0
+            parts.append(rng.integers(low, bound, segment.length, endpoint=True))
+        vectors.append(np.concatenate(parts).astype(np.int64))
+    return vectors
+
+
+def extreme(spec: VectorSpec, sign: int, count: int = 1) -> Integers:
+    """Return the vector of which ``count`` copies just reach every bound."""
+    values = [
+        np.full(segment.length, segment.max_abs_sum // count if sign > 0 else segment.smallest)
+        for segment in spec.segments
+    ]
+    whole = np.concatenate(values).astype(np.int64)
+    return whole if sign > 0 or count == 1 else -(-whole // count)
+
+
+class ProtectionSuite:
+    """The conformance suite; a subclass names its protection and preset."""
+
+    kind: ClassVar[type[Protection]]
+    preset: ClassVar[str]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def party(cls) -> Party:
+        return make_party(cls.kind, cls.preset)
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def plan(cls, party: Party) -> ProtectionPlan:
+        return party.protection.chosen
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def message(cls, party: Party) -> bytes:
+        return party.member.protect(random_vectors(SPEC, 1)[0])
+
+    @staticmethod
+    def total(party: Party, messages: list[bytes]) -> bytes:
+        accumulator = party.protection.accumulator(party.context)
+        for message in messages:
+            accumulator.add(message)
+        return accumulator.finish()
+
+    def test_a_single_message_comes_back(self, party: Party) -> None:
+        (vector,) = random_vectors(SPEC, 1)
+        total = self.total(party, [party.member.protect(vector)])
+        revealed = party.member.reveal(total, 1)
+        assert revealed.dtype == np.int64
+        assert np.array_equal(revealed, vector)
+
+    def test_the_sum_is_exact_and_its_bytes_ignore_the_order(self, party: Party) -> None:
+        vectors = random_vectors(SPEC, 5)
+        messages = [party.member.protect(vector) for vector in vectors]
+        total = self.total(party, messages)
+        assert self.total(party, messages[::-1]) == total
+        assert self.total(party, messages[2:] + messages[:2]) == total
+        assert np.array_equal(party.member.reveal(total, 5), np.sum(vectors, axis=0))
+
+    @pytest.mark.parametrize("sign", [1, -1])
+    def test_sums_at_the_bounds_are_exact(self, party: Party, sign: int) -> None:
+        vector = extreme(SPEC, sign, SPEC.max_summands)
+        messages = [party.member.protect(vector) for _ in range(SPEC.max_summands)]
+        revealed = party.member.reveal(self.total(party, messages), SPEC.max_summands)
+        assert np.array_equal(revealed, SPEC.max_summands * vector)
+
+    def test_every_message_and_sum_has_the_promised_length(
+        self, party: Party, plan: ProtectionPlan
+    ) -> None:
+        ones = np.ones(SPEC.length, dtype=np.int64)
+        vectors = [0 * ones, ones, extreme(SPEC, 1), extreme(SPEC, -1)]
+        messages = [party.member.protect(vector) for vector in vectors]
+        assert {len(message) for message in messages} == {plan.message_bytes}
+        assert len(self.total(party, messages[:2])) == plan.message_bytes
+        assert plan.message_bytes == HEADER_BYTES + plan.n_blocks * plan.frame_bytes
+
+    def test_zeros_sum_to_zeros(self, party: Party) -> None:
+        zeros = np.zeros(SPEC.length, dtype=np.int64)
+        total = self.total(party, [party.member.protect(zeros) for _ in range(3)])
+        assert not party.member.reveal(total, 3).any()
+
+    def test_a_member_made_from_exported_bytes_reveals_too(
+        self, party: Party, message: bytes
+    ) -> None:
+        other = party.protection.member(party.context, party.secret.export_for_wrapping())
+        total = self.total(party, [message])
+        assert np.array_equal(other.reveal(total, 1), party.member.reveal(total, 1))
+
+    @pytest.mark.parametrize(
+        "damage",
+        [
+            lambda raw: b"",
+            lambda raw: raw[:-1],
+            lambda raw: raw + b"\0",
+            lambda raw: raw[: len(raw) // 2],
+            lambda raw: b"XXXX" + raw[4:],
+            lambda raw: raw[:4] + b"\2" + raw[5:],
+            lambda raw: raw[:5] + b"\1" + raw[6:],
+            lambda raw: raw[:8] + b"\2" + raw[9:],
+            lambda raw: raw[:12] + bytes(16) + raw[28:],
+            lambda raw: raw[:28] + b"other key's name" + raw[44:],
+            lambda raw: raw[:44] + b"\xff" * (len(raw) - 44),
+            lambda raw: b"\xff" * len(raw),
+        ],
+    )
+    def test_damage_is_refused_and_changes_nothing(
+        self, party: Party, message: bytes, damage: object
+    ) -> None:
+        assert callable(damage)
+        accumulator = party.protection.accumulator(party.context)
+        accumulator.add(message)
+        before = accumulator.finish()
+        with pytest.raises(MalformedUpdate):
+            accumulator.add(damage(message))
+        assert accumulator.count == 1
+        assert accumulator.finish() == before
+
+    def test_a_sum_is_no_message_and_a_message_no_sum(self, party: Party, message: bytes) -> None:
+        total = self.total(party, [message])
+        with pytest.raises(MalformedUpdate):
+            party.protection.accumulator(party.context).add(total)
+        with pytest.raises(MalformedUpdate):
+            party.member.reveal(message, 1)
+
+    def test_messages_of_another_plan_are_refused(self, party: Party) -> None:
+        spec = dataclasses.replace(SPEC, max_summands=5)
+        other = make_party(self.kind, self.preset, spec)
+        foreign = other.member.protect(np.zeros(spec.length, dtype=np.int64))
+        with pytest.raises(MalformedUpdate):
+            party.protection.accumulator(party.context).add(foreign)
+        with pytest.raises(KeysError):
+            party.protection.check_context(other.context)
+        with pytest.raises(PlanMismatch):
+            self.kind(SPEC, other.protection.chosen)
+
+    def test_more_summands_than_planned_are_refused(self, party: Party, message: bytes) -> None:
+        accumulator = party.protection.accumulator(party.context)
+        with pytest.raises(RoundError):
+            accumulator.finish()
+        vector = np.zeros(SPEC.length, dtype=np.int64)
+        for _ in range(SPEC.max_summands):
+            accumulator.add(party.member.protect(vector))
+        with pytest.raises(RoundError):
+            accumulator.add(message)
+        total = accumulator.finish()
+        for count in (0, -1, 1, SPEC.max_summands - 1, SPEC.max_summands + 1):
+            with pytest.raises(RevealRefused):
+                party.member.reveal(total, count)
+
+    @pytest.mark.parametrize(
+        "vector",
+        [
+            np.zeros(SPEC.length, dtype=np.float64),
+            np.full(SPEC.length, np.nan),
+            np.zeros(SPEC.length, dtype=np.int32),
+            np.zeros(SPEC.length - 1, dtype=np.int64),
+            np.zeros((1, SPEC.length), dtype=np.int64),
+            [0] * SPEC.length,
+            extreme(SPEC, 1) + 1,
+            extreme(SPEC, -1) - 1,
+        ],
+        ids=["float", "nan", "int32", "short", "matrix", "list", "above", "below"],
+    )
+    def test_other_inputs_are_refused(self, party: Party, vector: Integers) -> None:
+        with pytest.raises(MalformedUpdate):
+            party.member.protect(vector)
+
+    def test_the_secret_shows_nowhere(self, party: Party, message: bytes) -> None:
+        content = party.secret.export_for_wrapping()
+        for holder in (party.secret, party.member):
+            assert content.hex()[:32] not in repr(holder) and "hidden" in repr(holder)
+            for steal in (copy.copy, copy.deepcopy, pickle.dumps):
+                with pytest.raises(TypeError):
+                    steal(holder)
+        assert len(party.context) < 200
+        assert content not in party.context and content not in message
+
+    def test_a_destroyed_secret_cannot_be_exported(self, party: Party) -> None:
+        _, secret = party.protection.generate()
+        with secret:
+            assert secret.export_for_wrapping()
+        with pytest.raises(KeysError):
+            secret.export_for_wrapping()
+
+    def test_a_context_with_anything_else_in_it_is_refused(self, party: Party) -> None:
+        party.protection.check_context(party.context)
+        for context in (
+            b"",
+            party.context[:-1],
+            party.context + b"\0",
+            party.context + party.secret.export_for_wrapping(),
+            bytes(len(party.context)),
+            party.context[:5] + b"\1" + party.context[6:],
+        ):
+            with pytest.raises(KeysError):
+                party.protection.check_context(context)
+            with pytest.raises(KeysError):
+                party.protection.accumulator(context)
+
+    def test_the_plan_survives_json_and_is_compared(self, plan: ProtectionPlan) -> None:
+        again = ProtectionPlan.from_json(plan.to_json())
+        assert again == plan
+        assert self.kind(SPEC, again).chosen == plan
+        larger = dataclasses.replace(plan, message_bytes=plan.message_bytes + 1)
+        with pytest.raises(PlanMismatch):
+            self.kind(SPEC, larger)
+        with pytest.raises(PlanMismatch):
+            self.kind(SPEC, dataclasses.replace(plan, preset="other"))
+        with pytest.raises(FedrecError):
+            self.kind.plan(SPEC, preset="other")
+
+
+class EncryptedSuite(ProtectionSuite):
+    """What only a protection with keys can promise."""
+
+    def test_one_vector_gives_different_messages(self, party: Party) -> None:
+        vector = np.zeros(SPEC.length, dtype=np.int64)
+        assert party.member.protect(vector) != party.member.protect(vector)
+
+    def test_a_foreign_key_is_refused_by_name(self, party: Party, message: bytes) -> None:
+        other = make_party(self.kind, self.preset)
+        with pytest.raises(MalformedUpdate):
+            other.protection.accumulator(other.context).add(message)
+        with pytest.raises(KeysError):
+            party.protection.member(party.context, other.secret)
+
+    def test_a_foreign_key_under_a_forged_name_is_seen_when_revealed(
+        self, party: Party, message: bytes
+    ) -> None:
+        other = make_party(self.kind, self.preset)
+        zeros = np.zeros(SPEC.length, dtype=np.int64)
+        forged = message[:HEADER_BYTES] + other.member.protect(zeros)[HEADER_BYTES:]
+        with pytest.raises(RevealRefused):
+            party.member.reveal(self.total(party, [message, forged]), 2)

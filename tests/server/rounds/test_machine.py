@@ -1,0 +1,337 @@
+"""What a round does, one situation at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from server.support.world import World, client, header, rules
+
+from fedrec.errors import (
+    ConflictingUpload,
+    NotInRoster,
+    RefusedError,
+    RoundClosed,
+    RoundError,
+)
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import Finished, Reveal, Train, Wait
+from fedrec_server.rounds.changes import (
+    AlreadyCounted,
+    CollectingEnded,
+    HolderAsked,
+    RoundAbandoned,
+    RoundPublished,
+)
+from fedrec_server.rounds.events import Polled, Restarted, Resumed, StopRequested, Uploaded
+from fedrec_server.rounds.tasks import task_for
+
+
+def kinds(changes: tuple[object, ...]) -> list[str]:
+    return [type(change).__name__ for change in changes]
+
+
+def plain(n_clients: int = 4, **rounds: float) -> World:
+    return World.new(rules(needs_reveal=False, **{"minimum_clients": 2, **rounds}), n_clients)
+
+
+def encrypted(n_clients: int = 4, **rounds: float) -> World:
+    return World.new(rules(needs_reveal=True, **rounds), n_clients)
+
+
+def revealing(n_clients: int = 4, uploads: int | None = None, **rounds: float) -> World:
+    world = encrypted(n_clients, **rounds)
+    uploaders = range(n_clients if uploads is None else uploads)
+    world.tick(*uploaders)
+    for number in uploaders:
+        world.upload(number)
+    world.sum()
+    return world
+
+
+def holders(world: World) -> dict[str, ClientId]:
+    assert world.state.current is not None
+    return {holder.role: holder.client_id for holder in world.state.current.holders}
+
+
+class TestCollecting:
+    def test_opens_only_when_enough_are_live(self) -> None:
+        world = plain()
+        assert world.tick(0) == ()
+        assert kinds(world.tick(0, 1)) == ["RoundOpened"]
+
+    def test_encryption_needs_three_whatever_the_settings_say(self) -> None:
+        world = encrypted(minimum_clients=1, minimum_summands=1)
+        assert world.tick(0, 1) == ()
+        assert kinds(world.tick(0, 1, 2)) == ["RoundOpened"]
+
+    def test_strangers_do_not_count_as_live(self) -> None:
+        assert plain().tick(0, 77) == ()
+
+    def test_closes_when_everybody_arrived(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        assert kinds(world.upload(0)) == ["UpdateCounted"]
+        assert kinds(world.upload(1)) == ["UpdateCounted", "CollectingEnded"]
+
+    def test_same_upload_is_a_duplicate_in_every_phase(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        world.upload(0)
+        assert kinds(world.upload(0)) == ["AlreadyCounted"]
+        world.upload(1)
+        assert isinstance(world.upload(0)[0], AlreadyCounted)
+
+    def test_other_upload_conflicts(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        world.upload(0)
+        with pytest.raises(ConflictingUpload):
+            world.upload(0, "other")
+
+    def test_late_upload_is_told_so(self) -> None:
+        world = plain(4)
+        world.tick(0, 1)
+        world.upload(0)
+        world.upload(1)
+        with pytest.raises(RoundClosed):
+            world.upload(2)
+        world.sum()
+        with pytest.raises(RoundClosed):
+            world.apply(Uploaded(now=world.now, header=header(1, client(2))))
+
+    def test_round_of_the_future_and_stranger_are_refused(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        with pytest.raises(RoundError, match="not open"):
+            world.apply(Uploaded(now=world.now, header=header(2, client(0))))
+        with pytest.raises(NotInRoster):
+            world.apply(Uploaded(now=world.now, header=header(1, client(99))))
+
+    def test_who_comes_later_is_offered_the_round(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        assert task_for(world.state, client(2), RoundId(0), world.now) is None
+        assert kinds(world.apply(Polled(now=world.now, client_id=client(2)))) == ["ClientJoined"]
+        task = task_for(world.state, client(2), RoundId(0), world.now)
+        assert task is not None and isinstance(task.task, Train)
+        world.upload(0)
+        assert kinds(world.upload(1)) == ["UpdateCounted"], "the round waits for the third"
+        assert CollectingEnded in {type(change) for change in world.upload(2)}
+
+    def test_recompute_limit_closes_an_encrypted_round(self) -> None:
+        world = encrypted(6, recompute_limit=3)
+        world.tick(*range(6))
+        assert world.state.current is not None and len(world.state.current.asked) == 3
+        asked = [n for n in range(6) if client(n) in world.state.current.asked]
+        world.upload(asked[0])
+        world.upload(asked[1])
+        assert "CollectingEnded" in kinds(world.upload(asked[2]))
+
+    def test_over_provision_asks_more_and_closes_with_the_first(self) -> None:
+        world = plain(10, clients_per_round=3, over_provision=2.0)
+        world.tick(*range(10))
+        assert world.state.current is not None and len(world.state.current.asked) == 6
+        asked = [n for n in range(10) if client(n) in world.state.current.asked]
+        world.upload(asked[0])
+        world.upload(asked[1])
+        assert "CollectingEnded" in kinds(world.upload(asked[2]))
+        outsider = next(n for n in range(10) if n not in asked)
+        with pytest.raises(RoundClosed):
+            world.upload(outsider)
+
+    def test_selection_depends_on_seed_and_round_only(self) -> None:
+        first, second = (plain(10, clients_per_round=3) for _ in range(2))
+        first.tick(*range(10))
+        second.tick(*reversed(range(10)))
+        assert first.state.current is not None
+        assert first.state.current == second.state.current
+
+    def test_deadline_closes_with_enough_and_abandons_with_fewer(self) -> None:
+        world = plain(4, deadline_seconds=10)
+        world.tick(0, 1, 2)
+        world.upload(0)
+        world.upload(1)
+        assert world.tick(seconds=9.9) == ()
+        assert kinds(world.tick(seconds=0.2)) == ["CollectingEnded"]
+        world.sum()
+        world.tick(0, 1, 2)
+        world.upload(0)
+        (abandoned,) = world.tick(seconds=11)
+        assert isinstance(abandoned, RoundAbandoned)
+        assert abandoned.reason == "1 of the needed 2 updates arrived in time"
+
+    def test_abandoned_number_is_not_used_again_and_its_kind_is(self) -> None:
+        world = plain(deadline_seconds=10)
+        world.tick(0, 1)
+        world.tick(seconds=11)
+        world.tick(0, 1)
+        assert world.state.current is not None
+        assert (world.state.current.number, world.state.current.kind) == (2, "count")
+        assert world.state.current.base_round == 0
+
+    def test_too_many_abandoned_in_a_row_fail_the_run_until_resumed(self) -> None:
+        world = plain(deadline_seconds=10, maximum_abandoned=2)
+        for _ in range(2):
+            world.tick(0, 1)
+            world.tick(seconds=11)
+        assert world.state.ending is not None and world.state.ending.failed
+        task = task_for(world.state, client(0), RoundId(0), world.now)
+        assert task is not None and isinstance(task.task, Finished)
+        world.apply(Resumed(now=world.now))
+        world.finished.clear()
+        assert kinds(world.tick(0, 1)) == ["RoundOpened"]
+
+    def test_clock_set_back_does_not_lengthen_a_round(self) -> None:
+        world = plain(deadline_seconds=10)
+        world.tick(0, 1)
+        world.tick(seconds=-3600)
+        assert kinds(world.tick(seconds=11)) == ["RoundAbandoned"]
+
+    def test_restart_gives_the_round_its_full_time_again(self) -> None:
+        world = plain(deadline_seconds=10)
+        world.tick(0, 1)
+        world.now += 3600
+        world.apply(Restarted(now=world.now))
+        assert world.tick(seconds=9) == ()
+
+    def test_restart_with_another_epoch_abandons(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        world.state = replace(world.state, rules=replace(world.state.rules, epoch=2))
+        assert kinds(world.apply(Restarted(now=world.now))) == ["RoundAbandoned"]
+
+
+class TestRun:
+    def test_counts_trains_evaluates_and_finishes(self) -> None:
+        world = plain(total=2)
+        while world.state.ending is None:
+            world.tick(0, 1)
+            world.upload(0)
+            world.upload(1)
+            world.sum()
+        assert [change.kind for change in world.published] == [
+            "count",
+            "train",
+            "train",
+            "evaluate",
+        ]
+        world.check_end()
+
+    def test_stop_waits_for_the_round_in_progress(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        world.apply(StopRequested(now=world.now, at_once=False))
+        assert world.state.ending is None
+        world.upload(0)
+        world.upload(1)
+        assert kinds(world.sum())[-2:] == ["RoundPublished", "RunFinished"]
+
+    def test_stop_at_once_abandons(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        changes = world.apply(StopRequested(now=world.now, at_once=True))
+        assert kinds(changes) == ["StopNoted", "RoundAbandoned", "RunFinished"]
+
+    def test_who_is_behind_is_told_to_catch_up(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        world.upload(0)
+        world.upload(1)
+        world.sum()
+        task = task_for(world.state, client(0), RoundId(0), world.now)
+        assert task is not None and isinstance(task.task, Wait) and task.published_round == 1
+        with pytest.raises(RoundError, match="another run"):
+            task_for(world.state, client(0), RoundId(2), world.now)
+
+
+class TestRevealing:
+    def test_two_different_contributors_are_asked_and_publish(self) -> None:
+        world = revealing(uploads=3)
+        asked = holders(world)
+        assert set(asked) == {"reveal", "verify"}
+        assert len({*asked.values()} & {client(n) for n in range(3)}) == 2
+        task = task_for(world.state, asked["reveal"], RoundId(0), world.now)
+        assert task is not None and isinstance(task.task, Reveal)
+        assert task.task.role == "reveal" and len(task.task.contributions) == 3
+        world.speak(asked["verify"])
+        assert task_for(world.state, asked["verify"], RoundId(0), world.now) is None
+        assert isinstance(world.speak(asked["reveal"])[-1], RoundPublished)
+
+    def test_who_was_not_asked_is_refused(self) -> None:
+        world = revealing()
+        other = next(c for c in world.state.roster if c not in holders(world).values())
+        with pytest.raises(RefusedError):
+            world.speak(other)
+
+    def test_contradicting_oneself_conflicts(self) -> None:
+        world = revealing()
+        verifier = holders(world)["verify"]
+        world.speak(verifier)
+        assert world.speak(verifier) == (), "the same again changes nothing"
+        with pytest.raises(ConflictingUpload):
+            world.speak(verifier, "lie")
+
+    def test_silent_revealer_is_replaced(self) -> None:
+        world = revealing(reveal_timeout_seconds=5)
+        first = holders(world)
+        world.speak(first["verify"])
+        (asked,) = world.tick(seconds=6)
+        assert isinstance(asked, HolderAsked) and asked.holder.role == "reveal"
+        assert asked.holder.client_id not in first.values()
+        assert isinstance(world.speak(asked.holder.client_id)[-1], RoundPublished)
+
+    def test_silent_revealer_may_still_speak(self) -> None:
+        world = revealing(reveal_timeout_seconds=5)
+        first = holders(world)
+        world.speak(first["verify"])
+        world.tick(seconds=6)
+        assert isinstance(world.speak(first["reveal"])[-1], RoundPublished)
+
+    def test_live_clients_follow_when_contributors_are_used_up(self) -> None:
+        world = revealing(5, uploads=3, reveal_timeout_seconds=5)
+        world.tick(3, 4, seconds=6)
+        assert world.state.current is not None
+        assert len(world.state.current.holders) == 4
+        asked = {holder.client_id for holder in world.state.current.holders}
+        assert {client(0), client(1), client(2)} < asked
+
+    def test_nobody_left_abandons(self) -> None:
+        world = revealing(3, reveal_timeout_seconds=5)
+        world.tick(seconds=6)
+        (abandoned,) = world.tick(seconds=6)
+        assert isinstance(abandoned, RoundAbandoned)
+        assert abandoned.reason == "no key holder is left to reveal the sum"
+
+    def test_lying_verifier_is_outvoted(self) -> None:
+        world = revealing()
+        asked = holders(world)
+        world.speak(asked["verify"], "lie")
+        third = world.speak(asked["reveal"])[-1]
+        assert isinstance(third, HolderAsked) and third.holder.role == "verify"
+        published = world.speak(third.holder.client_id)[-1]
+        assert isinstance(published, RoundPublished)
+        assert published.words[0].statement.client_id == asked["reveal"]
+
+    @pytest.mark.parametrize("n_clients", [3, 4])
+    def test_lying_revealer_is_outvoted_and_replaced(self, n_clients: int) -> None:
+        world = revealing(n_clients)
+        asked = holders(world)
+        world.speak(asked["reveal"], "lie")
+        third = world.speak(asked["verify"])[-1]
+        assert isinstance(third, HolderAsked) and third.holder.role == "verify"
+        fourth = world.speak(third.holder.client_id)[-1]
+        assert isinstance(fourth, HolderAsked) and fourth.holder.role == "reveal"
+        published = world.speak(fourth.holder.client_id)[-1]
+        assert isinstance(published, RoundPublished)
+        assert published.words[0].statement.client_id != asked["reveal"]
+
+    def test_three_different_words_abandon(self) -> None:
+        world = revealing()
+        asked = holders(world)
+        world.speak(asked["reveal"], "lie")
+        third = world.speak(asked["verify"])[-1]
+        assert isinstance(third, HolderAsked)
+        abandoned = world.speak(third.holder.client_id, "other lie")[-1]
+        assert isinstance(abandoned, RoundAbandoned)
+        assert abandoned.reason == "the key holders contradict each other"

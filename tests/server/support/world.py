@@ -1,0 +1,303 @@
+"""A run under random events, and what must hold after each of them."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fedrec.config.schema import RoundSettings
+from fedrec.errors import FedrecError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_server.rounds.changes import (
+    Change,
+    HolderAsked,
+    RoundAbandoned,
+    RoundOpened,
+    RoundPublished,
+    RunFinished,
+    UpdateCounted,
+)
+from fedrec_server.rounds.events import (
+    Event,
+    Failed,
+    Polled,
+    Restarted,
+    Spoke,
+    StopRequested,
+    Summed,
+    Tick,
+    Uploaded,
+)
+from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.state import Rules, State
+
+RUN = "run"
+
+
+def client(number: int) -> ClientId:
+    """Return the id of a made-up client."""
+    return ClientId(hashlib.sha256(str(number).encode()).hexdigest())
+
+
+def rules(*, needs_reveal: bool = True, **rounds: float) -> Rules:
+    """Return rules with the given round settings."""
+    return Rules(
+        run=RUN, epoch=1, seed=7, needs_reveal=needs_reveal, rounds=RoundSettings(**rounds)
+    )
+
+
+def header(round_id: int, client_id: ClientId, content: str = "update") -> UploadHeader:
+    """Return an update's header; equal contents give equal digests."""
+    return UploadHeader(
+        protocol_version="1.0",
+        federation="movies",
+        run=RUN,
+        round=RoundId(round_id),
+        epoch=1,
+        client_id=client_id,
+        catalogue_fingerprint="c",
+        plan_fingerprint="p",
+        length=10,
+        sha256=hashlib.sha256(content.encode()).digest(),
+        signature=bytes(64),
+    )
+
+
+def statement(state: State, client_id: ClientId, content: str = "honest") -> RevealStatement:
+    """Return a statement on the round in progress."""
+    assert state.current is not None
+    tag = hashlib.sha256(content.encode()).digest()
+    return RevealStatement(
+        federation="movies",
+        run=RUN,
+        round=state.current.number,
+        epoch=1,
+        client_id=client_id,
+        manifest_digest=state.current.manifest_digest(RUN),
+        aggregate_tag=tag,
+        state_tag=tag,
+        metrics=bytes(8),
+        signature=bytes(64),
+    )
+
+
+def blob(content: str) -> Blob:
+    """Return the announcement of made-up bytes."""
+    return Blob.of(content.encode())
+
+
+@dataclass
+class World:
+    """Applies events and checks the invariants of `docs` after each.
+
+    Attributes:
+        commit: sees the changes of every step before the state moves on.
+    """
+
+    state: State
+    now: float = 1000.0
+    commit: Callable[[Sequence[Change]], None] = lambda changes: None
+    counted: dict[int, set[ClientId]] = field(default_factory=dict)
+    published: list[RoundPublished] = field(default_factory=list)
+    opened: list[int] = field(default_factory=list)
+    ended: set[int] = field(default_factory=set)
+    finished: list[RunFinished] = field(default_factory=list)
+
+    @classmethod
+    def new(cls, rules: Rules, n_clients: int) -> World:
+        """Return a run before its first round."""
+        return cls(State(rules=rules, roster=frozenset(client(i) for i in range(n_clients))))
+
+    def apply(self, event: Event) -> tuple[Change, ...]:
+        """Step, commit, move on and check."""
+        before = self.state
+        state, changes = step(before, event)
+        assert step(before, event) == (state, changes), "step is not a function"
+        self.commit(changes)
+        self.state = state
+        for change in changes:
+            self._check(change)
+        return changes
+
+    def tick(self, *numbers: int, seconds: float = 0.0) -> tuple[Change, ...]:
+        """Let time pass while these clients are live."""
+        self.now += seconds
+        return self.apply(Tick(now=self.now, live=frozenset(client(n) for n in numbers)))
+
+    def upload(self, number: int, content: str = "update") -> tuple[Change, ...]:
+        """Upload to the round in progress."""
+        assert self.state.current is not None
+        found = header(self.state.current.number, client(number), content)
+        return self.apply(Uploaded(now=self.now, header=found))
+
+    def sum(self) -> tuple[Change, ...]:
+        """Make the sum of the closed round."""
+        assert self.state.current is not None
+        event = Summed(now=self.now, round=self.state.current.number, total=blob("sum"))
+        return self.apply(event)
+
+    def speak(
+        self, client_id: ClientId, content: str = "honest", *, sealed: bool | None = None
+    ) -> tuple[Change, ...]:
+        """Answer as a key holder, in its role unless told otherwise."""
+        assert self.state.current is not None
+        if sealed is None:
+            sealed = self.state.current.role_of(client_id) == "reveal"
+        event = Spoke(
+            now=self.now,
+            statement=statement(self.state, client_id, content),
+            blob=blob(content) if sealed else None,
+            live=self.state.roster,
+        )
+        return self.apply(event)
+
+    def _check(self, change: Change) -> None:
+        match change:
+            case RoundOpened(round=number):
+                assert not self.opened or number > self.opened[-1], "round numbers are reused"
+                assert set(self.opened) == self.ended, "two rounds at once"
+                assert change.base_round == (self.published[-1].round if self.published else 0)
+                self.opened.append(number)
+            case UpdateCounted(header=found):
+                counted = self.counted.setdefault(found.round, set())
+                assert found.client_id not in counted, "counted twice"
+                assert found.round not in self.ended
+                counted.add(found.client_id)
+            case HolderAsked(round=number):
+                assert len(self.counted[number]) >= self.state.rules.needed
+                assert len(self.counted[number]) >= 3, "too small a sum would be revealed"
+            case RoundPublished(round=number):
+                self._check_published(change)
+                self.published.append(change)
+                self.ended.add(number)
+            case RoundAbandoned(round=number):
+                assert number not in self.ended
+                self.ended.add(number)
+            case RunFinished():
+                assert not self.finished
+                self.finished.append(change)
+
+    def _check_published(self, change: RoundPublished) -> None:
+        assert change.round not in self.ended
+        assert change.counted == len(self.counted[change.round]) >= self.state.rules.needed
+        limit = self.state.rules.most_counted
+        assert limit is None or change.counted <= limit
+        if not self.state.rules.needs_reveal:
+            assert not change.words
+            return
+        revealed, verified = change.words
+        assert revealed.blob == change.blob
+        assert revealed.statement.content() == verified.statement.content()
+        assert revealed.statement.client_id != verified.statement.client_id
+
+    def check_end(self) -> None:
+        """Check what must hold for a run as a whole."""
+        kinds = [change.kind for change in self.published]
+        total = self.state.rules.rounds.total
+        whole = ["count", *["train"] * total, "evaluate"]
+        assert kinds == whole[: len(kinds)]
+        assert self.state.published == (self.published[-1].round if self.published else 0)
+        if self.finished and self.finished[0].reason == "all rounds are published":
+            assert kinds == whole
+        assert (self.state.ending is not None) == bool(self.finished)
+
+
+class Chaos:
+    """Random events of honest, silent, late, repeating and lying clients."""
+
+    def __init__(self, world: World, seed: int) -> None:
+        self.world = world
+        self.random = random.Random(seed)
+        self.clients = sorted(world.state.roster)
+        # Some seeds are calm, so that long runs are seen to their end also.
+        self.trouble = self.random.choice([0.0, 0.05, 0.3])
+
+    def act(self) -> None:
+        """Do one random thing; a refusal must leave the state as it was."""
+        before = self.world.state
+        try:
+            self.world.apply(self._event())
+        except FedrecError:
+            assert self.world.state is before
+
+    def _event(self) -> Event:
+        choose, now = self.random, self.world.now
+        round_ = self.world.state.current
+        troubled = choose.random() < self.trouble
+        if troubled and choose.random() < 0.2:
+            return self._rare()
+        if round_ is None or choose.random() < 0.2:
+            self.world.now += choose.choice([0.0, 1.0, 40.0] if troubled else [0.0, 0.1])
+            share = choose.random() if troubled else 1.0
+            live = frozenset(c for c in self.clients if choose.random() <= share)
+            return Tick(now=self.world.now, live=live)
+        someone = choose.choice(self.clients)
+        if round_.phase == "collecting":
+            if choose.random() < 0.2:
+                return Polled(now=now, client_id=someone)
+            number = round_.number + (choose.choice([-1, 0, 1]) if troubled else 0)
+            content = choose.choice(["update", "other"]) if troubled else "update"
+            return Uploaded(now=now, header=header(number, someone, content))
+        if round_.phase == "summing":
+            return Summed(now=now, round=round_.number, total=blob("sum"))
+        return self._word(someone, troubled)
+
+    def _word(self, someone: ClientId, troubled: bool) -> Event:
+        round_ = self.world.state.current
+        assert round_ is not None
+        holder = self.random.choice(round_.holders).client_id
+        content = self.random.choice(["honest", "lie", "other lie"]) if troubled else "honest"
+        author = someone if troubled else holder
+        sealed = round_.role_of(author) == "reveal"
+        return Spoke(
+            now=self.world.now,
+            statement=statement(self.world.state, author, content),
+            blob=blob(content) if sealed else None,
+            live=self.world.state.roster,
+        )
+
+    def _rare(self) -> Event:
+        now, round_ = self.world.now, self.world.state.current
+        number = RoundId(1) if round_ is None else round_.number
+        rare: list[Event] = [
+            Restarted(now=now),
+            Failed(now=now, round=number, reason="a stored update is damaged"),
+            Tick(now=now - 3600, live=self.world.state.roster),
+        ]
+        if self.random.random() < 0.1:
+            rare.append(StopRequested(now=now, at_once=self.random.random() < 0.5))
+        return self.random.choice(rare)
+
+
+def random_rules(seed: int) -> tuple[Rules, int]:
+    """Return rules and a number of clients that fit together."""
+    choose = random.Random(seed)
+    found = rules(
+        needs_reveal=choose.random() < 0.7,
+        total=choose.randint(1, 4),
+        minimum_clients=choose.randint(1, 4),
+        minimum_summands=choose.randint(1, 5),
+        clients_per_round=choose.choice([0, 0, 3, 5]),
+        over_provision=choose.choice([1.0, 1.5]),
+        recompute_limit=choose.choice([3, 6, 64]),
+        maximum_abandoned=choose.choice([1, 3, 50]),
+    )
+    return found, choose.randint(5, 12)
+
+
+def volatile_free(state: State) -> State:
+    """Return what of a state is durable: offers to late joiners and extended times are not."""
+    if state.current is None:
+        return state
+    round_ = state.current
+    kept = replace(
+        round_,
+        asked=frozenset(round_.accepted),
+        deadline_at=0.0,
+        holders=tuple(replace(holder, asked_at=0.0) for holder in round_.holders),
+    )
+    return replace(state, current=kept)
