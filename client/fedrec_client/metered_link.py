@@ -93,7 +93,10 @@ class MeteredLink:
         """Return the first round published after `after`, or None."""
         found = self._link.published(client_id, run, after)
         if found is not None:
-            signed = (*found.contributions, *found.statements)
+            signed: tuple[UploadHeader | RevealStatement, ...] = (
+                *found.contributions,
+                *found.statements,
+            )
             self._meter.received += len(found.blob) + sum(map(_signed, signed))
         return found
 

@@ -89,7 +89,8 @@ def user_stream(key: int, user_keys: Any) -> Any:
 def uniform(keys: Any, counters: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return float64 numbers in the open interval (0, 1), exact multiples of 2^-53 plus 2^-54."""
     words = mix(np.asarray(keys, dtype=np.int64) + counters)
-    return (shift_right(words, 11).astype(np.float64) + 0.5) * 2.0**-53
+    fractions: NDArray[np.float64] = shift_right(words, 11).astype(np.float64)
+    return (fractions + 0.5) * 2.0**-53
 
 
 def _logarithm(values: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -209,7 +210,9 @@ def orthonormal_rows(key: int, n_rows: int, n_columns: int) -> NDArray[np.float6
     for index in range(n_rows):
         for _ in range(2):
             for earlier in range(index):
-                rows[index] = rows[index] - _ordered_sum(rows[index] * rows[earlier]) * rows[earlier]
+                rows[index] = (
+                    rows[index] - _ordered_sum(rows[index] * rows[earlier]) * rows[earlier]
+                )
         rows[index] = rows[index] / np.sqrt(_ordered_sum(rows[index] * rows[index]))
     return rows
 

@@ -140,7 +140,6 @@ class _Lockstep:
         users: torch.Tensor,
         samples: Samples,
     ) -> None:
-        import torch
 
         from fedrec.training.grid import product_of_blocks
 
@@ -205,7 +204,6 @@ class _Lockstep:
         self, low_users: torch.Tensor, cell: torch.Tensor, pair: torch.Tensor
     ) -> torch.Tensor:
         """Return <p, q_i> of the samples, with q_i as each user has trained it so far."""
-        import torch
 
         scores = self._product(self.users, self._items_transposed)
         if not self._step:

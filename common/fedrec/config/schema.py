@@ -204,14 +204,13 @@ class CoordinatorSettings(Section):
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
     port: int = Field(default=7447, ge=0, le=65535, description="Port; 0 takes a free one.")
     state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
-    epoch: str = Field(
-        default="keys/epoch.json", description="The key authority's public bundle."
-    )
+    epoch: str = Field(default="keys/epoch.json", description="The key authority's public bundle.")
     token_file: str | None = Field(
         default=None, description="File with the shared access token of the clients."
     )
     admin_token_file: str | None = Field(
-        default=None, description="File with the operators' token; without it the admin service "
+        default=None,
+        description="File with the operators' token; without it the admin service "
         "answers on loopback only with the clients' token refused.",
     )
     certificate: str | None = Field(default=None, description="TLS certificate chain (PEM).")

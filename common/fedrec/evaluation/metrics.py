@@ -33,10 +33,7 @@ _RANK_FIELDS = ("users", "hits", "gain", "reciprocal")
 _TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users")
 
 METRIC_NAMES: tuple[str, ...] = _TRAINING_FIELDS + tuple(
-    f"{scorer}.{split}.{field}"
-    for scorer in SCORERS
-    for split in SPLITS
-    for field in _RANK_FIELDS
+    f"{scorer}.{split}.{field}" for scorer in SCORERS for split in SPLITS for field in _RANK_FIELDS
 )
 
 FRACTION_BITS = 20

@@ -106,12 +106,12 @@ class Protection(ABC):
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
-        """Choose parameters for a vector; without a preset, the protection's first one.
+        """Choose parameters for a vector; "default" or None is the protection's first preset.
 
         Raises:
             SettingsError: naming the rule that no parameters can meet, and what would work.
         """
-        chosen = preset or cls.presets[0]
+        chosen = cls.presets[0] if preset in (None, "default") else preset
         if chosen not in cls.presets:
             raise SettingsError(
                 f"{cls.name} has no preset {chosen!r}.",

@@ -84,9 +84,7 @@ class Layout:
                     length=self.n_items * self.width,
                     max_abs_sum=users << self.fraction_bits,
                 ),
-                SegmentSpec(
-                    name="counts", length=self.n_items, max_abs_sum=users, signed=False
-                ),
+                SegmentSpec(name="counts", length=self.n_items, max_abs_sum=users, signed=False),
                 SegmentSpec(
                     name="metrics",
                     length=len(METRIC_NAMES),

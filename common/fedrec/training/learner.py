@@ -309,10 +309,13 @@ class Learner:
         """Return the n best item rows for a user, best first, and their scores."""
         one = PrivateState(
             MappingProxyType(
-                {name: values[user_index : user_index + 1] for name, values in private.tensors.items()}
+                {
+                    name: values[user_index : user_index + 1]
+                    for name, values in private.tensors.items()
+                }
             )
         )
-        (_, scores), = self.score_blocks(shared, one, 1)
+        ((_, scores),) = self.score_blocks(shared, one, 1)
         row = scores[0].cpu().numpy()
         if exclude_seen:
             row[users.train_of(user_index)] = -np.inf

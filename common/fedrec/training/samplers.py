@@ -118,9 +118,7 @@ def draw_samples(
     label[own] = 1.0
     cell[place + chunk.pointers.index_select(0, holder + 1)] = holder * chunk.n_items + drawn
     user = _owners(pointers)
-    touched = torch.zeros(
-        (chunk.n_users, chunk.n_items), dtype=torch.int32, device=owner.device
-    )
+    touched = torch.zeros((chunk.n_users, chunk.n_items), dtype=torch.int32, device=owner.device)
     touched.view(-1)[cell] = 1
     within = torch.cumsum(touched, 1, dtype=torch.int32).view(-1).take(cell) - 1
     width = min(chunk.n_items, chunk.n_batches * batch_size)
@@ -143,9 +141,7 @@ def steps(
     chunk: Chunk, samples: Samples, *, seed: int, round_id: int, epoch: int, batch_size: int
 ) -> Iterator[Step]:
     """Yield an epoch's minibatches: every user's samples shuffled, then cut into batches."""
-    keys = user_stream(
-        stream_key(seed, Purpose.SHUFFLE, round_id, epoch), chunk.user_keys
-    )
+    keys = user_stream(stream_key(seed, Purpose.SHUFFLE, round_id, epoch), chunk.user_keys)
     place = torch.arange(len(samples.user), device=samples.user.device)
     within = place - samples.pointers.index_select(0, samples.user)
     words = mix(keys.index_select(0, samples.user) + within)

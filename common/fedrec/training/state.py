@@ -51,7 +51,9 @@ class SharedState:
 
     def to_bytes(self) -> bytes:
         """Return the state in safetensors form."""
-        arrays = {f"shared.{name}": value for name, value in self.tensors.items()}
+        arrays: dict[str, NDArray[np.generic]] = {
+            f"shared.{name}": value for name, value in self.tensors.items()
+        }
         if self.holders is not None:
             arrays["holders"] = self.holders
         return bytes(save(arrays))

@@ -21,7 +21,7 @@ __all__ = ["CoLR"]
 
 
 class CoLR(UpdateStructure):
-    """Freeze Q, draw B (rank x dim) from the run's public seed, train and send A (n_items x rank)."""
+    """Freeze Q, draw B (rank x dim) from the public seed, train and send A (n_items x rank)."""
 
     name: ClassVar[str] = "colr"
 
@@ -46,7 +46,5 @@ class CoLR(UpdateStructure):
 
     def basis(self, seed: int, round_id: int) -> NDArray[np.float64]:
         """Return B = sqrt(dim / rank) x orthonormal rows, drawn from (seed, round)."""
-        rows = orthonormal_rows(
-            stream_key(seed, Purpose.BASIS, round_id), self.rank, self.dim
-        )
-        return rows * np.sqrt(self.dim / self.rank)
+        rows = orthonormal_rows(stream_key(seed, Purpose.BASIS, round_id), self.rank, self.dim)
+        return rows * float(np.sqrt(self.dim / self.rank))

@@ -10,6 +10,7 @@ from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec_server.rounds.state import Holder, Word
 
 __all__ = [
+    "VOLATILE",
     "AlreadyCounted",
     "Change",
     "ClientJoined",
@@ -170,3 +171,6 @@ Change = (
     | RunFinished
     | RunResumed
 )
+
+VOLATILE = (ClientJoined, AlreadyCounted)
+"""What the store does not keep: after a restart it happens again."""

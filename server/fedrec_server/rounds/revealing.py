@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrec.errors import ConflictingUpload, RefusedError, RoundClosed
+from fedrec.errors import ConflictingUpload, ProtocolError, RefusedError, RoundClosed
 from fedrec.ids import ClientId
 from fedrec_server.rounds.changes import Change, HolderAsked, StatementKept
 from fedrec_server.rounds.events import Spoke
@@ -39,6 +39,7 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
     Raises:
         RoundClosed: when the round is not being revealed.
         RefusedError: when the client was not asked.
+        ProtocolError: when a revealer sends nothing sealed.
         ConflictingUpload: when it contradicts its own earlier word.
     """
     client_id = event.statement.client_id
@@ -48,7 +49,7 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
     if role is None:
         raise RefusedError(f"This client was not asked to reveal round {round_.number}.")
     if role == "reveal" and event.blob is None:
-        raise RoundClosed("A revealer must send the sealed aggregate with its statement.")
+        raise ProtocolError("A revealer must send the sealed aggregate with its statement.")
     before = round_.word_of(client_id)
     if before is not None:
         if before.statement.content() != event.statement.content():

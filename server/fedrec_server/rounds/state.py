@@ -30,6 +30,8 @@ class Rules:
     Attributes:
         needs_reveal: whether key holders have to reveal a round's sum.
         seed: the federation's public seed; selection depends on it.
+        fewest_revealed: the roster's own minimum of summands.
+        most_summands: the largest number of updates for which the protection is proven.
     """
 
     run: str
@@ -37,13 +39,15 @@ class Rules:
     seed: int
     needs_reveal: bool
     rounds: RoundSettings
+    fewest_revealed: int = 1
+    most_summands: int | None = None
 
     @property
     def needed(self) -> int:
         """Return the fewest clients with which a round opens and is published."""
         if not self.needs_reveal:
             return self.rounds.minimum_clients
-        floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands)
+        floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
         return max(self.rounds.minimum_clients, floor)
 
     @property
@@ -53,6 +57,8 @@ class Rules:
         limits = [max(wanted, self.needed)] if wanted else []
         if self.needs_reveal:
             limits.append(max(self.rounds.recompute_limit, self.needed))
+        if self.most_summands is not None:
+            limits.append(self.most_summands)
         return min(limits, default=None)
 
     @property

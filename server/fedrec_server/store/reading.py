@@ -74,7 +74,8 @@ def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
     row = rows.execute("SELECT * FROM snapshots").fetchone()
     if row is None:
         return None
-    return SnapshotRecord(round=row["round"], blob=Blob(length=row["length"], sha256=row["sha256"]))
+    blob = Blob(length=row["length"], sha256=row["sha256"])
+    return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob)
 
 
 def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
@@ -98,12 +99,12 @@ def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | Non
     names = {row["blob_name"] for row in rows.execute(query)}
     stored = snapshot(rows)
     if stored is not None:
-        names.add(snapshot_name(stored.round, stored.blob.sha256))
+        names.add(snapshot_name(stored.round, stored.blob))
     round_ = _current(rows)
     if round_ is None:
         return frozenset(names), None
     names.update(update_name(round_.number, client_id) for client_id in round_.accepted)
-    names.update(sealed_name(round_.number, w.statement.client_id) for w in round_.words if w.blob)
+    names.update(sealed_name(round_.number, word.blob) for word in round_.words if word.blob)
     if round_.total is not None:
         names.add(sum_name(round_.number))
     return frozenset(names), round_.number if round_.phase == "collecting" else None

@@ -15,12 +15,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedrec.errors import CorruptUpload, StorageError
+from fedrec.errors import StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
 __all__ = [
+    "DamagedFile",
     "Draft",
     "DurabilityLost",
     "Spool",
@@ -39,6 +40,10 @@ class DurabilityLost(Exception):
     """An fsync or a commit failed: nothing is known any more, so the process has to end."""
 
 
+class DamagedFile(StorageError):
+    """A stored file is missing or is not what its row says."""
+
+
 def update_name(round_id: RoundId, client_id: ClientId) -> str:
     """Return the file of one client's update."""
     return f"updates/{round_id:08d}-{client_id}"
@@ -49,14 +54,14 @@ def sum_name(round_id: RoundId) -> str:
     return f"blobs/{round_id:08d}-sum"
 
 
-def sealed_name(round_id: RoundId, client_id: ClientId) -> str:
-    """Return the file of the sealed aggregate that a revealer sent."""
-    return f"blobs/{round_id:08d}-{client_id}"
+def sealed_name(round_id: RoundId, blob: Blob) -> str:
+    """Return the file of a sealed aggregate; sealed twice, an aggregate has two."""
+    return f"blobs/{round_id:08d}-{blob.sha256.hex()}"
 
 
-def snapshot_name(round_id: RoundId, sha256: bytes) -> str:
+def snapshot_name(round_id: RoundId, blob: Blob) -> str:
     """Return the file of a snapshot."""
-    return f"snapshots/{round_id:08d}-{sha256.hex()}"
+    return f"snapshots/{round_id:08d}-{blob.sha256.hex()}"
 
 
 class Draft:
@@ -99,21 +104,9 @@ class Draft:
         _fsync(self._file)
         self._spool.failpoint("draft.synced")
 
-    def read(self, expected: Blob) -> bytes:
-        """Return the whole content.
-
-        Raises:
-            CorruptUpload: when it is not what was announced; the draft is gone then.
-        """
-        data = os.pread(self._file, self.size, 0)
-        if len(data) != expected.length or hashlib.sha256(data).digest() != expected.sha256:
-            self.discard()
-            raise CorruptUpload(
-                f"{self.size} bytes arrived whose SHA-256 is not the announced one, "
-                f"{expected.length} bytes were announced.",
-                remedy="Send them again from the start.",
-            )
-        return data
+    def read(self) -> bytes:
+        """Return the whole content."""
+        return os.pread(self._file, self.size, 0)
 
     def keep(self, name: str) -> None:
         """Make the draft durable under `name`."""
@@ -217,11 +210,11 @@ class Spool:
         """Return a whole file.
 
         Raises:
-            StorageError: when it is missing or damaged.
+            DamagedFile: when it is missing or not what its row says.
         """
         data = b"".join(self.chunks(name))
         if len(data) != expected.length or hashlib.sha256(data).digest() != expected.sha256:
-            raise StorageError(f"The stored file {name} is missing or damaged.")
+            raise DamagedFile(f"The stored file {name} is missing or damaged.")
         return data
 
     def chunks(self, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
@@ -231,12 +224,17 @@ class Spool:
                 while data := file.read(size):
                     yield data
         except FileNotFoundError:
-            raise StorageError(f"The stored file {name} is missing or damaged.") from None
+            raise DamagedFile(f"The stored file {name} is missing or damaged.") from None
 
     def delete(self, name: str) -> None:
         """Delete a file that no row names any more."""
         self.failpoint("file.delete")
         (self._folder / name).unlink(missing_ok=True)
+
+    def delete_partials(self, round_id: RoundId) -> None:
+        """Delete the interrupted uploads of a round that is over."""
+        for path in (self._folder / "partial").glob(f"{round_id:08d}-*"):
+            path.unlink(missing_ok=True)
 
     def sweep(self, named: frozenset[str], collecting: RoundId | None) -> int:
         """Delete what no row names and uploads of other rounds; return how many files went."""

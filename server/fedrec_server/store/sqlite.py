@@ -111,7 +111,8 @@ class SqliteStore(Store):
         before = self.snapshot()
         with self._transaction() as rows:
             rows.execute("DELETE FROM snapshots")
-            row: Row = {"round": record.round, "length": record.blob.length}
+            row: Row = {"round": record.round, "epoch": record.epoch}
+            row["length"] = record.blob.length
             insert(rows, "snapshots", {**row, "sha256": record.blob.sha256})
         return before
 

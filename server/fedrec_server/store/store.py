@@ -60,6 +60,7 @@ class SnapshotRecord:
     """The stored copy of the model after a published round."""
 
     round: RoundId
+    epoch: int
     blob: Blob
 
 

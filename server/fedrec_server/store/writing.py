@@ -93,7 +93,7 @@ def _open(rows: sqlite3.Connection, change: RoundOpened) -> None:
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
     name = sum_name(change.round)
     if change.words:
-        name = sealed_name(change.round, change.words[0].statement.client_id)
+        name = sealed_name(change.round, change.blob)
     _set_phase(rows, change.round, "published")
     rows.execute(
         "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_sha256 = ? WHERE round = ?",

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from reference.plain_fedmf import Rule, minibatch, train_user
+
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.training.learner import Learner
 from fedrec.training.state import SharedState
-
-from reference.plain_fedmf import Rule, minibatch, train_user
 
 
 def plan_of(**changes):

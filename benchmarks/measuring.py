@@ -1,0 +1,52 @@
+"""What every benchmark prints: the machine, the versions, and interleaved runs with their spread."""
+
+from __future__ import annotations
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib.metadata import version
+
+
+def describe_machine() -> str:
+    """Return one line on the processor, the cores and the versions that matter."""
+    model = platform.processor() or platform.machine()
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as info:
+            model = next(line.split(":", 1)[1].strip() for line in info if "model name" in line)
+    except (OSError, StopIteration):
+        pass
+    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "tenseal", "grpcio"))
+    return f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
+
+
+def interleaved(
+    sides: dict[str, Callable[[], object]], *, runs: int = 7, warm_up: int = 1
+) -> dict[str, list[float]]:
+    """Time all sides in turn, A B A B ..., and return each side's seconds."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for run in range(runs + warm_up):
+        for name, action in sides.items():
+            begin = time.perf_counter()
+            action()
+            if run >= warm_up:
+                seconds[name].append(time.perf_counter() - begin)
+    return seconds
+
+
+def summary(values: list[float], unit: str = "s") -> str:
+    """Return median and range."""
+    return (
+        f"median {statistics.median(values):.4g} {unit} "
+        f"(min {min(values):.4g}, max {max(values):.4g}, n = {len(values)})"
+    )
+
+
+def print_ratio(slow: str, fast: str, seconds: dict[str, list[float]]) -> None:
+    """Print both sides and the ratio of slow to fast, pair by pair."""
+    ratios = [a / b for a, b in zip(seconds[slow], seconds[fast], strict=True)]
+    for name in (slow, fast):
+        print(f"  {name}: {summary(seconds[name])}")
+    print(f"  ratio {slow} / {fast}: {summary(ratios, 'x')}")

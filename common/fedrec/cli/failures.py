@@ -1,0 +1,99 @@
+"""What a user is told when a command fails, and the exit code that scripts see."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import sys
+import tempfile
+import traceback
+from pathlib import Path
+
+from fedrec.errors import FedrecError, InternalError, SettingsError
+
+__all__ = ["EXIT_CODES", "INTERRUPTED", "report_failure"]
+
+INTERRUPTED = 130
+EXIT_CODES: dict[int, str] = {
+    0: "ok",
+    1: "the run failed",
+    2: "the command, its settings or its data cannot be used",
+    3: "nobody answers at the address",
+    4: "the privacy budget is spent",
+    5: "refused: keys, versions or permissions do not fit",
+    INTERRUPTED: "interrupted by Ctrl-C; a second Ctrl-C stops at once",
+}
+
+_EXTRAS = {
+    "torch": "client",
+    "tenseal": "client",
+    "pyarrow": "client",
+    "fedrec_client": "client",
+    "grpc_health": "server",
+    "grpc_reflection": "server",
+    "fedrec_server": "server",
+    "matplotlib": "sim",
+}
+
+
+def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
+    """Tell the user what happened and return the exit code.
+
+    Args:
+        error: what stopped the command.
+        as_json: print one JSON object on stdout in place of sentences on stderr.
+        debug: also show the traceback, on stderr.
+    """
+    if debug:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt):
+        print("Interrupted.", file=sys.stderr)
+        return INTERRUPTED
+    known = _as_known(error)
+    problems = known.problems if isinstance(known, SettingsError) else ()
+    if as_json:
+        shown = {
+            "error": known.code,
+            "exit_code": known.exit_code,
+            "message": known.message,
+            "problems": list(problems),
+            "remedy": known.remedy,
+        }
+        print(json.dumps(shown, sort_keys=True))
+        return known.exit_code
+    lines = [*problems, f"error [{known.code}]: {known.message}"]
+    if known.remedy:
+        lines.append(f"  {known.remedy}")
+    print("\n".join(lines), file=sys.stderr)
+    return known.exit_code
+
+
+def _as_known(error: BaseException) -> FedrecError:
+    if isinstance(error, FedrecError):
+        return error
+    if isinstance(error, ModuleNotFoundError) and error.name:
+        extra = _EXTRAS.get(error.name.partition(".")[0])
+        if extra:
+            return SettingsError(
+                f"This command needs {error.name.partition('.')[0]}, which is not installed.",
+                remedy=f"Install it with: pip install 'fedrec[{extra}]'",
+            )
+    where = _write_incident(error)
+    return InternalError(
+        f"An unexpected {type(error).__name__} stopped the command; the details are in {where}.",
+        remedy="Run it again with `fedrec --debug ...` to see them here, and report them.",
+    )
+
+
+def _write_incident(error: BaseException) -> Path | str:
+    """Write the traceback, without any variables, where only this user reads it."""
+    try:
+        handle, name = tempfile.mkstemp(
+            prefix=f"fedrec-incident-{secrets.token_hex(4)}-", suffix=".log"
+        )
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            traceback.print_exception(error, file=file)
+    except OSError:
+        return "nowhere, since the temporary folder cannot be written"
+    return Path(name)

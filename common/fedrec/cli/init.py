@@ -1,0 +1,137 @@
+"""`fedrec init`: a first settings file."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from fedrec.cli.terminal import AsJson, count_of, print_json
+
+__all__ = ["EPILOG", "init"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec init\n"
+    "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
+    "  fedrec init plain.toml --protection none --name trial"
+)
+
+CATALOGUE_FILE = "catalogue.csv"
+
+
+def init(
+    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path(
+        "run.toml"
+    ),
+    protection: Annotated[
+        Literal["bfv", "ckks", "none"],
+        typer.Option(help="How updates are protected; bfv adds exactly."),
+    ] = "bfv",
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Interactions, to set data.path and leave room for their users."),
+    ] = None,
+    clients: Annotated[
+        int, typer.Option(min=0, help="How many clients will take part; 0 if unknown.")
+    ] = 0,
+    name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write a commented settings file with safe values.
+
+    With --data the file is read once: federation.maximum_users becomes the next power of two
+    that is at least twice its users, so that clients may join later.
+    """
+    from fedrec.config.starter import Starter
+    from fedrec.data.files import write_atomically
+    from fedrec.errors import SettingsError, StorageError
+
+    if path.exists() and not force:
+        raise SettingsError(
+            f"{path} exists already and was not touched.",
+            remedy="Choose another name, or give --force to replace it.",
+        )
+    folder = path.parent
+    catalogue = None if data is None else data.parent / CATALOGUE_FILE
+    n_users, n_items = _count(data) if data is not None else (0, 0)
+    starter = Starter(
+        name=_checked_name(name) if name else _folder_name(folder),
+        protection=protection,
+        n_clients=clients,
+        n_users=n_users,
+        data="" if data is None else _relative(data, folder),
+        catalogue=_relative(catalogue, folder) if catalogue and catalogue.is_file() else "",
+    )
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as file:
+            file.write(starter.text(path.name))
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder."
+        ) from None
+    following = _next_commands(path, data, starter.catalogue)
+    if as_json:
+        found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}
+        print_json(found)
+        return
+    typer.echo(f"Wrote {path}.")
+    if data is not None:
+        typer.echo(f"{data} has {count_of(n_users, 'user')} and {count_of(n_items, 'item')}.")
+    typer.echo("Next:")
+    for command in following:
+        typer.echo(f"  {command}")
+
+
+def _count(data: Path) -> tuple[int, int]:
+    from fedrec.data import read_interactions
+
+    interactions, _ = read_interactions(data)
+    return interactions.n_users, interactions.n_items
+
+
+def _next_commands(path: Path, data: Path | None, catalogue: str) -> list[str]:
+    """Return what to type next, in order."""
+    shown = shlex.quote(str(path))
+    commands = []
+    if data is None:
+        commands.append("fedrec data fetch ml-100k --into data   # or your own: set data.path")
+    elif not catalogue:
+        beside = shlex.quote(str(data.parent / CATALOGUE_FILE))
+        commands.append(f"fedrec data catalogue {shlex.quote(str(data))} --out {beside}")
+    return [*commands, f"fedrec check {shown}", f"fedrec simulate {shown}"]
+
+
+def _checked_name(name: str) -> str:
+    from fedrec.config.explain import all_settings, wrong_sentence
+    from fedrec.config.schema import FederationSettings
+    from fedrec.errors import SettingsError
+
+    try:
+        return FederationSettings(name=name).name
+    except ValueError:
+        raise SettingsError(
+            f"--name: {wrong_sentence('federation.name', name)}",
+            remedy=all_settings()["federation.name"].sentence,
+        ) from None
+
+
+def _folder_name(folder: Path) -> str:
+    """Return a federation's name from the folder's, or the default where it has no letters."""
+    cleaned = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name).strip("-.")
+    return cleaned[:64] or "movies"
+
+
+def _relative(path: Path, folder: Path) -> str:
+    """Return a path as a settings file in `folder` names it."""
+    try:
+        relative = os.path.relpath(path, folder)
+    except ValueError:  # another drive on Windows
+        return str(path.resolve())
+    return Path(relative).as_posix()

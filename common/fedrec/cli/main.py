@@ -1,0 +1,147 @@
+"""The command `fedrec`: its verbs, and what becomes of an error."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Annotated, ClassVar
+
+import typer
+from typer.main import get_command
+
+from fedrec.cli.failures import EXIT_CODES, report_failure
+from fedrec.cli.lazy import LazyGroup, Verb
+
+__all__ = ["VERBS", "app", "main"]
+
+_START, _RUN, _OPERATE = "Begin", "Run a federation", "Look after one"
+
+VERBS: dict[str, Verb] = {
+    "demo": Verb(
+        target="fedrec.cli.demo:demo",
+        help="See a whole federation work on this machine, in about two minutes.",
+        panel=_START,
+    ),
+    "init": Verb(
+        target="fedrec.cli.init:init", help="Write a first settings file.", panel=_START
+    ),
+    "check": Verb(
+        target="fedrec.cli.check:check",
+        help="Check settings, say where each comes from, and price the run.",
+        panel=_START,
+    ),
+    "data": Verb(
+        target="fedrec.cli.data:app",
+        help="Fetch, import, describe and split interactions.",
+        panel=_START,
+    ),
+    "doctor": Verb(
+        target="fedrec.cli.doctor:doctor",
+        help="Check that this machine has what fedrec needs.",
+        panel=_START,
+    ),
+    "simulate": Verb(
+        target="fedrec.cli.simulate:simulate",
+        help="Run the whole federation in this process.",
+        panel=_RUN,
+    ),
+    "keys": Verb(
+        target="fedrec.cli.keys:app",
+        help="Make the data owners' keys and show what is in key files.",
+        panel=_RUN,
+    ),
+    "coordinator": Verb(
+        help="Run the service that adds up what it cannot read.",
+        panel=_RUN,
+    ),
+    "client": Verb(
+        help="Take part with private data, and recommend from it.",
+        panel=_RUN,
+    ),
+    "recommend": Verb(
+        target="fedrec.cli.recommend:recommend",
+        help="Recommend items from the folder of a finished run.",
+        panel=_RUN,
+    ),
+    "status": Verb(
+        target="fedrec.cli.status:status",
+        help="Show how far a coordinator is.",
+        panel=_OPERATE,
+    ),
+    "watch": Verb(
+        target="fedrec.cli.watch:watch",
+        help="Follow a coordinator's rounds as they happen.",
+        panel=_OPERATE,
+    ),
+    "stop": Verb(
+        target="fedrec.cli.stop:stop",
+        help="End a coordinator's run, after the round or at once.",
+        panel=_OPERATE,
+    ),
+}
+
+
+class _Fedrec(LazyGroup):
+    verbs: ClassVar[Mapping[str, Verb]] = VERBS
+
+
+def _epilog() -> str:
+    codes = "\n".join(f"  {code:>3}  {meaning}" for code, meaning in EXIT_CODES.items())
+    return (
+        "First steps:\n"
+        "  fedrec data fetch ml-100k --into data\n"
+        "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
+        "  fedrec check run.toml\n"
+        "  fedrec simulate run.toml"
+        f"\n\nExit codes:\n{codes}"
+    )
+
+
+app = typer.Typer(
+    name="fedrec",
+    cls=_Fedrec,
+    epilog=_epilog(),
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from fedrec import __version__
+
+        typer.echo(f"fedrec {__version__}")
+        raise typer.Exit()
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show the traceback of an error.")
+    ] = False,
+) -> None:
+    """Train a recommender over many people's private data, which never leaves their machines.
+
+    Sums of protected updates travel; a coordinator adds them up without reading them.
+    """
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run a command and leave with its exit code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    debug = "--debug" in takewhile(lambda argument: argument.startswith("-"), given)
+    try:
+        get_command(app).main(args=given, prog_name="fedrec")
+    except (Exception, KeyboardInterrupt) as error:
+        sys.exit(report_failure(error, as_json="--json" in given, debug=debug))
+
+

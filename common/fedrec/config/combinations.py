@@ -1,0 +1,217 @@
+"""Which choices go together: one table for the four seams, and the rules between their numbers.
+
+Each setting on its own is checked by the schema. Here is what only shows when they meet: a
+combination outside the table, or numbers that contradict each other, is refused when the
+settings are read, with the reason and the nearest combination that works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import product
+
+from fedrec.config.schema import Plan
+from fedrec.errors import SettingsError
+
+__all__ = ["COMBINATIONS", "Combination", "Conflict", "check_plan", "find_conflicts"]
+
+FEWEST_SUMMANDS = 3
+NEGATIVES_RANKED = 99
+_CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Combination:
+    """A row of the table: any choice of each column goes with any of the others.
+
+    Attributes:
+        reason: why an algorithm goes with nothing else than the row says.
+    """
+
+    algorithm: str
+    updates: tuple[str, ...]
+    protections: tuple[str, ...]
+    protocols: tuple[str, ...]
+    reason: str
+
+    def choices(self) -> Iterator[tuple[str, ...]]:
+        """Yield every (algorithm, update, protection, protocol) of this row."""
+        return product((self.algorithm,), self.updates, self.protections, self.protocols)
+
+
+COMBINATIONS: tuple[Combination, ...] = (
+    Combination(
+        algorithm="fedmf",
+        updates=("dense", "colr"),
+        protections=("none", "bfv", "ckks"),
+        protocols=("full", "sampled", "paper"),
+        reason="FedMF sums changes of item rows, which every protection can add, and measures "
+        "by scores of single items, which every protocol can rank.",
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Conflict:
+    """Settings that contradict each other.
+
+    Attributes:
+        keys: the dotted keys involved, the one to change first.
+        sentence: what was found, what is needed and what would work.
+    """
+
+    keys: tuple[str, ...]
+    sentence: str
+
+
+def check_plan(plan: Plan) -> list[str]:
+    """Return a sentence for every contradiction in a plan; empty when it can work."""
+    return [conflict.sentence for conflict in find_conflicts(plan)]
+
+
+def find_conflicts(
+    plan: Plan, combinations: tuple[Combination, ...] = COMBINATIONS
+) -> list[Conflict]:
+    """Return every contradiction in a plan, with the settings that it is about."""
+    found = list(_outside(plan, combinations))
+    for rule in _RULES:
+        found.extend(rule(plan))
+    # The planner's own words are about numbers that must make sense to begin with.
+    return found or list(_unplannable(plan))
+
+
+def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conflict]:
+    wanted = (
+        plan.algorithm.name,
+        plan.update.structure,
+        plan.protection.name,
+        plan.evaluation.protocol,
+    )
+    possible = [(row, choice) for row in combinations for choice in row.choices()]
+    if wanted in [choice for _, choice in possible]:
+        return
+
+    def distance(choice: tuple[str, ...]) -> int:
+        return sum(a != b for a, b in zip(choice, wanted, strict=True))
+
+    # Whoever chose an algorithm keeps it if anything goes with it at all.
+    row, nearest = min(possible, key=lambda pair: (pair[1][0] != wanted[0], distance(pair[1])))
+    changed = [index for index in range(len(wanted)) if nearest[index] != wanted[index]]
+    advice = " and ".join(f'{_CHOICES[index]} = "{nearest[index]}"' for index in changed)
+    yield Conflict(
+        keys=tuple(_CHOICES[index] for index in changed),
+        sentence=f"{' + '.join(wanted)} is no meaningful combination: {row.reason} The nearest "
+        f"that works has {advice}.",
+    )
+
+
+def _rank(plan: Plan) -> Iterator[Conflict]:
+    from fedrec.updates import UPDATES
+
+    problem = UPDATES[plan.update.structure].problem(plan.update, plan.algorithm.dim)
+    if problem:
+        yield Conflict(keys=("update.rank", "algorithm.dim"), sentence=problem)
+
+
+def _preset(plan: Plan) -> Iterator[Conflict]:
+    """Ask the planner for the least that there is to sum: it only refuses unknown names."""
+    from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+
+    name, preset = plan.protection.name, plan.protection.preset
+    least = SegmentSpec(name="least", length=1, max_abs_sum=1)
+    try:
+        PROTECTIONS[name].plan(VectorSpec(segments=(least,), max_summands=1), preset=preset)
+    except SettingsError as error:
+        yield Conflict(
+            keys=("protection.preset", "protection.name"),
+            sentence=f'protection.preset is "{preset}", but {error} Set protection.preset = '
+            f'"{PROTECTIONS[name].presets[0]}".',
+        )
+
+
+def _summands(plan: Plan) -> Iterator[Conflict]:
+    rounds, protection = plan.rounds, plan.protection.name
+    if protection == "none":
+        return
+    if rounds.minimum_summands < FEWEST_SUMMANDS:
+        yield Conflict(
+            keys=("rounds.minimum_summands",),
+            sentence=f"rounds.minimum_summands is {rounds.minimum_summands}, but under "
+            f"{protection} a sum of fewer than {FEWEST_SUMMANDS} clients is never revealed: with "
+            "two, each could compute the other's update. Set rounds.minimum_summands = "
+            f"{FEWEST_SUMMANDS} or more.",
+        )
+    needed = max(rounds.minimum_summands, FEWEST_SUMMANDS)
+    if rounds.minimum_clients < needed:
+        yield Conflict(
+            keys=("rounds.minimum_clients", "rounds.minimum_summands"),
+            sentence=f"rounds.minimum_clients is {rounds.minimum_clients}, but under {protection} "
+            f"a round can only be revealed with {needed} clients. Set rounds.minimum_clients = "
+            f'{needed} or more, or protection.name = "none".',
+        )
+
+
+def _clients(plan: Plan) -> Iterator[Conflict]:
+    rounds = plan.rounds
+    asked, limit = rounds.clients_per_round, rounds.recompute_limit
+    if asked and asked < rounds.minimum_clients:
+        yield Conflict(
+            keys=("rounds.clients_per_round", "rounds.minimum_clients"),
+            sentence=f"rounds.clients_per_round is {asked}, but rounds.minimum_clients is "
+            f"{rounds.minimum_clients}, so that every round would be abandoned. Set "
+            f"rounds.clients_per_round = {rounds.minimum_clients} or more, or 0 to ask everybody.",
+        )
+    for key, count in (("clients_per_round", asked), ("minimum_clients", rounds.minimum_clients)):
+        if count > limit:
+            yield Conflict(
+                keys=("rounds.recompute_limit", f"rounds.{key}"),
+                sentence=f"rounds.{key} is {count}, but rounds.recompute_limit is {limit}, and no "
+                f"round sums more updates than that. Set rounds.recompute_limit = {count}, or "
+                f"lower rounds.{key} to {limit}.",
+            )
+    if rounds.over_provision > 1 and not asked:
+        yield Conflict(
+            keys=("rounds.over_provision", "rounds.clients_per_round"),
+            sentence=f"rounds.over_provision is {rounds.over_provision:g}, but "
+            "rounds.clients_per_round is 0, which asks every client already. Set "
+            "rounds.clients_per_round to the number of updates wanted, or leave over_provision "
+            "out.",
+        )
+
+
+def _protocol(plan: Plan) -> Iterator[Conflict]:
+    protocol, at = plan.evaluation.protocol, plan.evaluation.at
+    if protocol != "full" and at > NEGATIVES_RANKED:
+        yield Conflict(
+            keys=("evaluation.at", "evaluation.protocol"),
+            sentence=f"evaluation.at is {at}, but the protocol {protocol} ranks the held-out item "
+            f"among {NEGATIVES_RANKED} others, so that it is always found. Set evaluation.at = "
+            f'{NEGATIVES_RANKED} or less, or evaluation.protocol = "full".',
+        )
+
+
+_RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
+    _rank,
+    _preset,
+    _summands,
+    _clients,
+    _protocol,
+)
+
+
+def _unplannable(plan: Plan) -> Iterator[Conflict]:
+    """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
+    from fedrec.protection import PROTECTIONS
+    from fedrec.training.layout import vector_spec
+
+    try:
+        kind = PROTECTIONS[plan.protection.name]
+        kind.plan(vector_spec(plan, 1), preset=plan.protection.preset)
+    except SettingsError as error:
+        yield Conflict(
+            keys=("protection.preset", "federation.maximum_users", "update.fraction_bits"),
+            sentence=f"{plan.protection.name}/{plan.protection.preset} cannot sum what "
+            "federation.maximum_users, update.fraction_bits and rounds.recompute_limit ask for: "
+            f"{error}",
+        )

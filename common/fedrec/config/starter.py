@@ -1,0 +1,132 @@
+"""A first settings file: the choices that matter, commented, with safe values."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+from typing import Literal
+
+from fedrec.config.explain import all_settings, as_toml, section_sentences
+from fedrec.config.schema import FederationSettings
+from fedrec.errors import SettingsError
+
+__all__ = ["Starter", "users_with_room"]
+
+ProtectionName = Literal["bfv", "ckks", "none"]
+
+_PRESETS: dict[ProtectionName, str] = {"bfv": "default", "ckks": "lean", "none": "default"}
+_FEWEST_ENCRYPTED = 3
+# With a quarter asked on top, key holders recompute at most 63 contributions.
+_MOST_SUMMED = 50
+_LINE_CHARS = 88
+
+_INTRODUCTION = """\
+# The settings of a federation. Coordinator and clients read the same file: they must agree on
+# the sections up to [rounds]; the others are each machine's own.
+#
+#   fedrec check {file}               what a run costs, and where each value comes from
+#   fedrec check --explain [KEY]      every setting that exists, with its meaning
+#
+# Relative paths start at this file's folder. FEDREC_SECTION__FIELD in the environment wins over
+# this file, a flag wins over both.
+"""
+
+
+def users_with_room(n_users: int) -> int:
+    """Return a bound on users: the next power of two that is at least twice as many."""
+    return 1 << max(2 * n_users - 1, 1).bit_length()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Starter:
+    """What a first settings file is made for.
+
+    Attributes:
+        name: the federation's name.
+        protection: the protection's name.
+        n_clients: how many clients there will be; 0 when nobody knows.
+        n_users: how many users the data has; 0 when nobody knows.
+        data: path of the interactions as the file shall name it, or nothing.
+        catalogue: path of the catalogue as the file shall name it, or nothing.
+    """
+
+    name: str = "movies"
+    protection: ProtectionName = "bfv"
+    n_clients: int = 0
+    n_users: int = 0
+    data: str = ""
+    catalogue: str = ""
+
+    def __post_init__(self) -> None:
+        if self.protection != "none" and 0 < self.n_clients < _FEWEST_ENCRYPTED:
+            raise SettingsError(
+                f"{self.n_clients} clients were asked for under {self.protection}, but a sum of "
+                f"fewer than {_FEWEST_ENCRYPTED} clients is never revealed.",
+                remedy=f'Use {_FEWEST_ENCRYPTED} clients or more, or the protection "none".',
+            )
+
+    def text(self, file: str = "run.toml") -> str:
+        """Return the settings file as TOML with comments."""
+        values = self._values()
+        lines = [_INTRODUCTION.format(file=file)]
+        for section, sentence in section_sentences().items():
+            keys = [key for key in values if key.startswith(f"{section}.")]
+            if not keys:
+                continue
+            lines.append(f"[{section}]  # {sentence}")
+            for key in keys:
+                lines += self._setting(key, values[key])
+            lines.append("")
+        return "\n".join(lines)
+
+    def _setting(self, key: str, value: object) -> list[str]:
+        setting = all_settings()[key]
+        comment = textwrap.wrap(setting.sentence, width=_LINE_CHARS)
+        shown = f"{setting.name} = {as_toml(value)}"
+        if value is None:
+            shown = f"# {setting.name} = "
+            shown += '""' if setting.default is None else as_toml(setting.default)
+        return [*(f"# {line}" for line in comment), shown]
+
+    def _values(self) -> dict[str, object]:
+        """Return what the file sets; None shows a setting without setting it."""
+        summed = min(self.n_clients, _MOST_SUMMED)
+        least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
+        room = users_with_room(self.n_users) if self.n_users else 0
+        default_room = FederationSettings.model_fields["maximum_users"].default
+        values: dict[str, object] = {
+            "federation.name": self.name,
+            "federation.seed": 1,
+            "federation.maximum_users": room or default_room,
+            "federation.minimum_item_users": 10,
+            "algorithm.name": "fedmf",
+            "algorithm.dim": 32,
+            "update.structure": "colr",
+            "update.rank": 4,
+            "protection.name": self.protection,
+            "protection.preset": _PRESETS[self.protection],
+            "evaluation.protocol": "full",
+            "evaluation.at": 10,
+            "rounds.total": 100,
+            "rounds.minimum_clients": max(least, -(-2 * summed // 3)) if summed else 3,
+            "rounds.minimum_summands": 3,
+        }
+        if self.n_clients > _MOST_SUMMED:
+            values |= {"rounds.clients_per_round": _MOST_SUMMED, "rounds.over_provision": 1.25}
+        return values | {
+            "data.path": self.data or None,
+            "data.catalogue": self.catalogue or None,
+            "coordinator.host": "127.0.0.1",
+            "coordinator.port": 7447,
+            "coordinator.epoch": "keys/epoch.json",
+            "coordinator.token_file": "keys/token",
+            "coordinator.certificate": None,
+            "coordinator.private_key": None,
+            "coordinator.plaintext": None,
+            "client.coordinator": "127.0.0.1:7447",
+            "client.authority_key": "keys/authority.pub.json",
+            "client.token_file": "keys/token",
+            "client.root_certificate": None,
+            "client.plaintext": None,
+            "output.runs": "runs",
+        }

@@ -1,0 +1,205 @@
+"""The files of a trained model: what everybody may have, and what belongs to the users.
+
+`model.safetensors` holds the shared model with the plan, the catalogue's fingerprint and the
+round. `users.safetensors` (mode 0600) holds user vectors and histories; it exists only where the
+users' data is anyway: in a simulation and on a client. Nothing is ever pickled.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save
+
+from fedrec.config.plan import plan_from_json, plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import FedrecError, StorageError, VersionMismatch
+from fedrec.ids import RoundId, UserId
+from fedrec.recommender.storage import write_whole
+from fedrec.training.state import PrivateState, SharedState
+
+__all__ = ["MODEL_NAME", "USERS_NAME", "ModelFile", "UsersFile"]
+
+MODEL_NAME = "model.safetensors"
+USERS_NAME = "users.safetensors"
+_MODEL_FORMAT = "fedrec model"
+_USERS_FORMAT = "fedrec users"
+_VERSION = "1.0"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFile:
+    """The shared model of a round and what is needed to read it.
+
+    Attributes:
+        round: the version of the model: the round that published it.
+    """
+
+    plan: Plan
+    catalogue_fingerprint: str
+    round: RoundId
+    shared: SharedState
+
+    def save(self, path: Path) -> None:
+        """Write the model, replacing a file of that name in one step."""
+        arrays: dict[str, NDArray[Any]] = {
+            f"shared.{name}": np.ascontiguousarray(value)
+            for name, value in self.shared.tensors.items()
+        }
+        if self.shared.holders is not None:
+            arrays["holders"] = self.shared.holders
+        metadata = {
+            "format": _MODEL_FORMAT,
+            "version": _VERSION,
+            "plan": plan_to_json(self.plan).decode(),
+            "catalogue_fingerprint": self.catalogue_fingerprint,
+            "round": str(self.round),
+        }
+        write_whole(path, save(arrays, metadata), private=False)
+
+    @classmethod
+    def load(cls, path: Path) -> ModelFile:
+        """Read what `save` wrote.
+
+        Raises:
+            StorageError: the file is missing, damaged or no model.
+            VersionMismatch: it has another major format.
+        """
+        metadata, arrays = _read(path, _MODEL_FORMAT)
+        holders = arrays.pop("holders", None)
+        if not arrays or not all(name.startswith("shared.") for name in arrays):
+            raise _damaged(path, f"its tensors are {sorted(arrays)}")
+        try:
+            return cls(
+                plan=plan_from_json(metadata["plan"].encode()),
+                catalogue_fingerprint=metadata["catalogue_fingerprint"],
+                round=RoundId(int(metadata["round"])),
+                shared=SharedState(
+                    MappingProxyType(
+                        {
+                            name.removeprefix("shared."): value.astype(np.float64)
+                            for name, value in arrays.items()
+                        }
+                    ),
+                    None if holders is None else holders.astype(np.int64),
+                ),
+            )
+        except (KeyError, ValueError, FedrecError) as error:
+            raise _damaged(path, f"its metadata cannot be used ({error})") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsersFile:
+    """Users' own vectors and what they have already; it never leaves their machine.
+
+    Attributes:
+        user_ids: n_users ids.
+        private: their private parameters, first axis n_users.
+        seen_indptr: int64 (n_users + 1,); user u's items are
+            ``seen_items[seen_indptr[u]:seen_indptr[u + 1]]``, ascending catalogue rows.
+    """
+
+    user_ids: tuple[UserId, ...]
+    private: PrivateState
+    seen_indptr: NDArray[np.int64]
+    seen_items: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, users: UserSplit, private: PrivateState) -> UsersFile:
+        """Build it from a split: seen is everything, the held-out items included."""
+        everybody = np.arange(len(users), dtype=np.int64)
+        owner = np.repeat(everybody, np.diff(users.train_indptr))
+        owner = np.concatenate([owner, everybody, everybody])
+        items = np.concatenate([users.train_items, users.validation_items, users.test_items])
+        owner, items = owner[items >= 0], items[items >= 0]
+        ends = np.cumsum(np.bincount(owner, minlength=len(users)), dtype=np.int64)
+        return cls(
+            user_ids=users.user_ids,
+            private=private,
+            seen_indptr=np.concatenate([np.zeros(1, dtype=np.int64), ends]),
+            seen_items=items[np.lexsort((items, owner))],
+        )
+
+    def seen_of(self, user_index: int) -> NDArray[np.int64]:
+        """Return the catalogue rows that one user has already, ascending."""
+        return self.seen_items[self.seen_indptr[user_index] : self.seen_indptr[user_index + 1]]
+
+    def save(self, path: Path) -> None:
+        """Write the users' data with mode 0600, replacing a file of that name in one step."""
+        arrays: dict[str, NDArray[Any]] = {
+            f"private.{name}": np.ascontiguousarray(value)
+            for name, value in self.private.tensors.items()
+        }
+        ids = json.dumps(list(self.user_ids)).encode()
+        arrays["user_ids"] = np.frombuffer(ids, dtype=np.uint8)
+        arrays["seen_indptr"] = self.seen_indptr
+        arrays["seen_items"] = self.seen_items
+        metadata = {"format": _USERS_FORMAT, "version": _VERSION}
+        write_whole(path, save(arrays, metadata), private=True)
+
+    @classmethod
+    def load(cls, path: Path) -> UsersFile:
+        """Read what `save` wrote.
+
+        Raises:
+            StorageError: the file is missing, damaged or something else.
+            VersionMismatch: it has another major format.
+        """
+        _, arrays = _read(path, _USERS_FORMAT)
+        try:
+            ids = json.loads(arrays.pop("user_ids").tobytes())
+            indptr = arrays.pop("seen_indptr").astype(np.int64)
+            items = arrays.pop("seen_items").astype(np.int64)
+        except (KeyError, ValueError) as error:
+            raise _damaged(path, f"it has no readable {error}") from error
+        private = {
+            name.removeprefix("private."): value.astype(np.float32)
+            for name, value in arrays.items()
+        }
+        lengths = {len(value) for value in private.values()} | {len(ids), len(indptr) - 1}
+        if len(lengths) != 1 or indptr[0] != 0 or indptr[-1] != len(items):
+            raise _damaged(path, "its tensors are about different numbers of users")
+        return cls(
+            user_ids=tuple(map(UserId, ids)),
+            private=PrivateState(MappingProxyType(private)),
+            seen_indptr=indptr,
+            seen_items=items,
+        )
+
+
+def _read(path: Path, expected: str) -> tuple[Mapping[str, str], dict[str, NDArray[Any]]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            metadata: Mapping[str, str] = file.metadata() or {}
+            _check_format(path, metadata, expected)
+            return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (OSError, SafetensorError) as error:
+        raise _damaged(path, f"it cannot be read ({error})") from error
+
+
+def _check_format(path: Path, metadata: Mapping[str, str], expected: str) -> None:
+    if metadata.get("format") != expected:
+        raise _damaged(path, f'its format is "{metadata.get("format")}", expected "{expected}"')
+    found = metadata.get("version", "")
+    if found.partition(".")[0] != _VERSION.partition(".")[0]:
+        raise VersionMismatch(
+            f"{path} has the format version {found}; this fedrec reads "
+            f"{_VERSION.partition('.')[0]}.x.",
+            remedy="Install the fedrec that wrote it, or train again with this one.",
+        )
+
+
+def _damaged(path: Path, why: str) -> StorageError:
+    return StorageError(
+        f"{path} is not a file that can be used here: {why}.",
+        remedy="Give the folder of a finished run, or restore the file from a backup.",
+    )

@@ -1,0 +1,41 @@
+"""Writing a file whole or not at all, readable by everybody or by its owner only."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+
+from fedrec.errors import StorageError
+
+__all__ = ["write_whole"]
+
+
+def write_whole(path: Path, data: bytes, *, private: bool) -> None:
+    """Put a file in place in one step; a crash leaves the old one or the new one.
+
+    Args:
+        private: give it mode 0600 from its first byte on; otherwise 0644.
+
+    Raises:
+        StorageError: it cannot be written; what was there before is intact.
+    """
+    try:
+        # mkstemp opens with mode 0600.
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            if not private:
+                os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error}.",
+            remedy="Check that the folder exists, is writable and has space.",
+        ) from error

@@ -1,0 +1,118 @@
+"""What is checked before memory, disk or key holders' time is spent on a peer's word."""
+
+from __future__ import annotations
+
+from fedrec.errors import (
+    BadSignature,
+    CatalogueMismatch,
+    KeysError,
+    MalformedUpdate,
+    PlanMismatch,
+    ProtocolError,
+    TooLarge,
+    VersionMismatch,
+)
+from fedrec.identity.public import verify
+from fedrec.ids import ClientId
+from fedrec.wire.messages import PROTOCOL_VERSION, RevealStatement, UploadHeader
+from fedrec_server.federation import Federation
+
+__all__ = ["Admission"]
+
+SIGNATURE_BYTES = 64
+SHA256_BYTES = 32
+
+
+class Admission:
+    """Compares headers and statements with the federation's constants and signatures.
+
+    Args:
+        run: the run's name.
+        maximum_upload_bytes: the operator's limit.
+    """
+
+    def __init__(self, federation: Federation, run: str, maximum_upload_bytes: int) -> None:
+        self._federation = federation
+        self._run = run
+        self._maximum_upload_bytes = maximum_upload_bytes
+
+    def check_run(self, run: str) -> None:
+        """Refuse calls about another run."""
+        if run != self._run:
+            raise ProtocolError(
+                "The message is about another run than this coordinator's.",
+                remedy="Fetch the federation's description again.",
+            )
+
+    def check_member(self, client_id: ClientId) -> None:
+        """Refuse callers whom the key authority did not list."""
+        self._federation.keys.roster.member(client_id)
+
+    def check_header(self, header: UploadHeader) -> None:
+        """Check an upload's announcement, cheap questions first.
+
+        Raises:
+            FedrecError: of the kind that fits the first thing that is wrong.
+        """
+        wanted = self._federation.identity
+        if header.protocol_version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
+            raise VersionMismatch(
+                f"The update speaks protocol {header.protocol_version}, "
+                f"this coordinator {PROTOCOL_VERSION}."
+            )
+        self._check_origin(header.federation, header.run, header.epoch)
+        if header.catalogue_fingerprint != wanted.catalogue_fingerprint:
+            raise CatalogueMismatch(
+                "The update counts items by another catalogue.",
+                remedy="Fetch the federation's catalogue.",
+            )
+        if header.plan_fingerprint != wanted.plan_fingerprint:
+            raise PlanMismatch("The update was made under other settings.")
+        self._check_length(header.length)
+        if len(header.sha256) != SHA256_BYTES:
+            raise ProtocolError(f"A SHA-256 has {SHA256_BYTES} bytes.")
+        self._check_signature(header.client_id, header.statement(), header.signature)
+
+    def check_statement(self, statement: RevealStatement, manifest_digest: bytes) -> None:
+        """Check a key holder's statement about the round that is being revealed."""
+        self._check_origin(statement.federation, statement.run, statement.epoch)
+        if statement.manifest_digest != manifest_digest:
+            raise ProtocolError("The statement is about another list of contributions.")
+        if len(statement.metrics) != self._federation.metrics_bytes:
+            raise ProtocolError(
+                f"The metrics have {len(statement.metrics)} bytes, "
+                f"expected {self._federation.metrics_bytes}."
+            )
+        self._check_signature(statement.client_id, statement.statement(), statement.signature)
+
+    def check_snapshot(self, statement: RevealStatement) -> None:
+        """Check who vouches for a snapshot."""
+        self._check_origin(statement.federation, statement.run, statement.epoch)
+        self._check_signature(statement.client_id, statement.statement(), statement.signature)
+
+    def check_blob(self, length: int) -> None:
+        """Refuse a sealed aggregate or snapshot above the operator's limit."""
+        if length > self._maximum_upload_bytes:
+            raise TooLarge(
+                f"{length} bytes are announced, {self._maximum_upload_bytes} are allowed."
+            )
+
+    def _check_origin(self, federation: str, run: str, epoch: int) -> None:
+        wanted = self._federation.identity
+        if federation != wanted.federation:
+            raise ProtocolError("The message is about another federation.")
+        self.check_run(run)
+        if epoch != wanted.epoch:
+            raise KeysError(f"The message is of key epoch {epoch}, the present is {wanted.epoch}.")
+
+    def _check_length(self, length: int) -> None:
+        self.check_blob(length)
+        wanted = self._federation.protection.chosen.message_bytes
+        if length != wanted:
+            raise MalformedUpdate(f"An update of {length} bytes; every one has {wanted} bytes.")
+
+    def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:
+        member = self._federation.keys.roster.member(client_id)
+        if len(signature) != SIGNATURE_BYTES:
+            raise BadSignature(f"A signature has {SIGNATURE_BYTES} bytes, not {len(signature)}.")
+        verify(member.signing_key, statement, signature)

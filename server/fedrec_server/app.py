@@ -1,0 +1,232 @@
+"""A coordinator's life: start, serve, stop without losing anything."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any, Self
+
+import grpc
+import structlog
+
+from fedrec.clock import Clock, SystemClock
+from fedrec.config.schema import CoordinatorSettings, Settings
+from fedrec.errors import StorageError
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.protection import VectorSpec
+from fedrec.wire.v1 import admin_pb2, coordinator_pb2
+from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
+from fedrec.wire.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
+from fedrec_server.admin import AdminService
+from fedrec_server.engine import Engine
+from fedrec_server.federation import Federation, PublicCatalogue
+from fedrec_server.interceptors import Guard
+from fedrec_server.limits import StreamLimits
+from fedrec_server.listening import OPTIONS, check_transport, listen
+from fedrec_server.service import CoordinatorService
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.tokens import Token
+
+__all__ = ["Coordinator"]
+
+TICK_SECONDS = 0.25
+GRACE_SECONDS = 30.0
+LINGER_SECONDS = 10.0
+INTERRUPTED = 130
+
+
+class Coordinator:
+    """One run behind one port.
+
+    Args:
+        settings: the machine's part of the settings.
+        federation: the constant part of the run.
+        clock: tells the time.
+        failpoint: for tests that kill the process.
+        resume: lets a failed or stopped run go on.
+    """
+
+    def __init__(
+        self,
+        settings: CoordinatorSettings,
+        federation: Federation,
+        *,
+        clock: Clock | None = None,
+        failpoint: Failpoint = no_failpoint,
+        resume: bool = False,
+    ) -> None:
+        check_transport(settings)
+        self._settings = settings
+        self._federation = federation
+        self._clock = clock or SystemClock()
+        self._failpoint = failpoint
+        self._resume = resume
+        self._clients = _token(settings, "token_file")
+        self._operators = _token(settings, "admin_token_file")
+        self._engine: Engine | None = None
+        self._server: Any = None
+        self._health: Any = None
+        self._ticker: asyncio.Task[None] | None = None
+
+    @classmethod
+    def from_settings(
+        cls,
+        settings: Settings,
+        catalogue: PublicCatalogue,
+        spec: VectorSpec,
+        *,
+        clock: Clock | None = None,
+        failpoint: Failpoint = no_failpoint,
+        resume: bool = False,
+    ) -> Self:
+        """Put a coordinator together; nothing is opened yet but the key epoch.
+
+        Raises:
+            SettingsError: when the settings do not allow to start.
+            KeysError: when the key epoch is of other settings, or its context holds a key.
+        """
+        keys = KeyEpoch.load(Path(settings.coordinator.epoch))
+        federation = Federation.of(settings.plan, catalogue, spec, keys)
+        return cls(
+            settings.coordinator, federation, clock=clock, failpoint=failpoint, resume=resume
+        )
+
+    @property
+    def engine(self) -> Engine:
+        """Return the living run; only between `start` and `stop`."""
+        if self._engine is None:
+            raise StorageError("The coordinator is not started.")
+        return self._engine
+
+    async def start(self) -> str:
+        """Open the store and the port; return `host:port`."""
+        store = SqliteStore(
+            Path(self._settings.state),
+            self._federation.identity,
+            reserve_bytes=self._settings.reserve_bytes,
+            failpoint=self._failpoint,
+        )
+        try:
+            engine = Engine(
+                self._federation,
+                store,
+                clock=self._clock,
+                maximum_upload_bytes=self._settings.maximum_upload_bytes,
+                failpoint=self._failpoint,
+            )
+            self._server = self._new_server(engine)
+            address = listen(self._server, self._settings)
+            await engine.start(resume=self._resume)
+        except BaseException:
+            if self._server is not None:
+                await self._server.stop(None)
+            store.close()
+            raise
+        self._engine = engine
+        await self._server.start()
+        self._ticker = asyncio.create_task(self._tick(engine))
+        structlog.get_logger().info("coordinator listens", address=address, run=engine.run)
+        return address
+
+    async def serve(
+        self, on_start: Callable[[str, str], None], *, until_finished: bool = False
+    ) -> None:
+        """Serve until a signal, a lost disk or, if asked for, the run's end.
+
+        The first SIGTERM or SIGINT stops gracefully, the second one at once; both lose nothing.
+
+        Args:
+            on_start: called with the address and the run's name.
+            until_finished: stop a moment after the run has ended.
+
+        Raises:
+            StorageError: when the store can no longer be believed.
+        """
+        on_start(await self.start(), self.engine.run)
+        stopped = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, _on_signal, stopped)
+        waits: list[Coroutine[Any, Any, object]] = [stopped.wait(), self.engine.work.lost.wait()]
+        if until_finished:
+            waits.append(self._finished())
+        tasks = [asyncio.ensure_future(wait) for wait in waits]
+        try:
+            await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            lost = self.engine.work.lost.is_set()
+            await self.stop(grace_seconds=0.0 if lost else GRACE_SECONDS)
+        finally:
+            for task in tasks:
+                task.cancel()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+        if lost:
+            raise StorageError(
+                "The store failed to make a change durable; nothing acknowledged is lost.",
+                remedy="Check the disk, then start the coordinator again.",
+            )
+
+    async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
+        """Take no more, finish what was begun, and close everything."""
+        engine, self._engine = self.engine, None
+        structlog.get_logger().info("coordinator stops", run=engine.run)
+        await self._health.enter_graceful_shutdown()
+        engine.stop_waiting()
+        await self._server.stop(grace_seconds)
+        if self._ticker is not None:
+            self._ticker.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._ticker
+        await engine.close()
+
+    def _new_server(self, engine: Engine) -> Any:
+        from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+        guard = Guard(
+            clients=self._clients,
+            operators=self._operators,
+            limits=StreamLimits(),
+            stopping=lambda: engine.stopping,
+        )
+        server = grpc.aio.server(interceptors=[guard], options=OPTIONS)
+        add_CoordinatorServicer_to_server(CoordinatorService(engine), server)  # type: ignore[no-untyped-call]  # generated
+        add_AdminServicer_to_server(AdminService(engine), server)  # type: ignore[no-untyped-call]  # generated
+        self._health = health.aio.HealthServicer()
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        names = [
+            coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"].full_name,
+            admin_pb2.DESCRIPTOR.services_by_name["Admin"].full_name,
+            health_pb2.DESCRIPTOR.services_by_name["Health"].full_name,
+        ]
+        if self._settings.reflection:
+            from grpc_reflection.v1alpha import reflection
+
+            reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
+        return server
+
+    async def _tick(self, engine: Engine) -> None:
+        while not engine.work.lost.is_set():
+            await asyncio.sleep(TICK_SECONDS)
+            await engine.tick()
+
+    async def _finished(self) -> None:
+        await self.engine.finished.wait()
+        # Clients that poll hear of the end; those that come later find nobody.
+        await asyncio.sleep(LINGER_SECONDS)
+
+
+def _on_signal(stopped: asyncio.Event) -> None:
+    if stopped.is_set():
+        # The store is consistent at every moment.
+        os._exit(INTERRUPTED)
+    stopped.set()
+
+
+def _token(settings: CoordinatorSettings, name: str) -> Token | None:
+    path = getattr(settings, name)
+    return None if path is None else Token.load(Path(path), f"coordinator.{name}")

@@ -1,0 +1,59 @@
+"""`fedrec coordinator`: the commands that run on the coordinator's machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, help="Run a coordinator.")
+
+
+@app.callback()
+def coordinator() -> None:
+    """Run a coordinator."""
+
+
+@app.command()
+def run(
+    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Let a failed or stopped run go on.")
+    ] = False,
+    until_finished: Annotated[
+        bool, typer.Option("--until-finished", help="Stop when the run has ended.")
+    ] = False,
+) -> None:
+    """Serve a federation; the first line on stdout is a JSON object with the address."""
+    # The command line answers --help without loading gRPC.
+    import asyncio
+    import json
+    import sys
+
+    import structlog
+
+    from fedrec.config.loading import load_settings
+    from fedrec.errors import SettingsError
+    from fedrec.training.layout import vector_spec
+    from fedrec_server.app import Coordinator
+    from fedrec_server.federation import PublicCatalogue
+
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    settings = load_settings(settings_file)
+    if settings.data.catalogue is None:
+        raise SettingsError(
+            "data.catalogue is missing; the coordinator serves the catalogue to clients.",
+            remedy="Name the federation's public catalogue file.",
+        )
+    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    server = Coordinator.from_settings(
+        settings, catalogue, vector_spec(settings.plan, catalogue.n_items), resume=resume
+    )
+
+    def tell(address: str, name: str) -> None:
+        print(json.dumps({"address": address, "run": name}), flush=True)
+
+    asyncio.run(server.serve(tell, until_finished=until_finished))

@@ -1,0 +1,295 @@
+"""The living run: events in, durable state out, and whoever has news is woken.
+
+The engine knows no gRPC. All state changes go through `step` and one transaction, one after
+another; disk and arithmetic run in a single worker thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+import structlog
+
+from fedrec.clock import Clock
+from fedrec.errors import FedrecError, StorageError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import Task, UploadHeader, Wait
+from fedrec_server.admission import Admission
+from fedrec_server.aggregation import Aggregation
+from fedrec_server.federation import Federation
+from fedrec_server.journal import entry_of, log_entry
+from fedrec_server.presence import Presence
+from fedrec_server.rounds.changes import (
+    VOLATILE,
+    Change,
+    HolderAsked,
+    RoundAbandoned,
+    RoundPublished,
+)
+from fedrec_server.rounds.events import (
+    Event,
+    Failed,
+    Polled,
+    Restarted,
+    Resumed,
+    StopRequested,
+    Summed,
+    Tick,
+)
+from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.state import Round, State
+from fedrec_server.rounds.tasks import task_for
+from fedrec_server.snapshots import Snapshots
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.spool import (
+    DamagedFile,
+    sealed_name,
+    sum_name,
+    update_name,
+)
+from fedrec_server.store.store import Store
+from fedrec_server.waiters import Turns, Waiters
+from fedrec_server.work import Work
+
+__all__ = ["Engine"]
+
+MAX_WAIT_SECONDS = 300.0
+
+
+class Engine:
+    """One run on one store.
+
+    Args:
+        federation: the constant part.
+        store: open; closed by `close`.
+        clock: tells the time.
+        maximum_upload_bytes: the operator's limit.
+        failpoint: called before an update is acknowledged.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        store: Store,
+        *,
+        clock: Clock,
+        maximum_upload_bytes: int,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self.federation = federation
+        self.store = store
+        self.clock = clock
+        self.failpoint = failpoint
+        self.admission = Admission(federation, store.run, maximum_upload_bytes)
+        self.presence = Presence(clock)
+        self.waiters: Waiters[ClientId] = Waiters()
+        self.watchers: Waiters[str] = Waiters()
+        self.uploads: Turns[ClientId] = Turns()
+        self.aggregation = Aggregation(
+            lambda: federation.protection.accumulator(federation.keys.server_context),
+            self._read_update,
+        )
+        self.state = store.load(federation.rules(store.run), federation.roster)
+        self.snapshots = Snapshots(federation, store, clock)
+        self.lock = asyncio.Lock()
+        self.stopping = False
+        self.finished = asyncio.Event()
+        self.journal_version = 0
+        self.work = Work()
+
+    @property
+    def run(self) -> str:
+        """Return the run's name."""
+        return self.store.run
+
+    async def start(self, *, resume: bool = False) -> None:
+        """Clean up after the last process and go on where it ended."""
+        swept = await self.work.in_thread(self.store.sweep)
+        log = structlog.get_logger().bind(run=self.run)
+        log.info("coordinator started", published_round=self.state.published, files_swept=swept)
+        if self.state.ending is not None and not resume:
+            self.finished.set()
+        async with self.lock:
+            await self.apply(Restarted(now=self.clock.now()))
+            if resume:
+                await self.apply(Resumed(now=self.clock.now()))
+        await self.tick()
+
+    async def tick(self) -> None:
+        """Let time pass: deadlines, openings, replacements of silent key holders."""
+        await self.work.uninterrupted(self.advance())
+
+    async def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, wait_seconds: float
+    ) -> Task:
+        """Return what the client can do, waiting for it if need be."""
+        self.admission.check_run(run)
+        self.admission.check_member(client_id)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(max(wait_seconds, 0.0), MAX_WAIT_SECONDS)
+        with self.presence.waiting(client_id):
+            while True:
+                await self._offer(client_id)
+                task = task_for(self.state, client_id, version, self.clock.now())
+                if task is None:
+                    task = self.snapshots.task_for(client_id, self.state.published)
+                elif version < self.state.published and self.snapshots.may_miss(version):
+                    await self._miss_snapshot(client_id, version)
+                if task is not None:
+                    return task
+                if self.stopping or not await self.waiters.wait(client_id, until - loop.time()):
+                    reason = "the coordinator stops" if self.stopping else ""
+                    return Task(published_round=self.state.published, task=Wait(reason=reason))
+
+    async def stop_run(self, *, at_once: bool) -> None:
+        """End the run on the operator's word."""
+        await self.work.uninterrupted(self._stop_run(at_once))
+
+    async def _stop_run(self, at_once: bool) -> None:
+        async with self.lock:
+            await self.apply(StopRequested(now=self.clock.now(), at_once=at_once))
+
+    def stop_waiting(self) -> None:
+        """Answer all long polls: the process is about to end."""
+        self.stopping = True
+        self.waiters.wake_all()
+        self.watchers.wake_all()
+
+    async def close(self) -> None:
+        """Finish what was begun and close the store."""
+        self.stop_waiting()
+        await self.work.settled()
+        async with self.lock:
+            await self.work.in_thread(self.store.close)
+        self.work.close()
+
+    async def apply(self, event: Event) -> tuple[Change, ...]:
+        """Step, commit, then move on; the caller holds `lock`.
+
+        Raises:
+            FedrecError: the state is as before.
+        """
+        if self.work.lost.is_set():
+            raise StorageError("The store failed; the coordinator stops.")
+        state, changes = step(self.state, event)
+        now = self.clock.now()
+        entries = [entry for change in changes if (entry := entry_of(change, now))]
+        durable = [change for change in changes if not isinstance(change, VOLATILE)]
+        if durable:
+            await self.work.in_thread(self.store.commit, durable, entries)
+        before, self.state = self.state, state
+        for entry in entries:
+            log_entry(self.run, entry)
+        await self._follow(before, changes)
+        return changes
+
+    async def advance(self) -> None:
+        """Do what follows by itself: sum a closed round, open the next, heed deadlines."""
+        async with self.lock:
+            try:
+                while await self._advance_once():
+                    pass
+            except StorageError as error:
+                structlog.get_logger().warning("storage refused", run=self.run, why=error.message)
+
+    async def _advance_once(self) -> bool:
+        round_ = self.state.current
+        if round_ is None or round_.phase != "summing":
+            live = self.presence.live()
+            return bool(await self.apply(Tick(now=self.clock.now(), live=live)))
+        try:
+            total, metrics = await self.work.in_thread(self._sum, round_)
+        except FedrecError as error:
+            if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
+                raise
+            await self.fail(round_.number, "a stored update is damaged", error)
+            return True
+        now = self.clock.now()
+        await self.apply(Summed(now=now, round=round_.number, total=total, metrics=metrics))
+        return True
+
+    async def fail(self, round_id: RoundId, reason: str, error: FedrecError) -> None:
+        """Give the round in progress up; the caller holds `lock`."""
+        log = structlog.get_logger().bind(run=self.run, round=round_id)
+        log.error("round failed", reason=reason, why=error.message)
+        self.aggregation.forget()
+        await self.apply(Failed(now=self.clock.now(), round=round_id, reason=reason))
+
+    def _sum(self, round_: Round) -> tuple[Blob, bytes]:
+        total = self.aggregation.finish(round_.accepted)
+        metrics = b""
+        if not self.federation.protection.needs_reveal:
+            metrics = self.federation.readable_metrics(total, len(round_.accepted))
+        return self.store.spool.write(sum_name(round_.number), total), metrics
+
+    def _read_update(self, header: UploadHeader) -> bytes:
+        name = update_name(header.round, header.client_id)
+        return self.store.spool.read(name, Blob(length=header.length, sha256=header.sha256))
+
+    async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
+        """Ask somebody for a snapshot, where this late joiner is better off with one."""
+        if await self.work.in_thread(self.snapshots.worth_making, version):
+            waiting = self.presence.waiters - {client_id}
+            self.waiters.wake(self.snapshots.ask(waiting, self.state.published))
+
+    async def _offer(self, client_id: ClientId) -> None:
+        """Open a round or let the client join one, if its coming makes that possible."""
+        round_ = self.state.current
+        joins = round_ is not None and round_.phase == "collecting"
+        opens = round_ is None and self.state.ending is None
+        try:
+            if joins and round_ is not None and client_id not in round_.asked:
+                async with self.lock:
+                    await self.apply(Polled(now=self.clock.now(), client_id=client_id))
+            elif opens and len(self.presence.live()) >= self.state.rules.needed:
+                await self.work.uninterrupted(self.advance())
+        except StorageError as error:
+            structlog.get_logger().warning("storage refused", run=self.run, why=error.message)
+
+    async def _follow(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Wake who has news and delete what the changes made superfluous."""
+        ended = False
+        for change in changes:
+            if isinstance(change, RoundPublished | RoundAbandoned):
+                ended = True
+            if isinstance(change, HolderAsked):
+                self.waiters.wake((change.holder.client_id,))
+        if changes:
+            self.journal_version += 1
+            self.watchers.wake_all()
+        if ended and before.current is not None:
+            self.aggregation.forget()
+            self.work.background(self._delete_files(before.current, changes))
+        opened = self.state.current is not None and (
+            before.current is None or before.current.number != self.state.current.number
+        )
+        if opened and self.state.current is not None:
+            self.waiters.wake(self.state.current.asked)
+        if self.state.ending is not None:
+            self.finished.set()
+        if before.published != self.state.published or before.ending != self.state.ending:
+            self.waiters.wake_all()
+
+    async def _delete_files(self, round_: Round, changes: tuple[Change, ...]) -> None:
+        """Delete a round's files; whatever fails is swept at the next start."""
+        kept = {c.blob.sha256 for c in changes if isinstance(c, RoundPublished)}
+        names = [update_name(round_.number, client_id) for client_id in round_.accepted]
+        names += [
+            sealed_name(round_.number, word.blob)
+            for word in round_.words
+            if word.blob is not None and word.blob.sha256 not in kept
+        ]
+        if round_.total is not None and round_.total.sha256 not in kept:
+            names.append(sum_name(round_.number))
+
+        def delete() -> None:
+            for name in names:
+                self.store.spool.delete(name)
+            self.store.spool.delete_partials(round_.number)
+
+        try:
+            await self.work.in_thread(delete)
+        except OSError as error:
+            log = structlog.get_logger().bind(run=self.run, round=round_.number)
+            log.warning("files left", why=error.strerror)

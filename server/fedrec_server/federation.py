@@ -1,0 +1,161 @@
+"""What a coordinator serves: plan, catalogue, keys and protection, checked against each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.config.plan import plan_fingerprint, plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.errors import KeysError, SettingsError
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection import PROTECTIONS, Protection, VectorSpec
+from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
+from fedrec_server.rounds.state import Rules
+from fedrec_server.store.store import RunIdentity
+
+__all__ = ["METRICS", "Federation", "PublicCatalogue"]
+
+METRICS = "metrics"
+"""The segment of the protected vector that is published in the clear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicCatalogue:
+    """The catalogue file as it is served, and what it says about itself."""
+
+    data: bytes
+    fingerprint: str
+    n_items: int
+
+    @classmethod
+    def load(cls, path: Path) -> PublicCatalogue:
+        """Read a catalogue file."""
+        from fedrec.data.catalogue import Catalogue
+
+        catalogue = Catalogue.load(path)
+        return cls(
+            data=path.read_bytes(), fingerprint=catalogue.fingerprint(), n_items=len(catalogue)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Federation:
+    """The constant part of a run.
+
+    Attributes:
+        spec: the protected vector.
+        protection: the public half of the protection.
+    """
+
+    plan: Plan
+    plan_fingerprint: str
+    catalogue: PublicCatalogue
+    keys: KeyEpoch
+    spec: VectorSpec
+    protection: Protection
+
+    @classmethod
+    def of(
+        cls, plan: Plan, catalogue: PublicCatalogue, spec: VectorSpec, keys: KeyEpoch
+    ) -> Federation:
+        """Put the parts together.
+
+        Raises:
+            SettingsError: when the vector has no public metrics segment.
+            KeysError: when the keys were made for other settings, or the context holds a key.
+        """
+        if METRICS not in {segment.name for segment in spec.segments}:
+            raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
+        kind = PROTECTIONS[plan.protection.name]
+        protection = kind(spec, kind.plan(spec, preset=plan.protection.preset))
+        _check_keys(plan, protection, keys)
+        return cls(
+            plan=plan,
+            plan_fingerprint=plan_fingerprint(plan),
+            catalogue=catalogue,
+            keys=keys,
+            spec=spec,
+            protection=protection,
+        )
+
+    @property
+    def roster(self) -> frozenset[ClientId]:
+        """Return who belongs to the federation."""
+        return frozenset(member.client_id for member in self.keys.roster.members)
+
+    @property
+    def identity(self) -> RunIdentity:
+        """Return what a state folder is bound to."""
+        return RunIdentity(
+            federation=self.plan.federation.name,
+            plan_fingerprint=self.plan_fingerprint,
+            catalogue_fingerprint=self.catalogue.fingerprint,
+            epoch=self.keys.roster.epoch,
+        )
+
+    def rules(self, run: str) -> Rules:
+        """Return what the state machine has to know."""
+        return Rules(
+            run=run,
+            epoch=self.keys.roster.epoch,
+            seed=self.plan.federation.seed,
+            needs_reveal=self.protection.needs_reveal,
+            rounds=self.plan.rounds,
+            fewest_revealed=self.keys.roster.minimum_summands,
+            most_summands=self.protection.chosen.max_summands,
+        )
+
+    def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
+        """Return what a client learns first."""
+        return FederationInfo(
+            protocol_version=PROTOCOL_VERSION,
+            federation=self.plan.federation.name,
+            run=run,
+            plan_json=plan_to_json(self.plan),
+            catalogue_fingerprint=self.catalogue.fingerprint,
+            n_items=self.catalogue.n_items,
+            epoch=self.keys.roster.epoch,
+            roster_json=self.keys.roster.to_json(),
+            server_context=self.keys.server_context,
+            wrapped_secrets=self.keys.secrets_for(client_id),
+            published_round=published,
+        )
+
+    @property
+    def metrics_bytes(self) -> int:
+        """Return the length of a statement's metrics."""
+        return 8 * next(s.length for s in self.spec.segments if s.name == METRICS)
+
+    def readable_metrics(self, total: bytes, n_summands: int) -> bytes:
+        """Return the metrics of a sum that was never protected, as little-endian int64."""
+        member = self.protection.member(self.keys.server_context, b"none")
+        vector = member.reveal(total, n_summands)
+        for segment, values in self.spec.pieces(vector):
+            if segment.name == METRICS:
+                return values.astype("<i8").tobytes()
+        raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
+
+
+def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
+    roster = keys.roster
+    problems = [
+        f"{what} is {found}, the settings say {wanted}"
+        for what, found, wanted in (
+            ("federation", roster.federation, plan.federation.name),
+            ("protection", roster.protection, plan.protection.name),
+            (
+                "protection fingerprint",
+                roster.protection_fingerprint[:16],
+                protection.chosen.fingerprint()[:16],
+            ),
+        )
+        if found != wanted
+    ]
+    if problems:
+        raise KeysError(
+            f"coordinator.epoch was made for other settings: {'; '.join(problems)}.",
+            remedy="Ask the key authority for a new epoch, or use the settings it was made for.",
+        )
+    protection.check_context(keys.server_context)

@@ -1,0 +1,90 @@
+"""What operators get to see of a run: one line for each change, without anybody's name."""
+
+from __future__ import annotations
+
+import json
+
+import structlog
+
+from fedrec.ids import RoundId
+from fedrec_server.rounds.changes import (
+    AlreadyCounted,
+    Change,
+    ClientJoined,
+    CollectingEnded,
+    HolderAsked,
+    RoundAbandoned,
+    RoundOpened,
+    RoundPublished,
+    RunFinished,
+    RunResumed,
+    StatementKept,
+    StopNoted,
+    SumKept,
+    UpdateCounted,
+)
+from fedrec_server.store.store import Entry
+
+__all__ = ["entry_of", "log_entry"]
+
+Fields = dict[str, str | int | float | bool | list[int]]
+
+
+def entry_of(change: Change, at: float) -> Entry | None:
+    """Return the journal's line on a change; None where it is not worth one."""
+    line = _line(change)
+    if line is None:
+        return None
+    kind, round_id, fields = line
+    text = json.dumps(fields, sort_keys=True)
+    return Entry(unix_seconds=at, kind=kind, round=round_id, fields_json=text)
+
+
+def log_entry(run: str, entry: Entry) -> None:
+    """Write a journal line to the log."""
+    log = structlog.get_logger().bind(run=run, round=entry.round)
+    log.info(entry.kind, **json.loads(entry.fields_json))
+
+
+def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
+    match change:
+        case ClientJoined() | AlreadyCounted() | StatementKept():
+            return None
+        case RoundOpened():
+            fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
+            return "round opened", change.round, fields
+        case UpdateCounted(header=header):
+            return "update counted", header.round, {"bytes": header.length}
+        case CollectingEnded():
+            return "collecting ended", change.round, {"counted": change.counted}
+        case SumKept():
+            return "sum made", change.round, {"bytes": change.total.length}
+        case HolderAsked():
+            return "key holder asked", change.round, {"role": change.holder.role}
+        case RoundPublished():
+            return "round published", change.round, _published(change)
+        case RoundAbandoned():
+            fields = {"kind": change.kind, "reason": change.reason, "counted": change.counted}
+            return "round abandoned", change.round, fields
+        case StopNoted():
+            return "stop asked for", RoundId(0), {}
+        case RunFinished():
+            return "run finished", RoundId(0), {"reason": change.reason, "failed": change.failed}
+        case RunResumed():
+            return "run resumed", RoundId(0), {"after_round": change.after_round}
+
+
+def _published(change: RoundPublished) -> Fields:
+    metrics = change.metrics
+    values = [
+        int.from_bytes(metrics[start : start + 8], "little", signed=True)
+        for start in range(0, len(metrics), 8)
+    ]
+    return {
+        "kind": change.kind,
+        "counted": change.counted,
+        "bytes_received": change.bytes_received,
+        "bytes_published": change.blob.length,
+        "seconds": round(change.seconds, 3),
+        "metrics": values,
+    }

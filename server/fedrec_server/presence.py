@@ -1,0 +1,56 @@
+"""Who is there: clients that wait for a task now, or were heard of lately."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from fedrec.clock import Clock
+from fedrec.ids import ClientId
+
+__all__ = ["LIVE_SECONDS", "Presence"]
+
+LIVE_SECONDS = 30.0
+
+
+class Presence:
+    """Remembers when each roster client was heard of; forgotten with the process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._seen: dict[ClientId, float] = {}
+        self._waiting: Counter[ClientId] = Counter()
+
+    def heard(self, client_id: ClientId) -> None:
+        """Note a call of a client."""
+        self._seen[client_id] = self._clock.now()
+
+    @contextmanager
+    def waiting(self, client_id: ClientId) -> Iterator[None]:
+        """Count a client as live while it waits."""
+        self._waiting[client_id] += 1
+        self.heard(client_id)
+        try:
+            yield
+        finally:
+            self.heard(client_id)
+            self._waiting[client_id] -= 1
+            if not self._waiting[client_id]:
+                del self._waiting[client_id]
+
+    @property
+    def n_seen(self) -> int:
+        """Return how many clients were ever heard of."""
+        return len(self._seen)
+
+    @property
+    def waiters(self) -> frozenset[ClientId]:
+        """Return who waits now."""
+        return frozenset(self._waiting)
+
+    def live(self) -> frozenset[ClientId]:
+        """Return who is there now."""
+        since = self._clock.now() - LIVE_SECONDS
+        recent = {client_id for client_id, at in self._seen.items() if at >= since}
+        return frozenset(recent | self._waiting.keys())

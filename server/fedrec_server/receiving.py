@@ -1,0 +1,284 @@
+"""Taking in updates, reveals and snapshots: checked, written, synced, counted, acknowledged."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from fedrec.errors import ConflictingUpload, FedrecError, RefusedError, RoundClosed
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Assembler, Blob
+from fedrec.wire.messages import RevealStatement, UploadHeader, UploadStatus
+from fedrec_server.engine import Engine
+from fedrec_server.rounds.changes import AlreadyCounted, StatementKept
+from fedrec_server.rounds.events import Spoke, Uploaded
+from fedrec_server.rounds.machine import step
+from fedrec_server.store.spool import DamagedFile, Draft, sealed_name, snapshot_name, update_name
+from fedrec_server.store.store import SnapshotRecord
+
+__all__ = [
+    "Incoming",
+    "IncomingReveal",
+    "IncomingSnapshot",
+    "IncomingUpdate",
+    "open_reveal",
+    "open_snapshot",
+    "open_update",
+    "update_status",
+]
+
+
+class Incoming(ABC):
+    """A byte string that a peer sends in chunks into a draft."""
+
+    def __init__(self, engine: Engine, draft: Draft, blob: Blob) -> None:
+        self._engine = engine
+        self._draft = draft
+        self._blob = blob
+        self._assembler = Assembler(
+            blob.length,
+            blob.sha256,
+            max_bytes=blob.length,
+            start=draft.size,
+            prefix=(draft.read(),) if draft.size else (),
+            sink=draft.append,
+        )
+
+    async def add(self, offset: int, data: bytes) -> None:
+        """Take the next chunk; a stream that begins at 0 begins anew."""
+        await self._engine.work.in_thread(self._add, offset, data)
+
+    def _add(self, offset: int, data: bytes) -> None:
+        if offset == 0 and self._draft.size:
+            self._draft.restart()
+            self._assembler = Assembler(
+                self._blob.length,
+                self._blob.sha256,
+                max_bytes=self._blob.length,
+                sink=self._draft.append,
+            )
+        self._assembler.add(offset, data)
+
+    async def finish(self) -> bool:
+        """Check and count what arrived; True when it was counted before.
+
+        Raises:
+            CorruptUpload: when bytes are missing or are not the announced ones.
+            FedrecError: when the round does not take it.
+        """
+        return await self._engine.work.uninterrupted(self._finish())
+
+    async def _finish(self) -> bool:
+        try:
+            await self._engine.work.in_thread(self._assembler.finish)
+            async with self._engine.lock:
+                duplicate = await self._count()
+        except FedrecError:
+            # Whole but refused is of no use; a torn upload may go on later.
+            if self._assembler.complete:
+                await self._engine.work.in_thread(self._draft.discard)
+            raise
+        self._engine.work.background(self._engine.advance())
+        return duplicate
+
+    async def leave(self) -> None:
+        """Close the draft of a call that ended, in whatever way."""
+        await self._engine.work.uninterrupted(self._engine.work.in_thread(self._draft.close))
+
+    @abstractmethod
+    async def _count(self) -> bool:
+        """Make it durable and tell the state machine; the engine's lock is held."""
+
+
+class IncomingUpdate(Incoming):
+    """One client's update of the round in progress; an interrupted one can go on later."""
+
+    def __init__(self, engine: Engine, draft: Draft, header: UploadHeader) -> None:
+        super().__init__(engine, draft, Blob(length=header.length, sha256=header.sha256))
+        self._header = header
+
+    async def _count(self) -> bool:
+        engine, header = self._engine, self._header
+        if await _is_duplicate(engine, header):
+            await engine.work.in_thread(self._draft.discard)
+            return True
+        await self._fold()
+        try:
+            name = update_name(header.round, header.client_id)
+            await engine.work.in_thread(self._draft.keep, name)
+            await engine.apply(Uploaded(now=engine.clock.now(), header=header))
+        except FedrecError:
+            # It is in the sum but not in the store.
+            engine.aggregation.forget()
+            raise
+        engine.failpoint("update.ack")
+        return False
+
+    async def _fold(self) -> None:
+        engine, header = self._engine, self._header
+        counted = engine.state.current.accepted if engine.state.current else {}
+        payload = await engine.work.in_thread(self._draft.read)
+        try:
+            await engine.work.in_thread(engine.aggregation.add, counted, header, payload)
+        except DamagedFile as error:
+            await engine.fail(header.round, "a stored update is damaged", error)
+            raise RoundClosed(f"Round {header.round} was abandoned.") from error
+
+
+class IncomingReveal(Incoming):
+    """A revealer's sealed aggregate, or a verifier's empty one, with the signed statement."""
+
+    def __init__(
+        self, engine: Engine, draft: Draft, blob: Blob, statement: RevealStatement
+    ) -> None:
+        super().__init__(engine, draft, blob)
+        self._statement = statement
+
+    async def _count(self) -> bool:
+        engine, statement = self._engine, self._statement
+        if await engine.work.in_thread(_was_published, engine, statement):
+            await engine.work.in_thread(self._draft.discard)
+            return True
+        _check_statement(engine, statement)
+        event = Spoke(
+            now=engine.clock.now(),
+            statement=statement,
+            blob=self._blob if self._blob.length else None,
+            live=engine.presence.live(),
+        )
+        # What the state machine refuses is not worth a file.
+        _, changes = step(engine.state, event)
+        kept = [change.word.blob for change in changes if isinstance(change, StatementKept)]
+        if kept and kept[0] is not None:
+            name = sealed_name(statement.round, kept[0])
+            await engine.work.in_thread(self._draft.keep, name)
+        else:
+            await engine.work.in_thread(self._draft.discard)
+        await engine.apply(event)
+        engine.failpoint("reveal.ack")
+        return not changes
+
+
+class IncomingSnapshot(Incoming):
+    """A copy of the model for late joiners."""
+
+    def __init__(
+        self, engine: Engine, draft: Draft, blob: Blob, statement: RevealStatement
+    ) -> None:
+        super().__init__(engine, draft, blob)
+        self._statement = statement
+
+    async def _count(self) -> bool:
+        engine, statement = self._engine, self._statement
+        await engine.work.in_thread(engine.snapshots.check, statement)
+        if not engine.snapshots.accepts(statement, self._blob):
+            await engine.work.in_thread(self._draft.discard)
+            return False
+        name = snapshot_name(statement.round, self._blob)
+        record = SnapshotRecord(round=statement.round, epoch=statement.epoch, blob=self._blob)
+        await engine.work.in_thread(self._draft.keep, name)
+        before = await engine.work.in_thread(engine.store.keep_snapshot, record)
+        if before is not None and before != record:
+            old = snapshot_name(before.round, before.blob)
+            await engine.work.in_thread(engine.store.spool.delete, old)
+        return False
+
+
+async def open_update(engine: Engine, header: UploadHeader) -> IncomingUpdate | None:
+    """Begin or go on with an update; None when the same update is counted already.
+
+    The caller has had the header checked by `engine.admission` and holds the client's turn in
+    `engine.uploads`: two streams into one draft would destroy each other.
+
+    Raises:
+        FedrecError: before anything is written.
+    """
+    engine.presence.heard(header.client_id)
+    if await _is_duplicate(engine, header):
+        return None
+
+    def begin() -> IncomingUpdate:
+        engine.store.spool.require_space(header.length)
+        draft = engine.store.spool.upload(header.round, header.client_id, header.sha256)
+        if draft.size > header.length:
+            draft.restart()
+        return IncomingUpdate(engine, draft, header)
+
+    return await engine.work.in_thread(begin)
+
+
+async def open_reveal(engine: Engine, statement: RevealStatement, blob: Blob) -> IncomingReveal:
+    """Admit a key holder's statement before its sealed aggregate is read."""
+    engine.presence.heard(statement.client_id)
+    engine.admission.check_blob(blob.length)
+    if not await engine.work.in_thread(_was_published, engine, statement):
+        _check_statement(engine, statement)
+
+    def begin() -> IncomingReveal:
+        engine.store.spool.require_space(blob.length)
+        return IncomingReveal(engine, engine.store.spool.draft(), blob, statement)
+
+    return await engine.work.in_thread(begin)
+
+
+async def open_snapshot(engine: Engine, statement: RevealStatement, blob: Blob) -> IncomingSnapshot:
+    """Admit who vouches for a snapshot before the snapshot is read."""
+    engine.presence.heard(statement.client_id)
+    engine.admission.check_blob(blob.length)
+    engine.admission.check_snapshot(statement)
+    await engine.work.in_thread(engine.snapshots.check, statement)
+
+    def begin() -> IncomingSnapshot:
+        engine.store.spool.require_space(blob.length)
+        return IncomingSnapshot(engine, engine.store.spool.draft(), blob, statement)
+
+    return await engine.work.in_thread(begin)
+
+
+async def update_status(
+    engine: Engine, run: str, round_id: RoundId, client_id: ClientId, sha256: bytes
+) -> UploadStatus:
+    """Return how much of an upload is durable."""
+    engine.admission.check_run(run)
+    engine.admission.check_member(client_id)
+    engine.presence.heard(client_id)
+    counted = await engine.work.in_thread(engine.store.counted, round_id, client_id)
+    if counted is not None and counted.sha256 == sha256:
+        return UploadStatus(offset=counted.length, accepted=True)
+    offset = await engine.work.in_thread(engine.store.spool.uploaded, round_id, client_id, sha256)
+    return UploadStatus(offset=offset, accepted=False)
+
+
+async def _is_duplicate(engine: Engine, header: UploadHeader) -> bool:
+    """Tell whether the same update is counted, in this round or an earlier one.
+
+    Raises:
+        RoundError: when the round does not take the update.
+    """
+    try:
+        _, changes = step(engine.state, Uploaded(now=engine.clock.now(), header=header))
+    except RoundClosed:
+        counted = await engine.work.in_thread(engine.store.counted, header.round, header.client_id)
+        if counted is None:
+            raise
+        if counted.sha256 != header.sha256:
+            raise ConflictingUpload(
+                f"Another update of this client is counted in round {header.round}."
+            ) from None
+        return True
+    return any(isinstance(change, AlreadyCounted) for change in changes)
+
+
+def _check_statement(engine: Engine, statement: RevealStatement) -> None:
+    round_ = engine.state.current
+    if round_ is None or round_.phase != "revealing" or round_.number != statement.round:
+        raise RoundClosed(f"Round {statement.round} is not being revealed.")
+    if round_.role_of(statement.client_id) is None:
+        raise RefusedError(f"This client was not asked to reveal round {round_.number}.")
+    engine.admission.check_statement(statement, round_.manifest_digest(engine.run))
+
+
+def _was_published(engine: Engine, statement: RevealStatement) -> bool:
+    """Tell whether a statement repeats one that is published: its receipt was lost."""
+    engine.admission.check_run(statement.run)
+    record = engine.store.published(statement.round)
+    return record is not None and statement in record.statements

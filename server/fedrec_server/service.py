@@ -1,0 +1,249 @@
+"""The Coordinator service: each method turns messages into values and asks the engine."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, TypeVar
+
+from fedrec.errors import ProtocolError, RefusedError, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob, split
+from fedrec.wire.convert import (
+    blob_from_proto,
+    blob_to_proto,
+    chunk_from_proto,
+    chunk_to_proto,
+    federation_to_proto,
+    published_to_proto,
+    reveal_statement_from_proto,
+    snapshot_to_proto,
+    upload_header_from_proto,
+    upload_status_to_proto,
+)
+from fedrec.wire.convert_task import task_to_proto
+from fedrec.wire.limits import (
+    check_client_id,
+    check_exact,
+    check_round,
+    check_seconds,
+    check_version,
+)
+from fedrec.wire.messages import PublishedRound, Snapshot
+from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
+from fedrec_server.engine import Engine
+from fedrec_server.receiving import (
+    Incoming,
+    open_reveal,
+    open_snapshot,
+    open_update,
+    update_status,
+)
+from fedrec_server.rounds.state import Round
+from fedrec_server.store.spool import snapshot_name, sum_name, update_name
+
+__all__ = ["CoordinatorService"]
+
+CACHED_ROUNDS = 2
+
+Message = Any
+"""Generated messages and gRPC's objects are untyped."""
+T = TypeVar("T")
+
+
+class CoordinatorService(CoordinatorServicer):
+    """What clients call."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # All clients fetch the same round at about the same time.
+        self._published: OrderedDict[RoundId, tuple[Message, bytes]] = OrderedDict()
+
+    async def GetFederation(self, request: Message, context: Message) -> Message:
+        """Describe the federation to anybody who may connect."""
+        check_version(request.protocol_version, "request.protocol_version")
+        client_id = check_client_id(request.client_id, "request.client_id")
+        engine = self._engine
+        return federation_to_proto(
+            engine.federation.info(engine.run, client_id, engine.state.published)
+        )
+
+    async def GetCatalogue(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the public catalogue file."""
+        for part in _parts(coordinator_pb2.CataloguePart, self._engine.federation.catalogue.data):
+            yield part
+
+    async def NextTask(self, request: Message, context: Message) -> Message:
+        """Answer when there is something to do."""
+        task = await self._engine.next_task(
+            check_client_id(request.client_id, "request.client_id"),
+            request.run,
+            check_round(request.version, "request.version"),
+            check_seconds(request.wait_seconds, "request.wait_seconds"),
+        )
+        return task_to_proto(task)
+
+    async def SubmitUpdate(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in an update; answered when it is durable."""
+        engine = self._engine
+        header = upload_header_from_proto(await _next(parts, "header"))
+        engine.admission.check_header(header)
+        async with engine.uploads.turn(header.client_id):
+            incoming = await open_update(engine, header)
+            duplicate = True if incoming is None else await _receive(incoming, parts)
+        return update_pb2.UploadReceipt(round=header.round, duplicate=duplicate)
+
+    async def GetUploadStatus(self, request: Message, context: Message) -> Message:
+        """Tell where an interrupted upload can go on."""
+        status = await update_status(
+            self._engine,
+            request.run,
+            check_round(request.round, "request.round"),
+            check_client_id(request.client_id, "request.client_id"),
+            check_exact(request.sha256, "request.sha256", 32),
+        )
+        return upload_status_to_proto(status)
+
+    async def FetchContribution(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send one contribution to a key holder."""
+        round_ = self._revealing(request)
+        header = round_.accepted.get(check_client_id(request.contributor, "request.contributor"))
+        if header is None:
+            raise RoundError(f"Round {round_.number} has no contribution of that client.")
+        blob = Blob(length=header.length, sha256=header.sha256)
+        data = await self._read(update_name(round_.number, header.client_id), blob)
+        for part in _parts(coordinator_pb2.ContributionPart, data, blob):
+            yield part
+
+    async def FetchSum(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the coordinator's sum to a key holder."""
+        round_ = self._revealing(request)
+        if round_.total is None:
+            raise RoundError(f"Round {round_.number} has no sum.")
+        data = await self._read(sum_name(round_.number), round_.total)
+        for part in _parts(coordinator_pb2.ContributionPart, data, round_.total):
+            yield part
+
+    async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in a key holder's word."""
+        statement = reveal_statement_from_proto(await _next(parts, "statement"))
+        blob = blob_from_proto(await _next(parts, "blob"), "blob")
+        async with self._engine.uploads.turn(statement.client_id):
+            await _receive(await open_reveal(self._engine, statement, blob), parts)
+        return model_pb2.RevealReceipt(round=statement.round)
+
+    async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in a copy of the model."""
+        statement = reveal_statement_from_proto(await _next(parts, "statement"))
+        blob = blob_from_proto(await _next(parts, "blob"), "blob")
+        await _receive(await open_snapshot(self._engine, statement, blob), parts)
+        return model_pb2.RevealReceipt(round=statement.round)
+
+    async def FetchPublished(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the first round published after the client's version; nothing if there is none."""
+        self._member(request)
+        after = check_round(request.after_round, "request.after_round")
+        found = await self._next_published(after)
+        if found is None:
+            return
+        yield model_pb2.PublishedPart(published=found[0])
+        for chunk in _chunks(model_pb2.PublishedPart, found[1]):
+            yield chunk
+
+    async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the snapshot where it serves the client better than the rounds."""
+        self._member(request)
+        engine = self._engine
+        after = check_round(request.after_round, "request.after_round")
+        found = await engine.work.in_thread(engine.snapshots.for_client, after)
+        if found is None:
+            return
+        stored, record = found
+        data = await self._read(snapshot_name(stored.round, stored.blob), stored.blob)
+        snapshot = Snapshot(
+            round=stored.round,
+            epoch=stored.epoch,
+            statements=record.statements,
+            sealed=record.sealed,
+            blob=data,
+        )
+        yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(snapshot))
+        for chunk in _chunks(model_pb2.SnapshotPart, data):
+            yield chunk
+
+    async def _next_published(self, after: RoundId) -> tuple[Message, bytes] | None:
+        if after >= self._engine.state.published:
+            return None
+        if after not in self._published:
+            record = await self._engine.work.in_thread(self._engine.store.next_published, after)
+            if record is None:
+                return None
+            published = PublishedRound(
+                round=record.round,
+                epoch=record.epoch,
+                kind=record.kind,
+                contributions=record.contributions,
+                statements=record.statements,
+                sealed=record.sealed,
+                blob=await self._read(record.name, record.blob),
+            )
+            self._published[after] = (published_to_proto(published), published.blob)
+            while len(self._published) > CACHED_ROUNDS:
+                self._published.popitem(last=False)
+        return self._published[after]
+
+    def _member(self, request: Message) -> ClientId:
+        """Return the calling roster client."""
+        client_id = check_client_id(request.client_id, "request.client_id")
+        self._engine.admission.check_run(request.run)
+        self._engine.admission.check_member(client_id)
+        self._engine.presence.heard(client_id)
+        return client_id
+
+    def _revealing(self, request: Message) -> Round:
+        """Return the round that this client was asked to reveal or verify."""
+        client_id = self._member(request)
+        round_ = self._engine.state.current
+        wanted = check_round(request.round, "request.round")
+        if round_ is None or round_.number != wanted or round_.phase != "revealing":
+            raise RefusedError(f"Round {wanted} is not being revealed.")
+        if round_.role_of(client_id) is None:
+            raise RefusedError(f"This client was not asked to reveal round {wanted}.")
+        return round_
+
+    async def _read(self, name: str, blob: Blob) -> bytes:
+        return await self._engine.work.in_thread(self._engine.store.spool.read, name, blob)
+
+
+async def _receive(incoming: Incoming, parts: AsyncIterator[Message]) -> bool:
+    try:
+        async for part in parts:
+            await incoming.add(*chunk_from_proto(_expect(part, "chunk")))
+        return await incoming.finish()
+    finally:
+        await incoming.leave()
+
+
+async def _next(parts: AsyncIterator[Message], kind: str) -> Message:
+    try:
+        return _expect(await anext(parts), kind)
+    except StopAsyncIteration:
+        raise ProtocolError(f"The stream ended before its {kind}.") from None
+
+
+def _expect(part: Message, kind: str) -> Message:
+    found = part.WhichOneof("part")
+    if found != kind:
+        raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
+    return getattr(part, kind)
+
+
+def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:
+    yield kind(blob=blob_to_proto(blob or Blob.of(data)))  # type: ignore[call-arg]  # generated
+    yield from _chunks(kind, data)
+
+
+def _chunks(kind: type[T], data: bytes) -> Iterator[T]:
+    for offset, piece in split(data):
+        yield kind(chunk=chunk_to_proto(offset, piece))  # type: ignore[call-arg]  # generated

@@ -1,0 +1,127 @@
+"""Copies of the model for clients that join late, made by clients that are up to date.
+
+Under encryption a snapshot counts when its state tag is the one that two key holders signed for
+the round. Without encryption there is no such word, and two clients have to send the same bytes.
+"""
+
+from __future__ import annotations
+
+from fedrec.clock import Clock
+from fedrec.errors import RefusedError, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import MakeSnapshot, RevealStatement, Task
+from fedrec_server.federation import Federation
+from fedrec_server.store.store import PublishedRecord, SnapshotRecord, Store
+
+__all__ = ["Snapshots"]
+
+ASK_SECONDS = 30.0
+BYTES_PER_VALUE = 8
+
+
+class Snapshots:
+    """Decides when a snapshot is worth making, who makes it, and whether it counts.
+
+    Who was asked is forgotten with the process; the next late joiner asks again.
+    """
+
+    def __init__(self, federation: Federation, store: Store, clock: Clock) -> None:
+        self._federation = federation
+        self._store = store
+        self._clock = clock
+        self._asked: frozenset[ClientId] = frozenset()
+        self._asked_at = 0.0
+        self._round = RoundId(0)
+        self._sent: dict[ClientId, tuple[RoundId, bytes]] = {}
+        oldest = store.next_published(RoundId(0))
+        self._mixed_epochs = oldest is not None and oldest.epoch != self._epoch
+
+    def may_miss(self, version: RoundId) -> bool:
+        """Tell at once whether it is worth asking the store about a client that is behind."""
+        return version == 0 or self._mixed_epochs
+
+    def worth_making(self, version: RoundId) -> bool:
+        """Tell whether a client that is behind is better off with a snapshot not yet made."""
+        first = self._store.next_published(version)
+        if first is None:
+            return False
+        stored = self._store.snapshot()
+        if stored is not None and stored.epoch != self._epoch:
+            stored = None
+        if first.epoch != self._epoch:
+            return stored is None
+        since = RoundId(0) if stored is None else stored.round
+        price = self._estimate if stored is None else stored.blob.length
+        return version == 0 and self._store.bytes_after(since) > price
+
+    def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
+        """Choose who makes a snapshot, and return whom to wake; nobody while others are at it."""
+        if self._round == published and self._clock.now() < self._asked_at + ASK_SECONDS:
+            return frozenset()
+        makers = 1 if self._federation.protection.needs_reveal else 2
+        # Those who were asked before and stayed silent come last.
+        candidates = sorted(waiting, key=lambda client: (client in self._asked, client))
+        self._asked = frozenset(candidates[:makers])
+        self._asked_at = self._clock.now()
+        self._round = published
+        return self._asked
+
+    def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
+        """Return the task of an idle client that is up to date, if it was asked."""
+        if self._round != published or client_id not in self._asked:
+            return None
+        if self._clock.now() >= self._asked_at + ASK_SECONDS:
+            return None
+        return Task(published_round=published, task=MakeSnapshot(round=published))
+
+    def check(self, statement: RevealStatement) -> None:
+        """Refuse a snapshot that nobody can use.
+
+        Raises:
+            RoundError: when its round is not published, or a later snapshot is here.
+            RefusedError: when it is not the state that the key holders signed.
+        """
+        record = self._store.published(statement.round)
+        if record is None:
+            raise RoundError(f"Round {statement.round} is not published.")
+        if record.statements and record.statements[0].state_tag != statement.state_tag:
+            raise RefusedError("The snapshot is not the state that the key holders signed.")
+        stored = self._store.snapshot()
+        newest = (0, 0) if stored is None else (stored.epoch, stored.round)
+        if newest >= (statement.epoch, statement.round):
+            raise RoundError(f"A snapshot of round {statement.round} or later is here already.")
+
+    def accepts(self, statement: RevealStatement, blob: Blob) -> bool:
+        """Note an admitted snapshot; True when it counts now."""
+        self._asked -= {statement.client_id}
+        if self._federation.protection.needs_reveal:
+            return True
+        self._sent[statement.client_id] = (statement.round, blob.sha256)
+        if list(self._sent.values()).count((statement.round, blob.sha256)) < 2:
+            return False
+        self._sent.clear()
+        return True
+
+    def for_client(self, after: RoundId) -> tuple[SnapshotRecord, PublishedRecord] | None:
+        """Return the snapshot where it serves a client at `after` better than the aggregates."""
+        stored = self._store.snapshot()
+        if stored is None or stored.round <= after or stored.epoch != self._epoch:
+            return None
+        record = self._store.published(stored.round)
+        first = self._store.next_published(after)
+        if record is None or first is None:
+            return None
+        saved = self._store.bytes_after(after) - self._store.bytes_after(stored.round)
+        if stored.blob.length > saved and first.epoch == self._epoch:
+            return None
+        return stored, record
+
+    @property
+    def _epoch(self) -> int:
+        return self._federation.keys.roster.epoch
+
+    @property
+    def _estimate(self) -> int:
+        dim = self._federation.plan.algorithm.dim
+        return BYTES_PER_VALUE * self._federation.catalogue.n_items * (dim + 1)

@@ -1,0 +1,67 @@
+"""Blocking work in one thread, and work that goes on when its caller hangs up."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ParamSpec, TypeVar
+
+import structlog
+
+from fedrec.errors import FedrecError
+from fedrec_server.store.spool import DurabilityLost
+
+__all__ = ["Work"]
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class Work:
+    """One worker thread, so that disk and arithmetic never run twice at once.
+
+    `lost` is set when the store can no longer be believed: the process has to end.
+    """
+
+    def __init__(self) -> None:
+        self.lost = asyncio.Event()
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fedrec-store")
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work in the worker thread."""
+        loop = asyncio.get_running_loop()
+        try:
+            return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+        except DurabilityLost as error:
+            if not self.lost.is_set():
+                structlog.get_logger().critical("durability lost", why=str(error))
+            self.lost.set()
+            raise
+
+    async def uninterrupted(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run work to its end even where the caller hangs up in between."""
+        return await asyncio.shield(self.background(work))
+
+    def background(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        """Run work that nobody has to wait for."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._forget)
+        return task
+
+    async def settled(self) -> None:
+        """Wait for the work that calls left in the background."""
+        while self._tasks:
+            await asyncio.wait(tuple(self._tasks))
+
+    def close(self) -> None:
+        """End the thread."""
+        self._executor.shutdown()
+
+    def _forget(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.discard(task)
+        error = None if task.cancelled() else task.exception()
+        if error is not None and not isinstance(error, FedrecError | DurabilityLost):
+            structlog.get_logger().error("background work failed", exc_info=error)

@@ -1,0 +1,462 @@
+"""A federation in memory: a coordinator that can lie, and members that contribute on cue.
+
+One client is under test; the puppets are further members, whose keys the fake holds, so that it
+can play honest rounds around the client and hostile ones against it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedrec.clock import FakeClock
+from fedrec.config.plan import plan_fingerprint, plan_to_json
+from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
+from fedrec.data import Catalogue
+from fedrec.errors import Unreachable
+from fedrec.identity.authority import Authority
+from fedrec.identity.epoch_secrets import open_epoch
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.protection import PROTECTIONS
+from fedrec.training.layout import Layout
+from fedrec.training.learner import Learner
+from fedrec.wire.messages import (
+    PROTOCOL_VERSION,
+    FederationInfo,
+    Finished,
+    MakeSnapshot,
+    PublishedRound,
+    Reveal,
+    RevealStatement,
+    Snapshot,
+    Task,
+    Train,
+    UploadHeader,
+    UploadStatus,
+    Wait,
+)
+from fedrec_client.app import ClientApp
+from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.authority_key import write_authority_key
+from fedrec_client.membership import Membership
+
+USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
+N_ITEMS = 12
+
+
+class Killed(BaseException):
+    """What kill -9 looks like from inside a test."""
+
+
+@dataclass
+class FakeRound:
+    """One round as the fake coordinator keeps it."""
+
+    number: RoundId
+    kind: str
+    base: RoundId
+    contributions: dict[str, tuple[UploadHeader, bytes]] = field(default_factory=dict)
+    statements: list[RevealStatement] = field(default_factory=list)
+    blob: bytes = b""
+    published: PublishedRound | None = None
+
+    @property
+    def headers(self) -> tuple[UploadHeader, ...]:
+        return tuple(header for header, _ in self.contributions.values())
+
+
+class World:
+    """Keys, plan, data and rounds of a small federation.
+
+    Args:
+        folder: an empty folder for the client's files.
+        protection: none or bfv.
+        n_puppets: members beside the client under test.
+        plan: further sections of the plan.
+    """
+
+    def __init__(
+        self, folder: Path, *, protection: str = "bfv", n_puppets: int = 3, **plan: Any
+    ) -> None:
+        self.folder = folder
+        self.state = folder / "state"
+        self.plan = Plan(
+            federation={"name": "films", "seed": 7, "minimum_item_users": 1},
+            algorithm={"dim": 4, "local_epochs": 1, "batch_size": 8},
+            update={"rank": 2},
+            protection={"name": protection},
+            **plan,
+        )
+        self.catalogue = Catalogue.of(
+            [f"item-{row}" for row in range(N_ITEMS)], [f"Film {row}" for row in range(N_ITEMS)]
+        )
+        self.catalogue.save(folder / "catalogue.csv")
+        self.learner = Learner(self.plan, N_ITEMS, device="cpu")
+        self.layout = Layout.of(self.plan, N_ITEMS)
+        kind = PROTECTIONS[protection]
+        chosen = kind.plan(self.layout.vector_spec, preset=self.plan.protection.preset)
+        self.protection = kind(self.layout.vector_spec, chosen)
+        self.context, secret = self.protection.generate()
+        self.authority = Authority.create()
+        self.identity = Identity.load_or_create(self.state, "tested")
+        self.puppets = [Identity.create(f"puppet {n}") for n in range(n_puppets)]
+        self.stranger = Identity.create("stranger")
+        self._secret = secret.export_for_wrapping() if self.protection.needs_reveal else b""
+        self.epoch = self.make_epoch()
+        self.run = "run-1"
+        self._memberships: dict[Any, Membership] = {}
+        self.rounds: dict[int, FakeRound] = {}
+        self.shared = {0: self.learner.initial_shared()}
+        self.published_round = RoundId(0)
+        self.clock = FakeClock()
+        self.link = FakeLink(self)
+        self.events: list[Any] = []
+        write_authority_key(folder / "authority.pub.json", self.authority.public_key)
+        self.write_data()
+
+    def write_data(self, users: tuple[str, ...] = USERS) -> None:
+        rows = [
+            f"{user},item-{(7 * index + 3 * step) % N_ITEMS},{1000 + step}"
+            for index, user in enumerate(users)
+            for step in range(6)
+        ]
+        text = "\n".join(["user_id,item_id,timestamp", *rows]) + "\n"
+        (self.folder / "data.csv").write_text(text)
+
+    def make_epoch(self, **changes: Any) -> Any:
+        terms: dict[str, Any] = {
+            "federation": "films",
+            "epoch": 1,
+            "members": [member.public for member in (self.identity, *self.puppets)],
+            "minimum_summands": 3,
+            "protection": self.protection.name,
+            "protection_fingerprint": self.protection.chosen.fingerprint(),
+            "server_context": self.context,
+            "protection_secret": self._secret,
+        }
+        return self.authority.new_epoch(**{**terms, **changes})
+
+    def info(self, **changes: Any) -> FederationInfo:
+        found = FederationInfo(
+            protocol_version=PROTOCOL_VERSION,
+            federation="films",
+            run=self.run,
+            plan_json=plan_to_json(self.plan),
+            catalogue_fingerprint=self.catalogue.fingerprint(),
+            n_items=N_ITEMS,
+            epoch=self.epoch.roster.epoch,
+            roster_json=self.epoch.roster.to_json(),
+            server_context=self.context,
+            wrapped_secrets=self.epoch.secrets_for(self.identity.client_id),
+            published_round=self.published_round,
+        )
+        return replace(found, **changes)
+
+    def membership(self, identity: Identity | None = None) -> Membership:
+        """Return what a member knows; the client under test finds it by enrolling."""
+        member = identity or self.identity
+        key = (member.client_id, id(self.epoch), self.run)
+        if key not in self._memberships:
+            self._memberships[key] = self._open(member)
+        return self._memberships[key]
+
+    def _open(self, member: Identity) -> Membership:
+        roster, secrets = open_epoch(
+            roster_json=self.epoch.roster.to_json(),
+            server_context=self.context,
+            wrapped=self.epoch.secrets_for(member.client_id),
+            identity=member,
+            pinned_authority_key=self.authority.public_key,
+        )
+        return Membership(
+            identity=member,
+            run=self.run,
+            plan=self.plan,
+            plan_fingerprint=plan_fingerprint(self.plan),
+            catalogue=self.catalogue,
+            catalogue_fingerprint=self.catalogue.fingerprint(),
+            roster=roster,
+            secrets=secrets,
+            context=self.context,
+            protection=self.protection,
+            member=self.protection.member(self.context, self._secret or b"none"),
+            layout=self.layout,
+        )
+
+    def settings(self, **client: Any) -> Settings:
+        return Settings(
+            data=DataSettings(path=str(self.folder / "data.csv")),
+            client=ClientSettings(
+                state=str(self.state),
+                authority_key=str(self.folder / "authority.pub.json"),
+                device="cpu",
+                **client,
+            ),
+        )
+
+    def app(self, **changes: Any) -> ClientApp:
+        options: dict[str, Any] = {
+            "link": self.link,
+            "on_event": self.events.append,
+            "clock": self.clock,
+            "sleep": self.clock.advance,
+            "jitter": lambda: 1.0,
+        }
+        settings = changes.pop("settings", None) or self.settings()
+        return ClientApp(settings, **{**options, **changes})
+
+    def event_names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+    def audit(self) -> str:
+        path = self.state / AUDIT_FILE
+        return path.read_text() if path.exists() else ""
+
+    def open(self, number: int, kind: str = "train") -> FakeRound:
+        found = FakeRound(number=RoundId(number), kind=kind, base=self.published_round)
+        self.rounds[number] = found
+        return found
+
+    def vector(self, seed: int) -> np.ndarray[Any, Any]:
+        drawn = np.random.default_rng(seed).integers(0, 3, self.layout.length)
+        return drawn.astype(np.int64)
+
+    def contribute(self, round_: FakeRound, *members: Identity) -> None:
+        """Let puppets contribute."""
+        for n, member in enumerate(members or self.puppets):
+            self.put(round_, member, self.membership(member).member.protect(self.vector(n)))
+
+    def put(self, round_: FakeRound, member: Identity, payload: bytes, **changes: Any) -> None:
+        header = self.sign(member, round_.number, payload, **changes)
+        round_.contributions[member.client_id] = (header, payload)
+
+    def sign(self, member: Identity, number: int, payload: bytes, **changes: Any) -> UploadHeader:
+        fields: dict[str, Any] = {
+            "protocol_version": PROTOCOL_VERSION,
+            "federation": "films",
+            "run": self.run,
+            "round": RoundId(number),
+            "epoch": self.epoch.roster.epoch,
+            "client_id": member.client_id,
+            "catalogue_fingerprint": self.catalogue.fingerprint(),
+            "plan_fingerprint": plan_fingerprint(self.plan),
+            "length": len(payload),
+            "sha256": hashlib.sha256(payload).digest(),
+        }
+        header = UploadHeader(**{**fields, **changes})
+        return replace(header, signature=member.sign(header.statement()))
+
+    def total(self, round_: FakeRound) -> bytes:
+        added = self.protection.accumulator(self.context)
+        for _, payload in round_.contributions.values():
+            added.add(payload)
+        return added.finish()
+
+    def state_of(self, round_: FakeRound, member: Identity) -> tuple[RevealStatement, bytes]:
+        """Return what an honest key holder says about a round, and the sealed aggregate."""
+        known = self.membership(member)
+        aggregate = known.member.reveal(self.total(round_), len(round_.contributions))
+        shared = self.learner.apply(round_.kind, round_.number, self.shared[round_.base], aggregate)
+        self.shared[round_.number] = shared
+        seal = known.seal_of(round_.number, round_.kind)
+        metrics = aggregate[self.layout.metrics_slice].astype("<i8").tobytes()
+        statement = RevealStatement(
+            federation="films",
+            run=self.run,
+            round=round_.number,
+            epoch=known.epoch,
+            client_id=member.client_id,
+            manifest_digest=known.manifest_digest(round_.number, round_.headers),
+            aggregate_tag=seal.aggregate_tag(aggregate),
+            state_tag=seal.state_tag(shared.canonical_bytes()),
+            metrics=metrics,
+        )
+        return known.sign_statement(statement), seal.seal_aggregate(known.pack(aggregate))
+
+    def publish(self, round_: FakeRound) -> PublishedRound:
+        """Publish a round, with the words of two puppets where it is encrypted."""
+        encrypted = self.protection.needs_reveal
+        first, sealed = self.state_of(round_, self.puppets[0])
+        second, _ = self.state_of(round_, self.puppets[1])
+        round_.published = PublishedRound(
+            round=round_.number,
+            epoch=self.epoch.roster.epoch,
+            kind=round_.kind,
+            contributions=round_.headers,
+            statements=(first, second) if encrypted else (),
+            sealed=encrypted,
+            blob=sealed if encrypted else self.total(round_),
+        )
+        self.published_round = round_.number
+        return round_.published
+
+    def play(self, number: int, kind: str = "train") -> FakeRound:
+        """Publish a round in which only puppets took part."""
+        round_ = self.open(number, kind)
+        self.contribute(round_)
+        self.publish(round_)
+        return round_
+
+    def train(self, round_: FakeRound) -> Train:
+        return Train(
+            round=round_.number,
+            kind=round_.kind,
+            base_round=round_.base,
+            seconds_left=60.0,
+            epoch=self.epoch.roster.epoch,
+        )
+
+    def reveal(self, round_: FakeRound, role: str = "reveal", **changes: Any) -> Reveal:
+        total = self.total(round_)
+        task = Reveal(
+            round=round_.number,
+            kind=round_.kind,
+            base_round=round_.base,
+            role=role,
+            contributions=round_.headers,
+            sum_length=len(total),
+            sum_sha256=hashlib.sha256(total).digest(),
+            epoch=self.epoch.roster.epoch,
+        )
+        return replace(task, **changes)
+
+    def ask_to_train(self, number: int, kind: str = "train") -> FakeRound:
+        """Put into the script: a round with the puppets, which the client is asked to join."""
+        round_ = self.open(number, kind)
+        self.contribute(round_)
+
+        def begin() -> Train:
+            round_.base = self.published_round
+            return self.train(round_)
+
+        self.link.script.append(begin)
+        return round_
+
+    def whole_round(self, number: int, kind: str = "train") -> None:
+        """Put into the script: open, let the client contribute, publish."""
+
+        def begin() -> Train:
+            round_ = self.rounds.get(number) or self.open(number, kind)
+            self.contribute(round_)
+            return self.train(round_)
+
+        def end() -> Wait:
+            self.publish(self.rounds[number])
+            return Wait()
+
+        self.link.script += [begin, end]
+
+
+class FakeLink:
+    """The coordinator's side of every call; records whatever the client sends.
+
+    Attributes:
+        script: what `next_task` answers, one call after the other; then the run is finished.
+        sent: every byte string that left the client.
+        uploads: (header, payload) of every submission, repeated ones included.
+        before: called with the name of each call; may raise.
+    """
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.script: deque[Callable[[], Any]] = deque()
+        self.sent: list[bytes] = []
+        self.uploads: list[tuple[UploadHeader, bytes]] = []
+        self.reveals: list[tuple[RevealStatement, bytes]] = []
+        self.snapshots: list[tuple[RevealStatement, bytes]] = []
+        self.offered: Snapshot | None = None
+        self.before: Callable[[str], None] = lambda name: None
+        self.after: Callable[[str], None] = lambda name: None
+        self.calls: list[str] = []
+        self.payload_of: Callable[[str, bytes], bytes] = lambda contributor, payload: payload
+
+    def _called(self, name: str, *sent: bytes | str) -> None:
+        self.calls.append(name)
+        self.sent += [part if isinstance(part, bytes) else part.encode() for part in sent]
+        self.before(name)
+
+    def federation(self, client_id: str) -> FederationInfo:
+        self._called("federation", client_id)
+        return self.world.info()
+
+    def catalogue(self, client_id: str) -> bytes:
+        self._called("catalogue", client_id)
+        return (self.world.folder / "catalogue.csv").read_bytes()
+
+    def next_task(self, client_id: str, run: str, version: int, *, wait_seconds: float) -> Task:
+        self._called("next_task", client_id, run, str(version))
+        step = self.script.popleft() if self.script else lambda: Finished(reason="done")
+        task = step()
+        return Task(published_round=self.world.published_round, task=task)
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        self._called("submit_update", header.statement(), header.signature, payload)
+        self.uploads.append((header, payload))
+        round_ = self.world.rounds[header.round]
+        duplicate = header.client_id in round_.contributions
+        round_.contributions[header.client_id] = (header, payload)
+        self.after("submit_update")
+        return duplicate
+
+    def upload_status(self, header: UploadHeader) -> UploadStatus:
+        return UploadStatus(offset=0, accepted=False)
+
+    def contribution(self, client_id: str, run: str, round_id: int, contributor: str) -> bytes:
+        self._called("contribution", client_id, contributor)
+        payload = self.world.rounds[round_id].contributions[contributor][1]
+        return self.payload_of(contributor, payload)
+
+    def round_sum(self, client_id: str, run: str, round_id: int) -> bytes:
+        self._called("round_sum", client_id)
+        return self.world.total(self.world.rounds[round_id])
+
+    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+        self._called("submit_reveal", statement.statement(), statement.signature, sealed)
+        self.reveals.append((statement, sealed))
+
+    def published(self, client_id: str, run: str, after: int) -> PublishedRound | None:
+        self._called("published", client_id)
+        later = [n for n, r in self.world.rounds.items() if n > after and r.published is not None]
+        return self.world.rounds[min(later)].published if later else None
+
+    def snapshot(self, client_id: str, run: str, after: int) -> Snapshot | None:
+        self._called("snapshot", client_id)
+        return self.offered
+
+    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+        self._called("submit_snapshot", statement.statement(), statement.signature, blob)
+        self.snapshots.append((statement, blob))
+
+    def close(self) -> None:
+        self.calls.append("close")
+
+
+def down(world: World, name: str, times: int) -> Callable[[str], None]:
+    """Return a `before` hook: the named call finds nobody for so many times."""
+    left = [times]
+
+    def hook(called: str) -> None:
+        if called == name and left[0]:
+            left[0] -= 1
+            raise Unreachable("Nobody answers.")
+
+    return hook
+
+
+__all__ = [
+    "N_ITEMS",
+    "USERS",
+    "FakeLink",
+    "FakeRound",
+    "Killed",
+    "MakeSnapshot",
+    "World",
+    "down",
+]

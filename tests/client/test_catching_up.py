@@ -1,0 +1,328 @@
+"""What a client believes about a published round, and what it stops at."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from client.fake_federation import FakeRound, World
+
+from fedrec.errors import (
+    BadSignature,
+    MalformedUpdate,
+    NotInRoster,
+    ProtocolError,
+    RefusedError,
+    RevealRefused,
+)
+from fedrec.ids import RoundId
+from fedrec.training.state import SharedState
+from fedrec.wire.messages import MakeSnapshot, PublishedRound, Snapshot, Wait
+from fedrec_client.private_store import PrivateStore
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def version(world: World) -> int:
+    return PrivateStore(world.state, read_only=True).state.version
+
+
+def follow(world: World) -> int:
+    world.link.script.append(Wait)
+    return world.app().run().version
+
+
+def falsify(world: World, change: Callable[[PublishedRound, FakeRound], PublishedRound]) -> None:
+    round_ = world.play(1)
+    assert round_.published is not None
+    round_.published = change(round_.published, round_)
+
+
+def test_a_late_joiner_takes_every_round(world: World) -> None:
+    world.play(1, "count")
+    world.play(2)
+    world.play(4)
+    assert follow(world) == 4
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.shared[4].to_bytes()
+
+
+def resigned(world: World, round_: FakeRound, **changes: bytes) -> PublishedRound:
+    """Return the round with statements that two puppets signed over false content."""
+    assert round_.published is not None
+    statements = tuple(
+        world.membership(member).sign_statement(replace(statement, **changes))
+        for member, statement in zip(world.puppets, round_.published.statements, strict=False)
+    )
+    return replace(round_.published, statements=statements)
+
+
+@pytest.mark.parametrize("part", ["manifest_digest", "aggregate_tag", "state_tag", "metrics"])
+def test_statements_that_do_not_fit_the_blob(world: World, part: str) -> None:
+    falsify(world, lambda found, round_: resigned(world, round_, **{part: b"\x00" * 32}))
+    with pytest.raises(BadSignature, match=part):
+        follow(world)
+    assert version(world) == 0
+    assert '"event":"published_round_refused"' in world.audit()
+
+
+def test_one_statement(world: World) -> None:
+    falsify(world, lambda found, _: replace(found, statements=found.statements[:1]))
+    with pytest.raises(BadSignature, match="1 distinct"):
+        follow(world)
+
+
+def test_one_statement_twice(world: World) -> None:
+    falsify(world, lambda found, _: replace(found, statements=found.statements[:1] * 2))
+    with pytest.raises(BadSignature, match="1 distinct"):
+        follow(world)
+    assert version(world) == 0
+
+
+def test_a_forged_statement(world: World) -> None:
+    def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
+        first, second = found.statements
+        return replace(found, statements=(first, replace(second, signature=first.signature)))
+
+    falsify(world, forge)
+    with pytest.raises(BadSignature):
+        follow(world)
+
+
+def test_a_statement_by_a_stranger(world: World) -> None:
+    def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
+        first, second = found.statements
+        claimed = replace(second, client_id=world.stranger.client_id)
+        signed = replace(claimed, signature=world.stranger.sign(claimed.statement()))
+        return replace(found, statements=(first, signed))
+
+    falsify(world, forge)
+    with pytest.raises(NotInRoster):
+        follow(world)
+
+
+def test_statements_that_contradict_each_other(world: World) -> None:
+    def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
+        first, second = found.statements
+        other = world.membership(world.puppets[1]).sign_statement(
+            replace(second, state_tag=b"\x01" * 32)
+        )
+        return replace(found, statements=(first, other))
+
+    falsify(world, forge)
+    with pytest.raises(RefusedError, match="contradict"):
+        follow(world)
+
+
+def test_statements_about_another_round(world: World) -> None:
+    first = world.play(1)
+    second = world.play(2)
+    assert first.published is not None
+    assert second.published is not None
+    second.published = replace(second.published, statements=first.published.statements)
+    with pytest.raises(RefusedError, match="is about"):
+        follow(world)
+    assert version(world) == 1
+
+
+def test_a_blob_of_another_round(world: World) -> None:
+    first, second = world.play(1), world.play(2)
+    assert first.published is not None
+    assert second.published is not None
+    second.published = replace(second.published, blob=first.published.blob)
+    with pytest.raises(BadSignature):
+        follow(world)
+    assert version(world) == 1
+
+
+def test_a_round_that_was_left_out(world: World) -> None:
+    """Nobody can hide a round: the next one's state follows from it."""
+    world.play(1)
+    world.play(2)
+    world.rounds.pop(1)
+    with pytest.raises(BadSignature, match="state_tag"):
+        follow(world)
+
+
+def test_another_kind_than_the_signed_one(world: World) -> None:
+    falsify(world, lambda found, _: replace(found, kind="count"))
+    with pytest.raises(BadSignature, match="aggregate_tag"):
+        follow(world)
+
+
+def test_a_list_of_contributions_that_was_cut(world: World) -> None:
+    falsify(world, lambda found, _: replace(found, contributions=found.contributions[:2]))
+    with pytest.raises(RefusedError, match="at least 3"):
+        follow(world)
+
+
+def test_a_list_of_contributions_that_was_exchanged(tmp_path: Path) -> None:
+    world = World(tmp_path, n_puppets=4)
+    falsify(world, lambda found, _: replace(found, contributions=found.contributions[1:]))
+    with pytest.raises(BadSignature, match="manifest_digest"):
+        follow(world)
+
+
+def test_a_contribution_with_a_forged_signature(world: World) -> None:
+    def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
+        first, *rest = found.contributions
+        return replace(found, contributions=(replace(first, signature=bytes(64)), *rest))
+
+    falsify(world, forge)
+    with pytest.raises(BadSignature):
+        follow(world)
+
+
+def test_an_unsealed_round_under_encryption(world: World) -> None:
+    falsify(world, lambda found, _: replace(found, sealed=False, statements=()))
+    with pytest.raises(RefusedError, match="not sealed"):
+        follow(world)
+
+
+def test_a_round_published_with_others_than_those_we_opened(tmp_path: Path) -> None:
+    world = World(tmp_path, n_puppets=4)
+    round_ = world.open(1)
+    world.contribute(round_)
+    world.link.script.append(lambda: world.reveal(round_))
+    world.app().run()
+    round_.contributions.pop(world.puppets[3].client_id)
+    world.publish(round_)
+    with pytest.raises(RefusedError, match="other contributions"):
+        follow(world)
+    assert version(world) == 0
+
+
+def test_an_old_round_again(world: World) -> None:
+    first = world.play(1)
+    assert follow(world) == 1
+    world.rounds[2] = first
+    world.published_round = RoundId(2)
+    with pytest.raises(ProtocolError, match="as newer than"):
+        follow(world)
+
+
+def test_plain_rounds_are_applied(tmp_path: Path) -> None:
+    world = World(tmp_path, protection="none")
+    world.play(1, "count")
+    world.play(2)
+    assert follow(world) == 2
+
+
+def test_a_plain_sum_of_another_number(tmp_path: Path) -> None:
+    world = World(tmp_path, protection="none")
+    falsify(world, lambda found, _: replace(found, contributions=found.contributions[:2]))
+    with pytest.raises(RevealRefused, match="3 summands"):
+        follow(world)
+
+
+def test_a_plain_blob_that_cannot_be_read(tmp_path: Path) -> None:
+    world = World(tmp_path, protection="none")
+    falsify(world, lambda found, _: replace(found, blob=found.blob[:-1]))
+    with pytest.raises(MalformedUpdate):
+        follow(world)
+    assert version(world) == 0
+
+
+# Snapshots.
+
+
+def make_snapshot(world: World, number: int, shared: SharedState | None = None) -> Snapshot:
+    """Return what another member sends after a round, correct unless `shared` is given."""
+    round_ = world.rounds[number]
+    assert round_.published is not None
+    maker = world.membership(world.puppets[2])
+    statement = maker.sign_statement(
+        replace(round_.published.statements[0], client_id=maker.client_id)
+    )
+    raw = (shared or world.shared[number]).to_bytes()
+    return Snapshot(
+        round=RoundId(number),
+        epoch=1,
+        statements=(statement,),
+        sealed=True,
+        blob=maker.seal_of(RoundId(number), "train").seal_snapshot(raw),
+    )
+
+
+def played(world: World) -> None:
+    world.play(1, "count")
+    world.play(2)
+    world.play(3)
+
+
+def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 3)
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.shared[3].to_bytes()
+
+
+def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 2)
+    assert follow(world) == 3
+
+
+def test_a_snapshot_that_nobody_but_its_maker_signed(world: World) -> None:
+    played(world)
+    false = world.shared[3].with_tensors(item_embedding=-world.shared[3].tensors["item_embedding"])
+    maker = world.membership(world.puppets[2])
+    tag = maker.seal_of(RoundId(3), "train").state_tag(false.canonical_bytes())
+    honest = make_snapshot(world, 3, false)
+    statement = maker.sign_statement(replace(honest.statements[0], state_tag=tag))
+    world.link.offered = replace(honest, statements=(statement,))
+    with pytest.raises(RefusedError, match="contradict"):
+        follow(world)
+    assert version(world) == 0
+    assert '"event":"snapshot_refused"' in world.audit()
+
+
+def test_a_snapshot_of_another_state(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 3, world.shared[2])
+    with pytest.raises(BadSignature, match="not the model"):
+        follow(world)
+
+
+def test_a_snapshot_of_other_shapes(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(
+        world, 3, SharedState({"item_embedding": world.shared[3].tensors["item_embedding"][:2]})
+    )
+    with pytest.raises(ProtocolError, match="tensors"):
+        follow(world)
+
+
+def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played(world)
+    world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
+    world.app().run()
+    ((statement, blob),) = world.link.snapshots
+    world.membership().check_statements(RoundId(3), (statement,), vouchers=1)
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
+    world.link.offered = Snapshot(
+        round=RoundId(3), epoch=1, statements=(statement,), sealed=True, blob=blob
+    )
+    late = tmp_path_factory.mktemp("late")
+    world.state = late
+    for name in ("identity.key", "identity.pub.json"):
+        (late / name).write_bytes((world.folder / "state" / name).read_bytes())
+        (late / name).chmod(0o600)
+    assert follow(world) == 3
+
+
+def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:
+    world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
+    world.app().run()
+    assert world.link.snapshots == []
+    assert "stale" in world.event_names()

@@ -1,0 +1,224 @@
+"""First contact with a coordinator that may lie, and the ties between a folder and a run."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.fake_federation import World
+
+from fedrec.config.plan import plan_to_json
+from fedrec.config.schema import AlgorithmSettings, FederationSettings, Plan
+from fedrec.data import Catalogue
+from fedrec.errors import (
+    BadSignature,
+    CatalogueMismatch,
+    DataError,
+    FedrecError,
+    KeysError,
+    NotInRoster,
+    PlanMismatch,
+    SettingsError,
+    VersionMismatch,
+)
+from fedrec.identity.authority import Authority
+from fedrec.wire.messages import FederationInfo, Wait
+from fedrec_client.authority_key import read_authority_key
+from fedrec_client.enrolment import enrol, plan_differences
+from fedrec_client.membership import Membership
+from fedrec_client.private_store import PrivateStore
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def join(world: World, info: FederationInfo | None = None, **changes: Any) -> Membership:
+    if info is not None:
+        world.link.federation = lambda client_id: info  # type: ignore[method-assign]
+    options: dict[str, Any] = {
+        "authority_key": world.authority.public_key,
+        "catalogue_cache": world.folder / "fetched.csv",
+    }
+    return enrol(world.link, world.identity, **{**options, **changes})
+
+
+def test_an_honest_federation_is_joined(world: World) -> None:
+    found = join(world, expected=world.plan)
+    assert (found.run, found.epoch, found.is_encrypted) == ("run-1", 1, True)
+    assert found.minimum_summands == 3
+    assert found.secrets.protection_secret
+
+
+def test_the_catalogue_is_fetched_once(world: World) -> None:
+    join(world)
+    join(world)
+    assert world.link.calls.count("catalogue") == 1
+
+
+def test_a_local_catalogue_is_compared(world: World) -> None:
+    path = world.folder / "own.csv"
+    world.catalogue.save(path)
+    join(world, catalogue_file=path)
+    assert "catalogue" not in world.link.calls
+    Catalogue.of(["other"]).save(path)
+    with pytest.raises(CatalogueMismatch, match=r"own\.csv"):
+        join(world, catalogue_file=path)
+
+
+def test_another_catalogue_than_announced(world: World) -> None:
+    Catalogue.of(["other"]).save(world.folder / "catalogue.csv")
+    with pytest.raises(CatalogueMismatch, match="announced"):
+        join(world)
+
+
+def test_bytes_that_are_no_catalogue(world: World) -> None:
+    (world.folder / "catalogue.csv").write_bytes(b"\x00\xff")
+    with pytest.raises(DataError):
+        join(world)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"protocol_version": "2.0"}, VersionMismatch, "2.0"),
+        ({"federation": "books"}, PlanMismatch, "books"),
+        ({"plan_json": b"{"}, PlanMismatch, "cannot be read"),
+        ({"plan_json": plan_to_json(Plan())}, PlanMismatch, "movies"),
+        ({"n_items": 5}, CatalogueMismatch, "5"),
+        ({"epoch": 2}, KeysError, "epoch 1 instead of 2"),
+        ({"server_context": b"\x00" * 56}, KeysError, "context"),
+        ({"wrapped_secrets": b""}, KeysError, "no secrets"),
+        ({"wrapped_secrets": b"\x00" * 99}, KeysError, "do not open"),
+        ({"roster_json": b"{}"}, KeysError, "roster"),
+    ],
+)
+def test_a_lie(world: World, change: dict[str, Any], error: type[FedrecError], words: str) -> None:
+    with pytest.raises(error, match=words):
+        join(world, world.info(**change))
+
+
+def test_a_roster_by_another_authority(world: World) -> None:
+    world.authority = Authority.create()
+    with pytest.raises(BadSignature, match="trusts"):
+        join(world, authority_key=Authority.create().public_key)
+
+
+def test_a_client_that_nobody_listed(world: World) -> None:
+    world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+    with pytest.raises(NotInRoster):
+        join(world)
+
+
+@pytest.mark.parametrize(
+    ("terms", "words"),
+    [
+        ({"federation": "books"}, "books"),
+        ({"protection": "none"}, "none"),
+        ({"protection_fingerprint": "ab" * 32}, "parameters"),
+    ],
+)
+def test_an_epoch_for_something_else(world: World, terms: dict[str, Any], words: str) -> None:
+    world.epoch = world.make_epoch(**terms)
+    with pytest.raises(KeysError, match=words):
+        join(world)
+
+
+def test_a_plan_with_other_parameters_than_the_authority_signed(world: World) -> None:
+    """More users than the roster's parameters were made for would overflow the sums."""
+    plan = world.plan.model_copy(
+        update={
+            "federation": world.plan.federation.model_copy(update={"maximum_users": 2**26}),
+        }
+    )
+    with pytest.raises(KeysError, match="parameters"):
+        join(world, world.info(plan_json=plan_to_json(plan)))
+
+
+def test_a_plan_that_differs_from_the_local_settings(world: World) -> None:
+    expected = Plan(algorithm=AlgorithmSettings(dim=64, learning_rate=0.25))
+    with pytest.raises(PlanMismatch) as caught:
+        join(world, expected=expected)
+    assert "algorithm.dim is 4 in the federation and 64" in caught.value.message
+    assert "algorithm.learning_rate" in caught.value.message
+
+
+def test_only_what_the_settings_say_is_compared() -> None:
+    found = Plan(federation=FederationSettings(name="films", seed=3))
+    assert plan_differences(Plan(), found) == ()
+    assert plan_differences(Plan(federation=FederationSettings(name="films")), found) == ()
+    assert len(plan_differences(Plan(federation=FederationSettings(name="x")), found)) == 1
+
+
+def test_a_file_that_is_no_authority_key(tmp_path: Path) -> None:
+    with pytest.raises(KeysError, match="does not exist"):
+        read_authority_key(tmp_path / "none")
+    (tmp_path / "bad").write_text("{}")
+    with pytest.raises(KeysError, match="kind"):
+        read_authority_key(tmp_path / "bad")
+
+
+# What a state folder is tied to.
+
+
+def test_another_run_needs_another_folder_or_a_word(world: World) -> None:
+    world.play(1)
+    world.link.script.append(Wait)
+    world.app().run()
+    world.run = "run-2"
+    world.rounds.clear()
+    world.published_round = type(world.published_round)(0)
+    with pytest.raises(PlanMismatch, match=r"run-1.*--new-run"):
+        world.app().run()
+    assert world.app().run(new_run=True).version == 0
+    world.run = "run-1"
+    with pytest.raises(PlanMismatch, match="left it"):
+        world.app().run(new_run=True)
+
+
+def test_other_users_need_another_folder(world: World) -> None:
+    world.app().run()
+    world.write_data(("dave@example.org",))
+    with pytest.raises(PlanMismatch, match="users"):
+        world.app().run()
+
+
+def test_another_plan_in_the_same_run(world: World) -> None:
+    world.app().run()
+    rounds = world.plan.rounds.model_copy(update={"total": 7})
+    world.plan = world.plan.model_copy(update={"rounds": rounds})
+    with pytest.raises(PlanMismatch, match="plan_json"):
+        world.app().run()
+
+
+def test_keys_do_not_go_back(world: World) -> None:
+    world.epoch = world.make_epoch(epoch=2)
+    world.app().run()
+    world.epoch = world.make_epoch(epoch=1)
+    with pytest.raises(PlanMismatch, match="epoch 1"):
+        world.app().run()
+
+
+def test_new_keys_are_fetched_in_the_middle_of_a_run(world: World) -> None:
+    round_ = world.open(1)
+    world.contribute(round_)
+    task = replace(world.train(round_), epoch=2)
+
+    def renew() -> Any:
+        world.epoch = world.make_epoch(epoch=2)
+        return task
+
+    world.link.script += [renew, lambda: task]
+    world.app().run()
+    assert world.link.calls.count("federation") == 2
+    assert [header.epoch for header, _ in world.link.uploads] == [2]
+    assert PrivateStore(world.state, read_only=True).state.epoch == 2
+
+
+def test_a_client_without_data(world: World) -> None:
+    settings = world.settings().model_copy(
+        update={"data": world.settings().data.model_copy(update={"path": None})}
+    )
+    with pytest.raises(SettingsError, match=r"data\.path"):
+        world.app(settings=settings).run()

@@ -1,0 +1,233 @@
+"""The state folder: who may read it, one process at a time, and damage that is noticed."""
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedrec.errors import PlanMismatch, StorageError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.stored_state import BestModel, RoundContent, RunPin, StoredState
+
+PIN = RunPin(
+    federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"
+)
+CONTENT = RoundContent(
+    manifest_digest=b"\xff" * 32, aggregate_tag=b"\x00", state_tag=b"\x01", metrics=b""
+)
+
+
+def header(round_id: int) -> UploadHeader:
+    return UploadHeader(
+        protocol_version="1.0",
+        federation="films",
+        run="run-1",
+        round=RoundId(round_id),
+        epoch=1,
+        client_id=ClientId("ab" * 32),
+        catalogue_fingerprint="ab",
+        plan_fingerprint="cd",
+        length=3,
+        sha256=b"\xfe" * 32,
+        signature=b"\xfd" * 64,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PrivateStore:
+    made = PrivateStore(tmp_path / "state")
+    made.bind(PIN, 1)
+    return made
+
+
+def stage(store: PrivateStore, round_id: int = 1) -> None:
+    store.stage(header(round_id), b"update", b"private after", base_round=RoundId(0))
+
+
+def publish(store: PrivateStore, round_id: int = 1, *, counted: bool) -> None:
+    store.publish(RoundId(round_id), b"shared", content=CONTENT, counted=counted)
+
+
+def reopened(store: PrivateStore) -> PrivateStore:
+    store.close()
+    return PrivateStore(store.folder)
+
+
+def test_only_the_owner_reads_it(store: PrivateStore) -> None:
+    stage(store)
+    store.coin_secret()
+    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.folder.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_an_open_folder_is_tightened(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    PrivateStore(tmp_path).close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def test_one_process_at_a_time(store: PrivateStore) -> None:
+    with pytest.raises(StorageError, match=r"used by another process \(pid \d+\)"):
+        PrivateStore(store.folder)
+    PrivateStore(store.folder, read_only=True)
+    reopened(store).close()
+
+
+def test_what_was_stored_is_read(store: PrivateStore) -> None:
+    stage(store)
+    store.record_reveal(RoundId(1), b"\xfc" * 32)
+    again = reopened(store)
+    assert again.state == store.state
+    assert again.state.staged is not None
+    assert again.state.staged.header == header(1)
+    assert again.read(again.state.staged.update) == b"update"
+    assert again.revealed_manifest(RoundId(1)) == b"\xfc" * 32
+    assert again.revealed_manifest(RoundId(2)) is None
+
+
+def test_counted_commits(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=True)
+    assert store.state.staged is None
+    assert store.state.private is not None
+    assert store.read(store.state.private) == b"private after"
+    assert store.state.version == 1
+
+
+def test_not_counted_rolls_back(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=False)
+    assert (store.state.staged, store.state.private) == (None, None)
+
+
+def test_abandoned_rolls_back(store: PrivateStore) -> None:
+    stage(store)
+    store.roll_back()
+    assert (store.state.staged, store.state.private) == (None, None)
+    assert list(store.folder.glob("*.bin")) == []
+
+
+def test_a_later_round_in_progress_outlives_an_earlier_one(store: PrivateStore) -> None:
+    stage(store, 5)
+    publish(store, 4, counted=False)
+    assert store.state.staged is not None
+    assert store.read(store.state.staged.private) == b"private after"
+
+
+def test_a_round_is_answered_once(store: PrivateStore) -> None:
+    stage(store, 3)
+    store.roll_back()
+    for round_id in (2, 3):
+        with pytest.raises(StorageError, match="second answer"):
+            stage(store, round_id)
+    stage(store, 4)
+
+
+def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=True)
+    (store.folder / "shared-left-by-a-crash.bin").write_bytes(b"")
+    (store.folder / ".state.json.new").write_bytes(b"")
+    again = reopened(store)
+    kept = {path.name for path in again.folder.iterdir()}
+    assert kept == {"lock", "state.json", *again.state.files()}
+
+
+def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
+    publish(store, 1, counted=False)
+    assert store.state.shared is not None
+    best = BestModel(round=RoundId(1), score=0.5, shared=store.state.shared, private=None)
+    store.publish(RoundId(2), b"newer", content=CONTENT, counted=False, best=best)
+    store.publish(RoundId(3), b"newest", content=CONTENT, counted=False)
+    assert store.state.best == best
+    assert store.read(best.shared) == b"shared"
+
+
+def test_reveals_of_published_rounds_are_forgotten(store: PrivateStore) -> None:
+    store.record_reveal(RoundId(1), b"a")
+    store.record_reveal(RoundId(2), b"b")
+    publish(store, 1, counted=False)
+    assert store.revealed_manifest(RoundId(1)) is None
+    assert store.revealed_manifest(RoundId(2)) == b"b"
+
+
+@pytest.mark.parametrize("kind", ["update", "private", "shared"])
+def test_a_damaged_file_is_named(store: PrivateStore, kind: str) -> None:
+    publish(store, 1, counted=False)
+    stage(store, 2)
+    (path,) = store.folder.glob(f"{kind}-*.bin")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    state = store.state
+    assert state.staged is not None
+    assert state.shared is not None
+    refs = {"update": state.staged.update, "private": state.staged.private, "shared": state.shared}
+    with pytest.raises(StorageError, match="is damaged") as caught:
+        store.read(refs[kind])
+    assert path.name in caught.value.message
+    assert caught.value.remedy
+    path.unlink()
+    with pytest.raises(StorageError, match="cannot be read"):
+        store.read(refs[kind])
+
+
+def test_a_state_file_torn_anywhere_is_noticed(store: PrivateStore) -> None:
+    stage(store)
+    store.close()
+    path = store.folder / "state.json"
+    raw = path.read_bytes()
+    for cut in range(0, len(raw), 5):
+        path.write_bytes(raw[:cut])
+        with pytest.raises(StorageError, match=r"state\.json"):
+            PrivateStore(store.folder, read_only=True)
+    for bit in range(0, len(raw), 7):
+        path.write_bytes(raw[:bit] + bytes([raw[bit] ^ 4]) + raw[bit + 1 :])
+        with pytest.raises(StorageError):
+            PrivateStore(store.folder, read_only=True)
+    path.write_bytes(raw)
+    PrivateStore(store.folder).close()
+
+
+def test_a_newer_format_is_refused_with_a_remedy() -> None:
+    with pytest.raises(StorageError, match="client state 9") as caught:
+        StoredState.from_bytes(b"fedrec client state 9\n{}\n\n", "state.json")
+    assert "Install" in caught.value.remedy
+
+
+def test_a_damaged_coin_is_noticed(store: PrivateStore) -> None:
+    secret = store.coin_secret()
+    assert store.coin_secret() == secret
+    (store.folder / "coin.key").write_bytes(b"short")
+    with pytest.raises(StorageError, match=r"coin\.key"):
+        store.coin_secret()
+
+
+def test_a_full_disk_is_an_error_that_says_so(
+    store: PrivateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (store.folder / "state.json").read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        stage(store)
+    assert "space" in caught.value.remedy
+    monkeypatch.undo()
+    assert (store.folder / "state.json").read_bytes() == before
+    stage(reopened(store))
+
+
+def test_an_unbound_folder_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="holds no run yet"):
+        _ = PrivateStore(tmp_path, read_only=True).state
+
+
+def test_the_pin_is_compared(store: PrivateStore) -> None:
+    store.bind(PIN, 1)
+    with pytest.raises(PlanMismatch, match="catalogue_fingerprint and users"):
+        store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)

@@ -1,0 +1,341 @@
+"""What a key holder refuses to open, and that it does not touch its key while refusing."""
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.fake_federation import FakeRound, Killed, World
+
+from fedrec.wire.messages import Reveal, Wait
+from fedrec_client.enrolment import enrol
+from fedrec_client.membership import Membership
+from fedrec_client.private_store import PrivateStore
+
+
+class KeyWatch:
+    """Stands for the member that holds the key, and counts every use of it."""
+
+    def __init__(self, member: Any) -> None:
+        self._member = member
+        self.opened: list[bytes] = []
+
+    def protect(self, vector: Any) -> bytes:
+        return self._member.protect(vector)  # type: ignore[no-any-return]
+
+    def reveal(self, total: bytes, n_summands: int) -> Any:
+        self.opened.append(total)
+        return self._member.reveal(total, n_summands)
+
+    def close(self) -> None:
+        self._member.close()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+    """Put a watch on the key of whatever client is started."""
+    watch = KeyWatch(None)
+
+    def watched(*arguments: Any, **options: Any) -> Membership:
+        membership = enrol(*arguments, **options)
+        watch._member = membership.member
+        return replace(membership, member=watch)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("fedrec_client.app.enrol", watched)
+    return watch
+
+
+def ask(world: World, task: Callable[[], Reveal]) -> None:
+    world.link.script.append(task)
+    world.app().run()
+
+
+def puppet_round(world: World, number: int = 1) -> FakeRound:
+    """Open a round that only puppets take part in; the client is a bystander with a key."""
+    round_ = world.open(number)
+    world.contribute(round_)
+    return round_
+
+
+def refused(world: World, key: KeyWatch, *words: str) -> None:
+    assert world.link.reveals == []
+    assert key.opened == []
+    assert "reveal_refused" in world.event_names()
+    assert '"event":"reveal_refused"' in world.audit()
+    for word in words:
+        assert word in world.audit()
+
+
+@pytest.mark.parametrize("role", ["reveal", "verify"])
+def test_an_honest_sum_is_opened(world: World, key: KeyWatch, role: str) -> None:
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_, role))
+    ((statement, sealed),) = world.link.reveals
+    expected, _ = world.state_of(round_, world.puppets[0])
+    assert statement.content() == expected.content()
+    world.membership().check_statements(round_.number, (statement,), vouchers=1)
+    assert key.opened == [world.total(round_)]
+    assert bool(sealed) == (role == "reveal")
+    assert world.audit() == ""
+
+
+def test_the_sealed_aggregate_is_what_others_apply(world: World) -> None:
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_))
+    ((_, sealed),) = world.link.reveals
+    known = world.membership(world.puppets[2])
+    opened = known.unpack(known.seal_of(round_.number, "train").unseal_aggregate(sealed), 1)
+    assert (opened == known.member.reveal(world.total(round_), 3)).all()
+
+
+def test_the_client_opens_a_round_it_took_part_in(world: World, key: KeyWatch) -> None:
+    round_ = world.ask_to_train(1)
+    ask(world, lambda: world.reveal(round_))
+    assert len(world.link.reveals) == 1
+    assert len(round_.contributions) == 4
+
+
+def test_a_single_ciphertext_is_not_opened_as_the_sum(world: World, key: KeyWatch) -> None:
+    """The attack that matters: the coordinator passes one client's update off as the sum."""
+    round_ = puppet_round(world)
+    victim = round_.contributions[world.puppets[0].client_id][1]
+    one = world.protection.accumulator(world.context)
+    one.add(victim)
+    for forged in (victim, one.finish()):
+        task = world.reveal(
+            round_, sum_sha256=hashlib.sha256(forged).digest(), sum_length=len(forged)
+        )
+        ask(world, lambda task=task: task)  # type: ignore[misc]
+    refused(world, key, "is not the sum of its 3 contributions")
+
+
+def test_too_few_summands(world: World, key: KeyWatch) -> None:
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "has 2 contributions, expected at least 3")
+
+
+def test_fewer_than_three_even_if_the_roster_says_so(tmp_path: Path, key: KeyWatch) -> None:
+    world = World(tmp_path)
+    world.epoch = world.make_epoch(minimum_summands=1)
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "expected at least 3")
+
+
+def test_the_rosters_minimum_counts(tmp_path: Path, key: KeyWatch) -> None:
+    world = World(tmp_path, n_puppets=4)
+    world.epoch = world.make_epoch(minimum_summands=4)
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:3])
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "expected at least 4")
+
+
+def test_a_contributor_listed_twice(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    headers = round_.headers
+    ask(world, lambda: world.reveal(round_, contributions=(*headers[:2], headers[0])))
+    refused(world, key, "lists a client twice")
+
+
+def test_one_client_with_two_different_updates(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    first = world.puppets[0]
+    other = world.sign(first, 1, world.membership(first).member.protect(world.vector(9)))
+    ask(world, lambda: world.reveal(round_, contributions=(*round_.headers[:2], other)))
+    refused(world, key, "lists a client twice")
+
+
+def test_a_contributor_whom_nobody_listed(world: World, key: KeyWatch) -> None:
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    payload = world.membership().member.protect(world.vector(5))
+    world.put(round_, world.stranger, payload)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "is not among the 4 members")
+
+
+def test_a_replayed_contribution(world: World, key: KeyWatch) -> None:
+    """Updates of another round, however well signed, do not enter this one's sum."""
+    old = puppet_round(world, 1)
+    round_ = world.open(2)
+    round_.contributions = dict(old.contributions)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "is about ('films', 'run-1', 1, 1)")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"run": "run-0"}, "run-0"),
+        ({"federation": "books"}, "books"),
+        ({"epoch": 9}, "is about"),
+        ({"catalogue_fingerprint": "00" * 32}, "another catalogue"),
+        ({"plan_fingerprint": "00" * 32}, "another plan"),
+        ({"protocol_version": "2.0"}, "protocol '2.0'"),
+        ({"length": 10}, "announces 10 bytes"),
+    ],
+)
+def test_a_contribution_to_something_else(
+    world: World, key: KeyWatch, changes: dict[str, Any], words: str
+) -> None:
+    round_ = puppet_round(world)
+    member = world.puppets[0]
+    world.put(round_, member, round_.contributions[member.client_id][1], **changes)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, words)
+
+
+def test_a_forged_signature(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    member = world.puppets[0]
+    header, payload = round_.contributions[member.client_id]
+    by_another = world.puppets[1].sign(header.statement())
+    round_.contributions[member.client_id] = (replace(header, signature=by_another), payload)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "does not verify")
+
+
+def test_other_bytes_than_the_signed_ones(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    other = world.membership().member.protect(world.vector(8))
+    world.link.payload_of = lambda contributor, payload: other
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "are not the signed ones")
+
+
+def test_a_contribution_that_cannot_be_read(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    member = world.puppets[0]
+    payload = bytes(world.protection.chosen.message_bytes)
+    header = world.sign(member, 1, payload)
+    honest = world.reveal(round_)
+    round_.contributions[member.client_id] = (header, payload)
+    ask(world, lambda: replace(honest, contributions=round_.headers))
+    refused(world, key, "not a message")
+
+
+def test_a_sum_out_of_range_is_not_published(world: World) -> None:
+    """A member encrypts what no honest client sends; the sum is opened and then withheld."""
+    round_ = puppet_round(world)
+    member = world.puppets[0]
+    known = world.membership(member)
+    wild = world.vector(0)
+    wild[world.layout.metrics_slice] = world.plan.federation.maximum_users << 20
+    for puppet in world.puppets:
+        world.put(round_, puppet, known.member.protect(wild))
+    ask(world, lambda: world.reveal(round_))
+    assert world.link.reveals == []
+    assert '"event":"reveal_refused"' in world.audit()
+
+
+def test_a_second_manifest_for_the_same_round(tmp_path: Path, key: KeyWatch) -> None:
+    """Two sums that differ by one client would show that client's update."""
+    world = World(tmp_path, n_puppets=4)
+    round_ = world.open(1)
+    world.contribute(round_)
+    ask(world, lambda: world.reveal(round_))
+    assert len(key.opened) == 1
+    round_.contributions.pop(world.puppets[3].client_id)
+    ask(world, lambda: world.reveal(round_))
+    assert len(key.opened) == 1
+    assert len(world.link.reveals) == 1
+    assert "was opened with other contributions before" in world.audit()
+
+
+def test_the_manifest_is_on_disk_before_the_key_is_used(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    expected = world.membership().manifest_digest(round_.number, round_.headers)
+
+    def look(total: bytes, n_summands: int) -> None:
+        store = PrivateStore(world.state, read_only=True)
+        assert store.revealed_manifest(round_.number) == expected
+        raise Killed
+
+    key.reveal = look  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        ask(world, lambda: world.reveal(round_))
+
+
+def test_the_same_manifest_is_opened_again_after_a_crash(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+
+    def kill(name: str) -> None:
+        if name == "submit_reveal":
+            raise Killed
+
+    world.link.before = kill
+    with pytest.raises(Killed):
+        ask(world, lambda: world.reveal(round_))
+    world.link.before = lambda name: None
+    ask(world, lambda: world.reveal(round_))
+    assert len(world.link.reveals) == 1
+
+
+def test_a_published_round_is_not_opened_again(world: World, key: KeyWatch) -> None:
+    round_ = world.play(1)
+    ask(world, lambda: world.reveal(round_))
+    assert key.opened == []
+    assert world.link.reveals == []
+    assert "stale" in world.event_names()
+
+
+def test_an_acknowledged_update_must_be_in_the_sum(world: World, key: KeyWatch) -> None:
+    round_ = world.ask_to_train(1)
+
+    def without_us() -> Reveal:
+        round_.contributions.pop(world.identity.client_id)
+        return world.reveal(round_)
+
+    ask(world, without_us)
+    refused(world, key, "left it out")
+
+
+def test_an_update_in_our_name_that_we_did_not_make(world: World, key: KeyWatch) -> None:
+    round_ = puppet_round(world)
+    world.put(round_, world.identity, world.membership().member.protect(world.vector(4)))
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "not in its outbox")
+
+
+@pytest.mark.parametrize("changes", [{"epoch": 0}, {"base_round": 5}])
+def test_another_epoch_or_version(world: World, key: KeyWatch, changes: dict[str, Any]) -> None:
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_, **changes))
+    refused(world, key)
+
+
+def test_more_contributions_than_can_be_recomputed(tmp_path: Path, key: KeyWatch) -> None:
+    world = World(tmp_path, n_puppets=4, rounds={"recompute_limit": 3})
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:3])
+    task = world.reveal(round_)
+    world.contribute(round_)
+    ask(world, lambda: replace(task, contributions=round_.headers))
+    refused(world, key, "recompute_limit")
+
+
+def test_nothing_is_revealed_without_encryption(tmp_path: Path, key: KeyWatch) -> None:
+    world = World(tmp_path, protection="none")
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "nothing to reveal")
+
+
+def test_a_refusal_does_not_end_the_client(world: World, key: KeyWatch) -> None:
+    bad = world.open(1)
+    world.contribute(bad, *world.puppets[:2])
+    good = puppet_round(world, 2)
+    world.link.script += [lambda: world.reveal(bad), Wait, lambda: world.reveal(good)]
+    world.app().run()
+    assert [statement.round for statement, _ in world.link.reveals] == [2]

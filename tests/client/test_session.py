@@ -1,0 +1,283 @@
+"""The pull loop: whole rounds, restarts, crashes at every write, and stopping."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+from client.fake_federation import FakeRound, Killed, World, down
+
+from fedrec.errors import RoundClosed
+from fedrec.wire.messages import Finished, Wait
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.round_journal import JOURNAL_FILE
+from fedrec_client.stopping import Stopped, StopSwitch
+
+
+def stored(world: World) -> PrivateStore:
+    return PrivateStore(world.state, read_only=True)
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_a_run_goes_from_counting_to_the_end(tmp_path: Path, protection: str) -> None:
+    world = World(tmp_path, protection=protection)
+    world.whole_round(1, "count")
+    world.whole_round(2)
+    world.whole_round(3)
+    outcome = world.app().run()
+    assert (outcome.reason, outcome.version, outcome.failed) == ("done", 3, False)
+    state = stored(world).state
+    assert state.version == 3
+    assert state.staged is None
+    assert state.private is not None
+    lines = [json.loads(line) for line in (world.state / JOURNAL_FILE).read_text().splitlines()]
+    assert [(line["round"], line["outcome"]) for line in lines] == [
+        (1, "counted"),
+        (2, "counted"),
+        (3, "counted"),
+    ]
+    assert all(line["bytes_up"] > world.protection.chosen.message_bytes for line in lines)
+
+
+def test_the_model_is_the_one_that_the_others_have(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.whole_round(1, "count")
+    world.whole_round(2)
+    world.app().run()
+    store = stored(world)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.shared[2].to_bytes()
+
+
+def test_the_best_model_is_kept_with_its_private_state(tmp_path: Path) -> None:
+    world = World(tmp_path, protection="none")
+    world.whole_round(1, "count")
+    for number in range(2, 6):
+        world.whole_round(number)
+    outcome = world.app().run()
+    best = stored(world).state.best
+    assert best is not None
+    assert 1 <= best.round <= 4
+    assert outcome.best_ndcg == best.score
+    stored(world).read(best.shared)
+    if best.private is not None:
+        stored(world).read(best.private)
+
+
+def test_a_coordinator_that_restarts_is_waited_for(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.whole_round(1, "count")
+    world.link.before = down(world, "next_task", 6)
+    assert world.app().run().version == 1
+    assert world.event_names().count("unreachable") == 6
+    # Full jitter drawn at its maximum: .25 + .5 + 1 + 2 + 4 + 8 seconds.
+    assert world.clock.now() - 1_700_000_000 >= 15.75
+
+
+def test_a_run_that_ended_badly_is_told_so(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.link.script.append(lambda: Finished(reason="too many abandoned rounds", failed=True))
+    assert world.app().run().failed
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+def test_killed_around_the_submission_the_same_bytes_go_out(tmp_path: Path, moment: str) -> None:
+    world = World(tmp_path)
+    world.whole_round(1, "count")
+
+    def kill(name: str) -> None:
+        if name == "submit_update":
+            raise Killed
+
+    setattr(world.link, moment, kill)
+    with pytest.raises(Killed):
+        world.app().run()
+    staged = stored(world).state.staged
+    assert staged is not None
+    assert not staged.acknowledged
+    kept = stored(world).read(staged.update)
+    setattr(world.link, moment, lambda name: None)
+    assert world.app().run().version == 1
+    header, payload = world.link.uploads[-1]
+    assert (header, payload) == (staged.header, kept)
+    assert len(set(world.link.uploads)) == 1
+    assert stored(world).state.private == staged.private
+
+
+def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.whole_round(1, "count")
+    polls = []
+
+    def kill(name: str) -> None:
+        polls.append(name)
+        if name == "next_task" and "submit_update" in polls:
+            raise Killed
+
+    world.link.before = kill
+    with pytest.raises(Killed):
+        world.app().run()
+    staged = stored(world).state.staged
+    assert staged is not None
+    assert staged.acknowledged
+    world.link.before = lambda name: None
+    world.app().run()
+    assert len(world.link.uploads) == 1
+    assert stored(world).state.private == staged.private
+
+
+def test_killed_at_every_write_the_run_ends_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dies at the i-th fsync or rename, for all i, and is started again."""
+    real_fsync, real_replace = os.fsync, os.replace
+    for step in range(1, 200):
+        folder = tmp_path / str(step)
+        folder.mkdir()
+        world = World(folder)
+        world.whole_round(1)
+        left = [step]
+
+        def failing(real, left=left):  # type: ignore[no-untyped-def]
+            def call(*arguments):  # type: ignore[no-untyped-def]
+                left[0] -= 1
+                if left[0] == 0:
+                    raise Killed
+                return real(*arguments)
+
+            return call
+
+        monkeypatch.setattr(os, "fsync", failing(real_fsync))
+        monkeypatch.setattr(os, "replace", failing(real_replace))
+        try:
+            world.app().run()
+            died = False
+        except Killed:
+            died = True
+        monkeypatch.setattr(os, "fsync", real_fsync)
+        monkeypatch.setattr(os, "replace", real_replace)
+        if died:
+            world.app().run()
+        by_round: dict[int, set[bytes]] = {}
+        for header, payload in world.link.uploads:
+            by_round.setdefault(header.round, set()).add(payload)
+        assert all(len(payloads) == 1 for payloads in by_round.values()), step
+        state = stored(world).state
+        assert state.version == world.published_round, step
+        assert state.staged is None
+        assert (state.private is not None) == (len(world.link.uploads) > 0)
+        if not died:
+            assert step > 20
+            return
+    raise AssertionError("the run never got to its end")
+
+
+def test_a_late_update_is_rolled_back_when_the_round_is_published_without_it(
+    tmp_path: Path,
+) -> None:
+    world = World(tmp_path)
+    world.play(1, "count")
+    round_ = world.ask_to_train(2)
+    world.link.script += [lambda: published_without_us(world, round_)]
+
+    def closed(name: str) -> None:
+        if name == "submit_update":
+            raise RoundClosed("Round 2 is over.")
+
+    world.link.before = closed
+    assert world.app().run().version == 2
+    state = stored(world).state
+    assert (state.staged, state.private) == (None, None)
+    assert "closed" in world.event_names()
+    assert "not_counted" in (world.state / JOURNAL_FILE).read_text()
+
+
+def published_without_us(world: World, round_: FakeRound) -> Wait:
+    round_.contributions.pop(world.identity.client_id, None)
+    world.publish(round_)
+    return Wait()
+
+
+def test_an_update_that_arrived_although_told_late_is_committed(tmp_path: Path) -> None:
+    """Only the list of contributions decides, not what the coordinator said on the way."""
+    world = World(tmp_path)
+    world.whole_round(1, "count")
+
+    def closed(name: str) -> None:
+        if name == "submit_update":
+            raise RoundClosed("Round 1 is over.")
+
+    world.link.after = closed
+    world.app().run()
+    assert stored(world).state.private is not None
+
+
+def test_an_abandoned_round_is_rolled_back(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.play(1, "count")
+    world.ask_to_train(2)
+    world.whole_round(3)
+    assert world.app().run().version == 3
+    lines = [json.loads(line) for line in (world.state / JOURNAL_FILE).read_text().splitlines()]
+    assert [(line["round"], line["outcome"]) for line in lines] == [
+        (1, "not_counted"),
+        (2, "abandoned"),
+        (3, "counted"),
+    ]
+    header, _ = world.link.uploads[-1]
+    assert header.round == 3
+
+
+def test_a_round_that_was_answered_is_not_answered_again(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.play(1, "count")
+    second = world.ask_to_train(2)
+    world.ask_to_train(3)
+    world.link.script.append(lambda: world.train(second))
+    world.app().run()
+    assert [header.round for header, _ in world.link.uploads] == [2, 3]
+    assert "stale" in world.event_names()
+
+
+def test_empty_answers_do_not_make_a_busy_loop(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.link.script += [Wait] * 50
+    world.app().run()
+    assert world.clock.now() - 1_700_000_000 > 300
+
+
+def test_stopping_once_saves_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    stop = StopSwitch()
+    world.whole_round(1, "count")
+
+    def ask(name: str) -> None:
+        if name == "submit_update":
+            stop.request()
+
+    world.link.before = ask
+    with pytest.raises(Stopped):
+        world.app(stop=stop).run()
+    assert world.link.uploads == []
+    world.link.before = lambda name: None
+    assert world.app().run().version == 1
+    assert len(world.link.uploads) == 1
+
+
+def test_stopping_twice_stops_now() -> None:
+    stop = StopSwitch()
+    stop.request()
+    with pytest.raises(KeyboardInterrupt):
+        stop.request()
+
+
+def test_a_pause_ends_when_asked_to_stop(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    stop = StopSwitch()
+    world.link.script += [Wait] * 3
+
+    def sleep(seconds: float) -> None:
+        stop.request()
+
+    with pytest.raises(Stopped):
+        world.app(stop=stop, sleep=sleep).run()

@@ -1,0 +1,190 @@
+"""Small federations with real keys and a protection that tests can read."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+
+from fedrec.config.plan import plan_fingerprint
+from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, RoundSettings
+from fedrec.identity.authority import Authority
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.protection import NoProtection, Protection, SegmentSpec, VectorSpec
+from fedrec.wire.messages import PROTOCOL_VERSION, Reveal, RevealStatement, UploadHeader
+from fedrec.wire.messages import manifest_digest as digest_of
+from fedrec_server.federation import Federation, PublicCatalogue
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.sqlite import SqliteStore
+
+CATALOGUE = PublicCatalogue(data=b"item\nheat\n", fingerprint="c" * 64, n_items=1)
+
+
+class Veiled(NoProtection):
+    """Packs like no protection but has to be revealed, so that tests need no ciphertexts."""
+
+    needs_reveal: ClassVar[bool] = True
+
+
+@cache
+def identity(number: int) -> Identity:
+    """Return a client; the same one for the same number."""
+    return Identity.create(f"client {number}")
+
+
+@cache
+def authority() -> Authority:
+    """Return the key authority."""
+    return Authority.create()
+
+
+def spec_of(values: int = 6, summands: int = 64) -> VectorSpec:
+    """Return a vector of item changes and two metrics."""
+    return VectorSpec(
+        segments=(
+            SegmentSpec(name="change", length=values, max_abs_sum=10**6),
+            SegmentSpec(name="metrics", length=2, max_abs_sum=10**6, signed=False),
+        ),
+        max_summands=summands,
+    )
+
+
+def plan_of(**rounds: float) -> Plan:
+    """Return a plan without protection."""
+    return Plan(
+        federation=FederationSettings(name="movies"),
+        protection=ProtectionSettings(name="none"),
+        rounds=RoundSettings(**{"total": 1, "deadline_seconds": 60, **rounds}),
+    )
+
+
+def epoch_of(
+    protection: Protection, n_clients: int, *, number: int = 1, context: bytes | None = None
+) -> KeyEpoch:
+    """Return a key epoch of clients 0, 1, 2 ..."""
+    keyless, secret = protection.generate()
+    return authority().new_epoch(
+        federation="movies",
+        epoch=number,
+        members=[identity(n).public for n in range(n_clients)],
+        minimum_summands=1,
+        protection="none",
+        protection_fingerprint=protection.chosen.fingerprint(),
+        server_context=keyless if context is None else context,
+        protection_secret=secret.export_for_wrapping(),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A federation and what its clients would send."""
+
+    federation: Federation
+
+    @classmethod
+    def of(
+        cls,
+        n_clients: int = 4,
+        *,
+        veiled: bool = False,
+        epoch: int = 1,
+        values: int = 6,
+        **rounds: float,
+    ) -> Bench:
+        """Return a federation of clients 0, 1, 2 ..."""
+        spec = spec_of(values)
+        kind = Veiled if veiled else NoProtection
+        protection = kind(spec, kind.plan(spec))
+        plan = plan_of(**rounds)
+        return cls(
+            federation=Federation(
+                plan=plan,
+                plan_fingerprint=plan_fingerprint(plan),
+                catalogue=CATALOGUE,
+                keys=epoch_of(protection, n_clients, number=epoch),
+                spec=spec,
+                protection=protection,
+            )
+        )
+
+    def store(
+        self, folder: Path, *, failpoint: Failpoint = no_failpoint, reserve_bytes: int = 0
+    ) -> SqliteStore:
+        """Open a store for it."""
+        return SqliteStore(
+            folder / "state",
+            self.federation.identity,
+            failpoint=failpoint,
+            reserve_bytes=reserve_bytes,
+        )
+
+    def vector(self, number: int, round_id: int, salt: int = 0) -> np.ndarray:
+        """Return what a client contributes: different for every client and round."""
+        length = self.federation.spec.length
+        return np.arange(length, dtype=np.int64) + 100 * number + 10 * round_id + salt
+
+    def payload(self, number: int, round_id: int, salt: int = 0) -> bytes:
+        """Return a client's update as it is sent."""
+        member = self.federation.protection.member(self.federation.keys.server_context, b"none")
+        return member.protect(self.vector(number, round_id, salt))
+
+    def sum_of(self, numbers: set[int], round_id: int) -> bytes:
+        """Return the sum of clients' updates as the coordinator should have it."""
+        accumulator = self.federation.protection.accumulator(self.federation.keys.server_context)
+        for number in sorted(numbers):
+            accumulator.add(self.payload(number, round_id))
+        return accumulator.finish()
+
+    def metrics_of(self, numbers: set[int], round_id: int) -> bytes:
+        """Return the metrics of that sum."""
+        total = sum(self.vector(number, round_id) for number in numbers)
+        return np.asarray(total)[-2:].astype("<i8").tobytes()
+
+    def header(
+        self, number: int, round_id: int, payload: bytes, run: str, **changes: object
+    ) -> UploadHeader:
+        """Return a signed header; `changes` are made before signing."""
+        header = UploadHeader(
+            protocol_version=PROTOCOL_VERSION,
+            federation="movies",
+            run=run,
+            round=RoundId(round_id),
+            epoch=self.federation.keys.roster.epoch,
+            client_id=identity(number).client_id,
+            catalogue_fingerprint=CATALOGUE.fingerprint,
+            plan_fingerprint=self.federation.plan_fingerprint,
+            length=len(payload),
+            sha256=hashlib.sha256(payload).digest(),
+        )
+        header = replace(header, **changes)  # type: ignore[arg-type]
+        return replace(header, signature=identity(number).sign(header.statement()))
+
+    def statement(
+        self, number: int, task: Reveal, run: str, *, content: str = "honest", **changes: object
+    ) -> RevealStatement:
+        """Return a signed word on the sum of a round."""
+        tag = hashlib.sha256(content.encode()).digest()
+        numbers = {n for n in range(100) if self._contributed(n, task)}
+        statement = RevealStatement(
+            federation="movies",
+            run=run,
+            round=task.round,
+            epoch=task.epoch,
+            client_id=identity(number).client_id,
+            manifest_digest=digest_of(run, task.round, task.contributions),
+            aggregate_tag=tag,
+            state_tag=tag,
+            metrics=self.metrics_of(numbers, task.round),
+        )
+        statement = replace(statement, **changes)  # type: ignore[arg-type]
+        return replace(statement, signature=identity(number).sign(statement.statement()))
+
+    def _contributed(self, number: int, task: Reveal) -> bool:
+        ids = {header.client_id for header in task.contributions}
+        return number < len(self.federation.roster) and identity(number).client_id in ids
