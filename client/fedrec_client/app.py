@@ -19,7 +19,7 @@ from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.audit import AuditLog
-from fedrec_client.authority_key import read_authority_key
+from fedrec.identity.authority_key import read_authority_key
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.local_model import LocalModel

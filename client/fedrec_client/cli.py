@@ -2,31 +2,28 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import shlex
 import sys
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import AsJson, human_bytes, print_json
+
 if TYPE_CHECKING:
-    from fedrec.config.schema import Settings
-    from fedrec.errors import FedrecError
     from fedrec_client.events import ClientEvent
 
 __all__ = ["app"]
 
 app = typer.Typer(name="client", help="Take part in a federation.", no_args_is_help=True)
 
-INTERRUPTED = 130
-
 SettingsFile = Annotated[Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")]
 StateFolder = Annotated[str | None, typer.Option("--state", help="client.state: the state folder.")]
 DataFile = Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")]
 
 
 @app.command()
@@ -60,27 +57,27 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on."""
-    from fedrec.errors import FedrecError
+    from fedrec.config.loading import load_settings
     from fedrec_client.app import ClientApp
     from fedrec_client.stopping import Stopped, StopSwitch
 
-    stop = StopSwitch()
     _log_to_stderr()
+    settings = load_settings(
+        settings_file,
+        {
+            "client.state": state,
+            "data.path": data,
+            "client.coordinator": coordinator,
+            "data.catalogue": catalogue,
+            "client.authority_key": authority_key,
+            "client.token_file": token_file,
+            "client.device": device,
+            "client.label": label,
+            "client.plaintext": plaintext,
+        },
+    )
+    stop = StopSwitch()
     try:
-        settings = _settings(
-            settings_file,
-            {
-                "client.state": state,
-                "data.path": data,
-                "client.coordinator": coordinator,
-                "data.catalogue": catalogue,
-                "client.authority_key": authority_key,
-                "client.token_file": token_file,
-                "client.device": device,
-                "client.label": label,
-                "client.plaintext": plaintext,
-            },
-        )
         with stop.on_signals():
             client = ClientApp(settings, on_event=_show, stop=stop, maximum_attempts=give_up_after)
             outcome = client.run(new_run=new_run)
@@ -88,10 +85,8 @@ def run(
         resume = shlex.join(["fedrec", *sys.argv[1:]])
         typer.echo(f"Stopped; everything is saved. Go on with: {resume}", err=True)
         raise typer.Exit(INTERRUPTED) from None
-    except FedrecError as error:
-        _fail(error, as_json)
     if as_json:
-        typer.echo(json.dumps(asdict(outcome), sort_keys=True))
+        print_json(asdict(outcome))
     else:
         best = "" if outcome.best_ndcg is None else f", best NDCG {outcome.best_ndcg:.4f}"
         typer.echo(f"{outcome.reason}: version {outcome.version}{best}")
@@ -111,17 +106,14 @@ def recommend(
     as_json: AsJson = False,
 ) -> None:
     """Recommend items to one of this client's users, on this machine alone."""
-    from fedrec.errors import FedrecError
+    from fedrec.config.loading import load_settings
     from fedrec_client.recommendation import recommend as recommend_items
 
     _log_to_stderr()
-    try:
-        settings = _settings(settings_file, {"client.state": state, "data.path": data})
-        found = recommend_items(settings, user, n, which="latest" if latest else "best")
-    except FedrecError as error:
-        _fail(error, as_json)
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
+    found = recommend_items(settings, user, n, which="latest" if latest else "best")
     if as_json:
-        typer.echo(json.dumps(asdict(found), sort_keys=True))
+        print_json(asdict(found))
         return
     for item in found.items:
         typer.echo(f"{item.rank:>3}  {item.score:8.3f}  {item.item_id}  {item.title}")
@@ -132,30 +124,19 @@ def identity(
     settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
 ) -> None:
     """Make this client's keys if there are none, and show what the key authority needs."""
-    from fedrec.errors import FedrecError
+    from fedrec.config.loading import load_settings
     from fedrec.identity.identity import PUBLIC_FILE, Identity
 
-    try:
-        settings = _settings(settings_file, {"client.state": state})
-        folder = Path(settings.client.state)
-        found = Identity.load_or_create(folder, settings.client.label)
-    except FedrecError as error:
-        _fail(error, as_json)
+    settings = load_settings(settings_file, {"client.state": state})
+    folder = Path(settings.client.state)
+    found = Identity.load_or_create(folder, settings.client.label)
     public = folder / PUBLIC_FILE
     if as_json:
-        shown = {"client_id": found.client_id, "public_identity": str(public)}
-        typer.echo(json.dumps(shown, sort_keys=True))
+        print_json({"client_id": found.client_id, "public_identity": str(public)})
         return
     typer.echo(f"client id   {found.client_id}")
     typer.echo(f"give this   {public}")
     typer.echo("to the key authority, which lists it in the federation's roster.")
-
-
-def _settings(path: Path, overrides: dict[str, object]) -> Settings:
-    from fedrec.config.loading import load_settings
-
-    given = {name: value for name, value in overrides.items() if value is not None}
-    return load_settings(path, given)
 
 
 def _log_to_stderr() -> None:
@@ -173,17 +154,5 @@ def _show(event: ClientEvent) -> None:
     if event.seconds:
         parts.append(f"{event.seconds:.2f} s")
     if event.name in ("published", "abandoned"):
-        parts.append(f"{event.bytes_up} bytes up, {event.bytes_down} bytes down")
+        parts += [f"{human_bytes(event.bytes_up)} up", f"{human_bytes(event.bytes_down)} down"]
     typer.echo("  ".join(part for part in parts if part), err=True)
-
-
-def _fail(error: FedrecError, as_json: bool) -> NoReturn:
-    """Report an error and leave with its exit code."""
-    if as_json:
-        shown = {"error": error.code, "message": error.message, "remedy": error.remedy}
-        typer.echo(json.dumps(shown, sort_keys=True))
-    else:
-        typer.echo(f"error [{error.code}]: {error}", err=True)
-        for problem in getattr(error, "problems", ()):
-            typer.echo(f"  {problem}", err=True)
-    raise typer.Exit(error.exit_code)

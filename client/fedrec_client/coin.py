@@ -6,15 +6,48 @@ part. It is the same coin after a crash, which gives nobody a second throw.
 
 from __future__ import annotations
 
+import hashlib
 import hmac
+import secrets
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.errors import StorageError
 from fedrec.ids import RoundId, UserId, canonical
+from fedrec_client.durable import write_durably
 
-__all__ = ["throw_coins"]
+__all__ = ["COIN_FILE", "coin_secret", "throw_coins"]
+
+COIN_FILE = "coin.key"
+SECRET_BYTES = 32
+
+
+def coin_secret(folder: Path) -> bytes:
+    """Return this client's own secret, 32 bytes, made at first use and kept with a checksum.
+
+    Raises:
+        StorageError: the file is damaged or cannot be read or written.
+    """
+    path = folder / COIN_FILE
+    if not path.exists():
+        secret = secrets.token_bytes(SECRET_BYTES)
+        write_durably(path, secret + hashlib.sha256(secret).digest())
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be read: {error}.", remedy="Check its permissions."
+        ) from error
+    secret, checksum = raw[:SECRET_BYTES], raw[SECRET_BYTES:]
+    if hashlib.sha256(secret).digest() != checksum:
+        raise StorageError(
+            f"{path} is damaged: its checksum does not match.",
+            remedy="Delete it; a new secret is drawn and chooses users from now on.",
+        )
+    return secret
 
 
 def throw_coins(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedrec.errors import ConflictingUpload, RoundError
 from fedrec.wire.messages import Train
 from fedrec_client.audit import AuditLog
-from fedrec_client.coin import throw_coins
+from fedrec_client.coin import coin_secret, throw_coins
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
@@ -94,7 +94,7 @@ class Participation:
         participating = None
         if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
             participating = throw_coins(
-                self._store.coin_secret(),
+                coin_secret(self._store.folder),
                 member.run,
                 task.round,
                 self._model.users.user_ids,

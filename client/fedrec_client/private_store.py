@@ -7,8 +7,6 @@ process dies at, the folder holds the state before or the state after, never a m
 
 from __future__ import annotations
 
-import hashlib
-import secrets
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -36,7 +34,6 @@ from fedrec_client.stored_state import (
 __all__ = ["PrivateStore"]
 
 _STATE = "state.json"
-_COIN = "coin.key"
 _CATALOGUE = "catalogue.csv"
 
 
@@ -159,20 +156,6 @@ class PrivateStore:
     def read(self, ref: FileRef) -> bytes:
         """Return the content of one of the state's files, checked."""
         return read_checked(self.folder, ref)
-
-    def coin_secret(self) -> bytes:
-        """Return this client's own secret for choosing users, 32 bytes, made at first use."""
-        path = self.folder / _COIN
-        if not path.exists():
-            secret = secrets.token_bytes(32)
-            write_durably(path, secret + hashlib.sha256(secret).digest())
-        raw = path.read_bytes()
-        if len(raw) != 64 or hashlib.sha256(raw[:32]).digest() != raw[32:]:
-            raise StorageError(
-                f"{path} is damaged.",
-                remedy="Delete it; a new secret is drawn and chooses users from now on.",
-            )
-        return raw[:32]
 
     def stage(
         self, header: UploadHeader, update: bytes, private: bytes, *, base_round: RoundId

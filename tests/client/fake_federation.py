@@ -44,7 +44,7 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.app import ClientApp
 from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.authority_key import write_authority_key
+from fedrec.identity.authority_key import write_authority_key
 from fedrec_client.membership import Membership
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")

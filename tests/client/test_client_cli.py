@@ -6,25 +6,19 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 import structlog
-from client.fake_federation import USERS, World
-from typer.testing import CliRunner
+from client.fake_federation import USERS, World, down
 
-from fedrec.errors import SettingsError
+from fedrec.cli.main import main
 from fedrec.wire.messages import Finished
-from fedrec_client.cli import app
 from fedrec_client.stopping import Stopped, StopSwitch
-
-runner = CliRunner()
 
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:
-    """Commands send the log to their stderr, which the runner closes."""
+    """Commands send the log to their own stderr."""
     yield
     structlog.reset_defaults()
 
@@ -32,19 +26,42 @@ def _own_log() -> Iterator[None]:
 @pytest.fixture
 def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
-    loading = ModuleType("fedrec.config.loading")
-    made.overrides = {}  # type: ignore[attr-defined]
-
-    def load(path: Path, overrides: dict[str, object]) -> Any:
-        if path.name == "bad.toml":
-            raise SettingsError("Two problems.", problems=("one", "two"))
-        made.overrides = overrides  # type: ignore[attr-defined]
-        return made.settings()
-
-    loading.load_settings = load  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "fedrec.config.loading", loading)
+    text = """
+        [federation]
+        name = "films"
+        [algorithm]
+        dim = 4
+        [data]
+        path = "data.csv"
+        [client]
+        state = "state"
+        authority_key = "authority.pub.json"
+        device = "cpu"
+    """
+    (tmp_path / "fedrec.toml").write_text(text)
     monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
     return made
+
+
+class Shown:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+
+@pytest.fixture
+def call(world: World, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def run(verb: str, *options: str) -> Shown:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["client", verb, str(world.folder / "fedrec.toml"), *options])
+        shown = capsys.readouterr()
+        return Shown(left.value.code or 0, shown.out, shown.err)
+
+    return run
 
 
 def test_help_imports_nothing_heavy() -> None:
@@ -56,76 +73,74 @@ def test_help_imports_nothing_heavy() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_a_run_to_its_end(world: World) -> None:
+def test_a_run_to_its_end(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.whole_round(1, "count")
-    found = runner.invoke(app, ["run", "fedrec.toml", "--json", "--state", "x", "--device", "cpu"])
-    assert found.exit_code == 0, found.output
-    shown = json.loads(found.stdout)
-    assert shown["version"] == 1
-    assert shown["reason"] == "done"
-    assert world.overrides == {"client.state": "x", "client.device": "cpu"}  # type: ignore[attr-defined]
-    assert "round 1" in found.stderr
+    found = call("run", "--json")
+    assert found.code == 0, found.err
+    shown = json.loads(found.out)
+    assert (shown["version"], shown["reason"]) == (1, "done")
+    assert "round 1  published  counted" in found.err
 
 
-def test_a_failed_run(world: World) -> None:
+def test_flags_go_before_the_file(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    assert call("run", "--data", "nowhere.csv").code == 2
+    found = call("run", "--authority-key", "nowhere.json")
+    assert found.code == 5
+    assert "nowhere.json" in found.err
+
+
+def test_a_failed_run(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.link.script.append(lambda: Finished(reason="no clients", failed=True))
-    assert runner.invoke(app, ["run", "fedrec.toml"]).exit_code == 1
+    assert call("run").code == 1
 
 
-@pytest.mark.parametrize("as_json", [True, False])
-def test_an_error_has_its_exit_code(world: World, as_json: bool) -> None:
-    found = runner.invoke(app, ["run", "bad.toml", *(["--json"] if as_json else [])])
-    assert found.exit_code == 2
-    if as_json:
-        assert json.loads(found.stdout)["error"] == "settings"
-    else:
-        assert "two" in found.stderr
+def test_a_plan_that_the_settings_contradict(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    path = world.folder / "fedrec.toml"
+    path.write_text(path.read_text().replace("dim = 4", "dim = 8"))
+    found = call("run", "--json")
+    assert found.code == 5
+    assert json.loads(found.out)["error"] == "plan_mismatch"
 
 
-def test_a_refusal_has_its_exit_code(world: World) -> None:
-    round_ = world.play(1)
-    assert round_.published is not None
+def test_a_client_that_nobody_listed(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
-    found = runner.invoke(app, ["run", "fedrec.toml"])
-    assert found.exit_code == 5
-    assert "identity.pub.json" in found.stderr
+    found = call("run")
+    assert found.code == 5
+    assert "identity.pub.json" in found.err
 
 
-def test_an_unreachable_coordinator(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    from client.fake_federation import down
-
+def test_an_unreachable_coordinator(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.link.before = down(world, "federation", 5)
-    found = runner.invoke(app, ["run", "fedrec.toml", "--give-up-after", "1"])
-    assert found.exit_code == 3
+    assert call("run", "--give-up-after", "1").code == 3
 
 
-def test_interrupted_it_says_how_to_go_on(world: World) -> None:
+def test_interrupted_it_says_how_to_go_on(world: World, call) -> None:  # type: ignore[no-untyped-def]
     def stop(name: str) -> None:
         if name == "next_task":
             raise Stopped
 
     world.link.before = stop
-    found = runner.invoke(app, ["run", "fedrec.toml"])
-    assert found.exit_code == 130
-    assert "Go on with: fedrec" in found.stderr
+    found = call("run")
+    assert found.code == 130
+    assert "Go on with: fedrec" in found.err
 
 
-def test_recommendations(world: World) -> None:
+def test_recommendations(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.whole_round(1, "count")
     world.whole_round(2)
-    runner.invoke(app, ["run", "fedrec.toml"])
-    found = runner.invoke(app, ["recommend", "fedrec.toml", "--user", USERS[0], "-n", "2"])
-    assert found.exit_code == 0, found.output
-    assert found.stdout.count("Film") == 2
-    found = runner.invoke(app, ["recommend", "fedrec.toml", "--user", USERS[0], "--json"])
-    assert len(json.loads(found.stdout)["items"]) > 0
-    found = runner.invoke(app, ["recommend", "fedrec.toml", "--user", "mallory"])
-    assert found.exit_code == 2
+    call("run")
+    found = call("recommend", "--user", USERS[0], "-n", "2")
+    assert found.code == 0, found.err
+    assert found.out.count("Film") == 2
+    found = call("recommend", "--user", USERS[0], "--latest", "--json")
+    assert json.loads(found.out)["version"] == 2
+    assert call("recommend", "--user", "mallory").code == 2
 
 
-def test_the_identity_is_made_and_shown(world: World) -> None:
-    found = runner.invoke(app, ["identity", "fedrec.toml", "--json"])
-    assert json.loads(found.stdout)["client_id"] == world.identity.client_id
+def test_the_identity_is_made_and_shown(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    shown = json.loads(call("identity", "--json").out)
+    assert shown["client_id"] == world.identity.client_id
+    assert Path(shown["public_identity"]).exists()
 
 
 def test_signals_work_the_switch() -> None:

@@ -23,7 +23,7 @@ from fedrec.errors import (
 )
 from fedrec.identity.authority import Authority
 from fedrec.wire.messages import FederationInfo, Wait
-from fedrec_client.authority_key import read_authority_key
+from fedrec.identity.authority_key import read_authority_key
 from fedrec_client.enrolment import enrol, plan_differences
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore

@@ -8,6 +8,7 @@ import pytest
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
+from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.stored_state import BestModel, RoundContent, RunPin, StoredState
 
@@ -57,7 +58,7 @@ def reopened(store: PrivateStore) -> PrivateStore:
 
 def test_only_the_owner_reads_it(store: PrivateStore) -> None:
     stage(store)
-    store.coin_secret()
+    coin_secret(store.folder)
     assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
     modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.folder.iterdir()}
     assert set(modes.values()) == {0o600}, modes
@@ -198,11 +199,11 @@ def test_a_newer_format_is_refused_with_a_remedy() -> None:
 
 
 def test_a_damaged_coin_is_noticed(store: PrivateStore) -> None:
-    secret = store.coin_secret()
-    assert store.coin_secret() == secret
+    secret = coin_secret(store.folder)
+    assert coin_secret(store.folder) == secret
     (store.folder / "coin.key").write_bytes(b"short")
     with pytest.raises(StorageError, match=r"coin\.key"):
-        store.coin_secret()
+        coin_secret(store.folder)
 
 
 def test_a_full_disk_is_an_error_that_says_so(

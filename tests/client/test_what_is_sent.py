@@ -9,6 +9,7 @@ from client.fake_federation import USERS, World
 from fedrec.ids import RoundId
 from fedrec.training.state import PrivateState
 from fedrec.wire.messages import MakeSnapshot
+from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore
 
 WINDOW = 8
@@ -22,7 +23,7 @@ def windows(values: np.ndarray) -> set[bytes]:  # type: ignore[type-arg]
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
-    world = World(tmp_path, protection=protection)
+    world = World(tmp_path, protection=protection, rounds={"user_fraction": 0.9})
     world.whole_round(1, "count")
     world.whole_round(2)
     world.whole_round(3)
@@ -31,7 +32,6 @@ def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
         world.link.script.append(lambda: world.reveal(round_))
     world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
     privates: list[PrivateState] = []
-    store = PrivateStore(world.state, read_only=True)
 
     def remember(name: str) -> None:
         for path in world.state.glob("private-*.bin"):
@@ -49,7 +49,7 @@ def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
         for values in private.tensors.values():
             assert not [piece for piece in windows(values) if piece in sent]
     secrets = [world.identity.agree(world.puppets[0].public.exchange_key)]
-    secrets += [store.coin_secret()] if (world.state / "coin.key").exists() else []
+    secrets += [coin_secret(world.state)]
     secrets += [world.membership().secrets.group_key]
     for secret in secrets:
         assert secret not in sent

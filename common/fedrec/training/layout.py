@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
-from fedrec.protection import SegmentSpec, VectorSpec
+from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 from fedrec.updates import UPDATES
 
-__all__ = ["Layout", "vector_spec"]
+__all__ = ["Layout", "protection_of", "vector_spec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,3 +116,13 @@ class Layout:
 def vector_spec(plan: Plan, n_items: int) -> VectorSpec:
     """Return what a federation of this plan sums, for the coordinator, which trains nothing."""
     return Layout.of(plan, n_items).vector_spec
+
+
+def protection_of(plan: Plan, n_items: int) -> Protection:
+    """Return the protection that a plan asks for, with parameters chosen for its vectors.
+
+    Raises:
+        SettingsError: when no parameters of the protection can carry these vectors.
+    """
+    kind, spec = PROTECTIONS[plan.protection.name], vector_spec(plan, n_items)
+    return kind(spec, kind.plan(spec, preset=plan.protection.preset))

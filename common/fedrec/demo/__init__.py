@@ -1,0 +1,1 @@
+"""The demonstration: a whole federation of separate processes on one machine."""

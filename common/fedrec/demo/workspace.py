@@ -1,0 +1,186 @@
+"""The folders, settings and keys of a demonstration federation.
+
+Everything that a deployment spreads over several machines is made here on one: a public
+catalogue, a private folder for each client, the data owners' keys and the coordinator's folder.
+"""
+
+from __future__ import annotations
+
+import csv
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.config.plan import plan_fingerprint
+from fedrec.config.schema import Plan
+from fedrec.config.writing import settings_text
+from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
+from fedrec.errors import DataError
+from fedrec.identity.authority import Authority
+from fedrec.identity.authority_key import write_authority_key
+from fedrec.identity.identity import Identity
+from fedrec.training.layout import protection_of
+
+__all__ = ["DemoData", "Workspace", "load_data", "prepare"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoData:
+    """What the demonstration runs on.
+
+    Attributes:
+        note: one sentence for the reader, e.g. why it is synthetic.
+    """
+
+    name: str
+    interactions: Interactions
+    catalogue: Catalogue
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Where everything of a demonstration lies."""
+
+    folder: Path
+    coordinator_settings: Path
+    client_settings: tuple[Path, ...]
+    coordinator_state: Path
+    client_states: tuple[Path, ...]
+    epoch: Path
+    token: str
+    plan: Plan
+    data: DemoData
+
+
+def load_data(*, synthetic: bool) -> DemoData:
+    """Return MovieLens-100K, or planted taste clusters where it cannot be had."""
+    reason = "as asked for"
+    if not synthetic:
+        try:
+            fetched = fetch_ml_100k()
+            interactions, _ = fetched.read()
+            return DemoData(
+                name="MovieLens-100K",
+                interactions=interactions.deduplicated(),
+                catalogue=fetched.catalogue,
+                note=fetched.licence,
+            )
+        except DataError as error:
+            reason = f"MovieLens-100K cannot be fetched: {error.message}"
+    data = generate(
+        n_users=600, n_items=900, n_clusters=6, interactions_per_user=60, noise=0.25, seed=1
+    )
+    return DemoData(
+        name="synthetic taste clusters",
+        interactions=data.interactions,
+        catalogue=data.catalogue,
+        note=f"Synthetic data, {reason}.",
+    )
+
+
+def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:
+    """Write catalogue, private data, keys, tokens and settings of a federation.
+
+    Args:
+        folder: a new folder.
+        plan: what all parties agree on.
+        n_clients: how many clients share the users.
+    """
+    folder.mkdir(parents=True)
+    data.catalogue.save(folder / "catalogue.csv")
+    clients = folder / "clients"
+    identities = []
+    for number, part in enumerate(partition_users(data.interactions, n_clients), start=1):
+        own = clients / str(number)
+        own.mkdir(parents=True, mode=0o700)
+        _write_interactions(own / "interactions.csv", part)
+        identities.append(Identity.load_or_create(own / "state", f"client {number}"))
+    _make_keys(folder / "keys", plan, len(data.catalogue), identities)
+    token = secrets.token_hex(32)
+    for name, value in (("clients.token", token), ("operators.token", secrets.token_hex(32))):
+        _write_private(folder / "keys" / name, value + "\n")
+    states = tuple(clients / str(number) / "state" for number in range(1, n_clients + 1))
+    return Workspace(
+        folder=folder,
+        coordinator_settings=_write_settings(
+            folder / "coordinator.toml",
+            plan,
+            data={"catalogue": "catalogue.csv"},
+            coordinator={
+                "port": 0,
+                "state": "coordinator",
+                "epoch": "keys/epoch.json",
+                "token_file": "keys/clients.token",
+                "admin_token_file": "keys/operators.token",
+                "plaintext": True,
+            },
+        ),
+        client_settings=tuple(
+            _write_settings(
+                state.parent / "client.toml",
+                plan,
+                data={"path": "interactions.csv", "catalogue": "../../catalogue.csv"},
+                client={
+                    "state": "state",
+                    "authority_key": "../../keys/authority.pub.json",
+                    "token_file": "../../keys/clients.token",
+                    "plaintext": True,
+                    "threads": 1,
+                    "label": f"client {number}",
+                },
+            )
+            for number, state in enumerate(states, start=1)
+        ),
+        coordinator_state=folder / "coordinator",
+        client_states=states,
+        epoch=folder / "keys" / "epoch.json",
+        token=token,
+        plan=plan,
+        data=data,
+    )
+
+
+def _make_keys(folder: Path, plan: Plan, n_items: int, identities: list[Identity]) -> None:
+    """Do what `fedrec keys new` does on the data owners' side."""
+    authority = Authority.create()
+    authority.save(folder / "authority")
+    write_authority_key(folder / "authority.pub.json", authority.public_key)
+    protection = protection_of(plan, n_items)
+    context, secret = protection.generate()
+    with secret:
+        epoch = authority.new_epoch(
+            federation=plan.federation.name,
+            epoch=1,
+            members=[identity.public for identity in identities],
+            minimum_summands=plan.rounds.minimum_summands,
+            protection=plan.protection.name,
+            protection_fingerprint=protection.chosen.fingerprint(),
+            server_context=context,
+            protection_secret=secret.export_for_wrapping(),
+        )
+    epoch.save(folder / "epoch.json")
+
+
+def _write_interactions(path: Path, interactions: Interactions) -> None:
+    times = interactions.times()
+    with path.open("x", newline="", encoding="utf-8") as file:
+        path.chmod(0o600)
+        writer = csv.writer(file)
+        writer.writerow(["user_id", "item_id", "timestamp"])
+        for user, item, time in zip(
+            interactions.user_ids, interactions.item_ids, times.tolist(), strict=True
+        ):
+            writer.writerow([user, item, time if time >= 0 else ""])
+
+
+def _write_private(path: Path, text: str) -> None:
+    path.touch(mode=0o600, exist_ok=False)
+    path.write_text(text, encoding="utf-8")
+
+
+def _write_settings(path: Path, plan: Plan, **local: dict[str, object]) -> Path:
+    path.write_text(
+        f"# Plan {plan_fingerprint(plan)[:16]}\n" + settings_text(plan, local), encoding="utf-8"
+    )
+    return path

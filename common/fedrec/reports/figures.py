@@ -1,0 +1,133 @@
+"""Figures of a run as SVG text that takes its text colour from the page around it."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fedrec.evaluation.metrics import Rates, Split
+from fedrec.reports.round_report import RoundReport
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = ["SizeBar", "quality_by_round", "size_bars"]
+
+_INK = "#010203"
+"""Stands for the page's own text colour until the SVG is written."""
+_BLUE, _ORANGE, _GREEN = "#3b82f6", "#f97316", "#10b981"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SizeBar:
+    """One message size to compare.
+
+    Attributes:
+        n_bytes: bytes of one client's message in one round.
+        chosen: whether it is what the run used.
+    """
+
+    label: str
+    n_bytes: int
+    chosen: bool = False
+
+
+def quality_by_round(
+    rounds: Sequence[RoundReport],
+    *,
+    at: int,
+    split: Split = "validation",
+    popularity: Rates | None = None,
+    best_version: int | None = None,
+) -> str:
+    """Draw HR and NDCG of every version of the model, with popularity's as dashed lines.
+
+    Args:
+        rounds: a round measured the version before it.
+        popularity: the reference's rates on the same split.
+        best_version: the version that validation chose.
+    """
+    measured = [
+        (report.round - 1, rates)
+        for report in rounds
+        if (rates := report.validation if split == "validation" else report.test) is not None
+    ]
+
+    def draw(axes: Axes) -> None:
+        versions = [version for version, _ in measured]
+        marker = "o" if len(measured) == 1 else None
+        for name, colour in (("hr", _BLUE), ("ndcg", _ORANGE)):
+            values = [getattr(rates, name) for _, rates in measured]
+            axes.plot(versions, values, color=colour, marker=marker, label=f"{name.upper()}@{at}")
+            if popularity is not None:
+                level = getattr(popularity, name)
+                label = f"{name.upper()}@{at} of popularity"
+                axes.axhline(level, color=colour, linestyle="--", linewidth=1, label=label)
+        if best_version is not None:
+            axes.axvline(best_version, color=_GREEN, linestyle=":", label="chosen on validation")
+        axes.set_xlabel("version of the model (round)")
+        axes.set_ylabel(f"{split}, mean over users")
+        axes.set_ylim(bottom=0)
+        axes.legend(frameon=False, labelcolor=_INK, fontsize=8)
+
+    return _svg(draw, height_inches=3.4)
+
+
+def size_bars(bars: Sequence[SizeBar]) -> str:
+    """Draw bytes per client and round as horizontal bars on a logarithmic scale."""
+
+    def draw(axes: Axes) -> None:
+        places = range(len(bars))
+        colours = [_ORANGE if bar.chosen else _BLUE for bar in bars]
+        sizes = [bar.n_bytes for bar in bars]
+        axes.barh(places, sizes, color=colours, height=0.6)
+        axes.set_yticks(places, [bar.label for bar in bars])
+        axes.invert_yaxis()
+        axes.set_xscale("log")
+        axes.set_xlim(min(sizes, default=1) / 4, max(sizes, default=1) * 6)
+        for place, size in zip(places, sizes, strict=True):
+            axes.text(size * 1.08, place, f"{size:,} bytes", va="center", fontsize=8, color=_INK)
+        axes.set_xlabel("bytes per client and round (logarithmic)")
+
+    return _svg(draw, height_inches=1.0 + 0.36 * max(1, len(bars)))
+
+
+def _svg(draw: Callable[[Axes], None], *, height_inches: float) -> str:
+    """Return a figure as an SVG element that can stand inside HTML; the same bits every time."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.figure import Figure
+
+    style = {
+        "svg.hashsalt": "fedrec",
+        "svg.fonttype": "none",
+        "font.family": "sans-serif",
+        "font.size": 9,
+        "text.color": _INK,
+        "axes.labelcolor": _INK,
+        "axes.edgecolor": _INK,
+        "xtick.color": _INK,
+        "ytick.color": _INK,
+        "axes.facecolor": "none",
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+    }
+    with matplotlib.rc_context(style):
+        figure = Figure(figsize=(7.2, height_inches), layout="constrained")
+        FigureCanvasSVG(figure)
+        figure.patch.set_alpha(0.0)
+        draw(figure.add_subplot())
+        out = io.StringIO()
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return _inlined(out.getvalue())
+
+
+def _inlined(svg: str) -> str:
+    """Drop the document's head, its metadata and the group names that two figures would share."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    return svg.replace(_INK, "currentColor").strip()

@@ -1,0 +1,70 @@
+"""A row of a result table: one method, measured once or with several seeds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
+
+__all__ = ["METRICS", "Metric", "ResultRow", "reference_rows"]
+
+Metric = Literal["hr", "recall", "ndcg", "mrr"]
+
+METRICS: tuple[tuple[Metric, str], ...] = (
+    ("hr", "HR"),
+    ("recall", "Recall"),
+    ("ndcg", "NDCG"),
+    ("mrr", "MRR"),
+)
+
+_REFERENCE_LABELS: tuple[tuple[Scorer, str], ...] = (
+    ("popularity", "popularity (protected counts)"),
+    ("local", "local training only"),
+    ("untrained", "untrained model"),
+    ("know_nothing", "know-nothing counter"),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResultRow:
+    """What one method reached.
+
+    Attributes:
+        label: the method, for people to read.
+        samples: its rates, one for each seed; at least one.
+        note: what a reader has to know about it.
+    """
+
+    label: str
+    samples: tuple[Rates, ...]
+    note: str = ""
+
+    def mean(self, metric: Metric) -> float:
+        """Return the mean over seeds."""
+        return math.fsum(self._values(metric)) / len(self.samples)
+
+    def deviation(self, metric: Metric) -> float | None:
+        """Return the sample standard deviation over seeds, or None for a single seed."""
+        values = self._values(metric)
+        if len(values) < 2:
+            return None
+        mean = self.mean(metric)
+        return math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
+
+    def with_samples_of(self, other: ResultRow) -> ResultRow:
+        """Return the row with another seed's samples added."""
+        return ResultRow(label=self.label, samples=self.samples + other.samples, note=self.note)
+
+    def _values(self, metric: Metric) -> list[float]:
+        found: list[float] = [getattr(rates, metric) for rates in self.samples]
+        return found
+
+
+def reference_rows(sums: MetricSums, split: Split = "test") -> tuple[ResultRow, ...]:
+    """Return a row for each reference that an evaluation round measured."""
+    measured = ((label, sums.rates(scorer, split)) for scorer, label in _REFERENCE_LABELS)
+    return tuple(
+        ResultRow(label=label, samples=(rates,)) for label, rates in measured if rates is not None
+    )

@@ -1,0 +1,94 @@
+"""What is known of one round after it was published, for live views, files and reports."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedrec.errors import StorageError
+from fedrec.evaluation.metrics import MetricSums, Rates
+from fedrec.ids import RoundId
+from fedrec.wire.messages import RoundKind
+
+__all__ = ["RoundReport"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundReport:
+    """One published round.
+
+    The rates are of the model that the round started from, version ``round - 1``: a round
+    measures before it trains.
+
+    Attributes:
+        loss: mean training loss per participating user; None where nobody trained.
+        participants: users who trained.
+        clipped_values: values that had to be clipped to the public range.
+        clipped_users: users who had at least one such value.
+        validation: None where the round did not measure.
+        test: for the report only; nothing is chosen by it.
+        seconds: how long the round took.
+        vector_bytes: length of one client's protected message.
+        n_clients: messages in the sum.
+    """
+
+    round: RoundId
+    kind: RoundKind
+    loss: float | None
+    participants: int
+    clipped_values: int
+    clipped_users: int
+    validation: Rates | None
+    test: Rates | None
+    seconds: float
+    vector_bytes: int
+    n_clients: int
+
+    @classmethod
+    def of(
+        cls,
+        round_id: RoundId,
+        kind: RoundKind,
+        sums: MetricSums,
+        *,
+        seconds: float,
+        vector_bytes: int,
+        n_clients: int,
+    ) -> RoundReport:
+        """Read a round's report from its metric sums."""
+        return cls(
+            round=round_id,
+            kind=kind,
+            loss=sums.loss,
+            participants=sums.participants,
+            clipped_values=sums.sum_of("clipped_values"),
+            clipped_users=sums.sum_of("clipped_users"),
+            validation=sums.rates("model", "validation"),
+            test=sums.rates("model", "test"),
+            seconds=seconds,
+            vector_bytes=vector_bytes,
+            n_clients=n_clients,
+        )
+
+    def to_json(self) -> str:
+        """Return the report as one line of JSON; floats keep all their digits."""
+        return json.dumps(asdict(self), separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str) -> RoundReport:
+        """Read what `to_json` wrote.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            found: dict[str, Any] = json.loads(text)
+            for split in ("validation", "test"):
+                if found[split] is not None:
+                    found[split] = Rates(**found[split])
+            return cls(**found)
+        except (ValueError, TypeError, KeyError) as error:
+            raise StorageError(
+                f"This is no round's report: {text[:60]!r}.", remedy="Restore the file."
+            ) from error

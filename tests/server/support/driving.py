@@ -1,0 +1,138 @@
+"""Clients that talk to an engine without a wire between."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from server.support.federations import Bench, identity
+
+from fedrec.clock import Clock, FakeClock
+from fedrec.ids import RoundId
+from fedrec.wire.chunks import Blob, split
+from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
+from fedrec_server.engine import Engine
+from fedrec_server.receiving import open_reveal, open_snapshot, open_update
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.store import Store
+
+
+@asynccontextmanager
+async def running(
+    bench: Bench,
+    folder: Path,
+    *,
+    store: Store | None = None,
+    clock: Clock | None = None,
+    failpoint: Failpoint = no_failpoint,
+) -> AsyncIterator[Engine]:
+    """Start an engine, and close it in the end."""
+    engine = Engine(
+        bench.federation,
+        store or bench.store(folder, failpoint=failpoint),
+        clock=clock or FakeClock(),
+        maximum_upload_bytes=1 << 20,
+        failpoint=failpoint,
+    )
+    try:
+        await engine.start()
+        yield engine
+    finally:
+        await engine.close()
+
+
+async def poll(engine: Engine, number: int, version: int | None = None) -> Task:
+    """Ask for a task without waiting, at the run's version unless told otherwise."""
+    found = engine.state.published if version is None else RoundId(version)
+    return await engine.next_task(identity(number).client_id, engine.run, found, 0.0)
+
+
+async def gather(engine: Engine, numbers: Iterable[int]) -> None:
+    """Let clients come, and the round open once all of them are there."""
+    for number in numbers:
+        engine.presence.heard(identity(number).client_id)
+    await engine.tick()
+
+
+async def upload(
+    engine: Engine, bench: Bench, number: int, round_id: int | None = None, salt: int = 0
+) -> bool:
+    """Upload to the round in progress; True when it was a duplicate."""
+    if round_id is None:
+        assert engine.state.current is not None
+        round_id = engine.state.current.number
+    payload = bench.payload(number, round_id, salt)
+    header = bench.header(number, round_id, payload, engine.run)
+    engine.admission.check_header(header)
+    async with engine.uploads.turn(header.client_id):
+        incoming = await open_update(engine, header)
+        if incoming is None:
+            return True
+        try:
+            for offset, data in split(payload):
+                await incoming.add(offset, data)
+            return await incoming.finish()
+        finally:
+            await incoming.leave()
+
+
+async def speak(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:
+    """Do the reveal task that this client has."""
+    task = (await poll(engine, number)).task
+    assert isinstance(task, Reveal)
+    statement = bench.statement(number, task, engine.run, content=content)
+    sealed = f"sealed {content}".encode() if task.role == "reveal" else b""
+    incoming = await open_reveal(engine, statement, Blob.of(sealed))
+    try:
+        for offset, data in split(sealed):
+            await incoming.add(offset, data)
+        await incoming.finish()
+    finally:
+        await incoming.leave()
+
+
+async def send_snapshot(engine: Engine, bench: Bench, number: int, data: bytes) -> None:
+    """Send a snapshot of the last published round."""
+    task = Reveal(
+        round=engine.state.published,
+        kind="train",
+        base_round=RoundId(0),
+        role="verify",
+        contributions=(),
+        sum_length=0,
+        sum_sha256=b"",
+        epoch=1,
+    )
+    statement = bench.statement(number, task, engine.run, metrics=b"")
+    incoming = await open_snapshot(engine, statement, Blob.of(data))
+    try:
+        for offset, piece in split(data):
+            await incoming.add(offset, piece)
+        await incoming.finish()
+    finally:
+        await incoming.leave()
+
+
+async def act(engine: Engine, bench: Bench, number: int) -> bool:
+    """Do whatever a client is told; False when it has nothing to do."""
+    task = (await poll(engine, number)).task
+    if isinstance(task, Train):
+        await upload(engine, bench, number, task.round)
+    elif isinstance(task, Reveal):
+        await speak(engine, bench, number)
+    elif isinstance(task, MakeSnapshot):
+        await send_snapshot(engine, bench, number, b"snapshot")
+    else:
+        return False
+    await engine.work.settled()
+    return True
+
+
+async def play(engine: Engine, bench: Bench, numbers: Iterable[int]) -> None:
+    """Let clients work until the run is over."""
+    numbers = list(numbers)
+    await gather(engine, numbers)
+    while engine.state.ending is None:
+        busy = [await act(engine, bench, number) for number in numbers]
+        assert any(busy), "the run is stuck"
