@@ -14,12 +14,12 @@ from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit, leave_one_out, read_interactions
 from fedrec.errors import FedrecError, SettingsError
+from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.audit import AuditLog
-from fedrec.identity.authority_key import read_authority_key
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.local_model import LocalModel

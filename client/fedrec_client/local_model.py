@@ -103,11 +103,12 @@ class LocalModel:
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
         """Return the present model if the round measured it as the best so far.
 
-        A round measures the model that it started from.
+        A round measures the model that it started from. A model that these users took no part
+        in is not kept: it knows nothing of them, however well it serves the others.
         """
         state = self._store.state
         rates = MetricSums(metrics).rates("model", "validation")
-        if rates is None or state.shared is None:
+        if rates is None or state.shared is None or state.private is None:
             return None
         if state.best is not None and rates.ndcg <= state.best.score:
             return None

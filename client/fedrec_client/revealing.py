@@ -11,7 +11,7 @@ import hashlib
 
 from fedrec.errors import FedrecError, ProtocolError, RefusedError, RevealRefused, RoundError
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Reveal, RevealStatement
+from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
@@ -101,9 +101,7 @@ class Revealing:
         member = self._membership
         total = member.accumulator()
         for header in task.contributions:
-            payload = self._link.contribution(
-                member.client_id, member.run, task.round, header.client_id
-            )
+            payload = self._payload(task, header)
             if len(payload) != header.length or hashlib.sha256(payload).digest() != header.sha256:
                 raise RefusedError(
                     f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
@@ -117,6 +115,13 @@ class Revealing:
                 f"{len(task.contributions)} contributions."
             )
         return own
+
+    def _payload(self, task: Reveal, header: UploadHeader) -> bytes:
+        """Return a contribution; this client's own is in its outbox, as was checked."""
+        member, staged = self._membership, self._store.state.staged
+        if header.client_id == member.client_id and staged is not None:
+            return self._store.read(staged.update)
+        return self._link.contribution(member.client_id, member.run, task.round, header.client_id)
 
     def _open(self, task: Reveal, total: bytes) -> None:
         """Use the key on a sum that was computed here, and send the signed result."""

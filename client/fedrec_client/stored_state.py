@@ -70,13 +70,12 @@ class BestModel(_Record):
 
     Attributes:
         round: the version of the model, not the round that measured it.
-        private: None where this client had not contributed yet.
     """
 
     round: RoundId
     score: float
     shared: FileRef
-    private: FileRef | None
+    private: FileRef
 
 
 class RevealedRound(_Record):

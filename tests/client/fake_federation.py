@@ -21,6 +21,7 @@ from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import Unreachable
 from fedrec.identity.authority import Authority
+from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
@@ -44,7 +45,6 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.app import ClientApp
 from fedrec_client.audit import AUDIT_FILE
-from fedrec.identity.authority_key import write_authority_key
 from fedrec_client.membership import Membership
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")

@@ -22,8 +22,8 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.identity.authority import Authority
-from fedrec.wire.messages import FederationInfo, Wait
 from fedrec.identity.authority_key import read_authority_key
+from fedrec.wire.messages import FederationInfo, Wait
 from fedrec_client.enrolment import enrol, plan_differences
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore

@@ -138,9 +138,12 @@ def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
 
 
 def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
-    publish(store, 1, counted=False)
-    assert store.state.shared is not None
-    best = BestModel(round=RoundId(1), score=0.5, shared=store.state.shared, private=None)
+    stage(store)
+    publish(store, 1, counted=True)
+    shared, private = store.state.shared, store.state.private
+    assert shared is not None
+    assert private is not None
+    best = BestModel(round=RoundId(1), score=0.5, shared=shared, private=private)
     store.publish(RoundId(2), b"newer", content=CONTENT, counted=False, best=best)
     store.publish(RoundId(3), b"newest", content=CONTENT, counted=False)
     assert store.state.best == best

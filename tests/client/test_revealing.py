@@ -100,6 +100,7 @@ def test_the_client_opens_a_round_it_took_part_in(world: World, key: KeyWatch) -
     ask(world, lambda: world.reveal(round_))
     assert len(world.link.reveals) == 1
     assert len(round_.contributions) == 4
+    assert world.link.calls.count("contribution") == 3, "its own is in the outbox"
 
 
 def test_a_single_ciphertext_is_not_opened_as_the_sum(world: World, key: KeyWatch) -> None:

@@ -60,8 +60,15 @@ def test_the_best_model_is_kept_with_its_private_state(tmp_path: Path) -> None:
     assert 1 <= best.round <= 4
     assert outcome.best_ndcg == best.score
     stored(world).read(best.shared)
-    if best.private is not None:
-        stored(world).read(best.private)
+    stored(world).read(best.private)
+
+
+def test_a_model_without_our_users_is_not_the_best_one_for_them(tmp_path: Path) -> None:
+    world = World(tmp_path, protection="none")
+    for number, kind in ((1, "count"), (2, "train"), (3, "train")):
+        world.play(number, kind)
+    world.link.script.append(Wait)
+    assert world.app().run().best_round is None
 
 
 def test_a_coordinator_that_restarts_is_waited_for(tmp_path: Path) -> None:

@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import itertools
 import json
 import os
 from pathlib import Path
 
 import pytest
-from server.support.driving import act, gather, play, poll, running, send_snapshot, speak, upload
+from server.support.driving import (
+    SEALED_BYTES,
+    act,
+    gather,
+    play,
+    poll,
+    running,
+    send_snapshot,
+    speak,
+    upload,
+)
 from server.support.federations import Bench, identity
 
 from fedrec.clock import FakeClock
@@ -19,7 +30,9 @@ from fedrec.errors import (
     MalformedUpdate,
     NotInRoster,
     ProtocolError,
+    RefusedError,
     RoundClosed,
+    RoundError,
     StorageError,
 )
 from fedrec.ids import RoundId
@@ -78,7 +91,7 @@ class TestWholeRun:
                 await play(engine, bench, range(4))
                 record = engine.store.next_published(RoundId(0))
                 assert record is not None and record.sealed and len(record.statements) == 2
-                assert engine.store.spool.read(record.name, record.blob) == b"sealed honest"
+                assert engine.store.spool.read(record.name, record.blob) == b"honest" * SEALED_BYTES
             assert len(files(tmp_path)) == 3, "only the published aggregates are left"
 
         asyncio.run(scenario())
@@ -516,55 +529,34 @@ class TestSnapshots:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(4))
-                while engine.state.published < 8:
-                    for number in range(4):
-                        await act(engine, bench, number)
-                for number in range(4):
-                    if isinstance((await poll(engine, number)).task, Train):
-                        await upload(engine, bench, number)
+                for number in itertools.cycle(range(4)):
+                    await act(engine, bench, number)
+                    if engine.state.published == 2:
                         break
-                idle = number
-                waiters = [
-                    asyncio.ensure_future(
-                        engine.next_task(
-                            identity(n).client_id, engine.run, engine.state.published, 30.0
-                        )
-                    )
-                    for n in (idle,)
-                ]
+                idle = 0
+                await act(engine, bench, idle)
+                waiting = asyncio.ensure_future(
+                    engine.next_task(identity(idle).client_id, engine.run, RoundId(2), 30.0)
+                )
                 await asyncio.sleep(0)
                 late = await poll(engine, 4, version=0)
-                assert isinstance(late.task, Wait) and late.published_round == 8
+                assert isinstance(late.task, Wait) and late.published_round == 2
+                assert isinstance((await waiting).task, MakeSnapshot)
                 if veiled:
-                    # Sealed test aggregates are tiny: no snapshot is worth while.
-                    waiters[0].cancel()
-                    return
-                assert isinstance((await waiters[0]).task, MakeSnapshot)
-                await send_snapshot(engine, bench, idle, b"the model")
+                    with pytest.raises(RefusedError, match="signed"):
+                        await send_snapshot(engine, bench, idle, b"another model", "lie")
+                else:
+                    await send_snapshot(engine, bench, idle, b"the model")
                 assert engine.snapshots.for_client(RoundId(0)) is None, "one word is not enough"
                 await send_snapshot(engine, bench, (idle + 1) % 4, b"the model")
                 found = engine.snapshots.for_client(RoundId(0))
                 assert found is not None and found[0].blob == Blob.of(b"the model")
-                assert engine.snapshots.for_client(RoundId(8)) is None
-
-        asyncio.run(scenario())
-
-    def test_snapshot_must_be_the_signed_state(self, tmp_path: Path) -> None:
-        bench = Bench.of(3, veiled=True)
-
-        async def scenario() -> None:
+                assert engine.snapshots.for_client(RoundId(2)) is None
+                with pytest.raises(RoundError, match="here already"):
+                    await send_snapshot(engine, bench, idle, b"the model")
             async with running(bench, tmp_path) as engine:
-                await gather(engine, range(3))
-                while engine.state.published == 0:
-                    for number in range(3):
-                        await act(engine, bench, number)
-                await send_snapshot(engine, bench, 0, b"sealed model")
-                found = engine.store.snapshot()
-                assert found is not None and found.round == 1
-                statement = bench.statement
-                assert statement is not None
-                with pytest.raises(Exception, match="here already"):
-                    await send_snapshot(engine, bench, 1, b"sealed model")
+                assert engine.snapshots.for_client(RoundId(0)) is not None
+                assert sum(name.startswith("snapshots/") for name in files(tmp_path)) == 1
 
         asyncio.run(scenario())
 

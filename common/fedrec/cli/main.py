@@ -23,9 +23,7 @@ VERBS: dict[str, Verb] = {
         help="See a whole federation work on this machine, in about two minutes.",
         panel=_START,
     ),
-    "init": Verb(
-        target="fedrec.cli.init:init", help="Write a first settings file.", panel=_START
-    ),
+    "init": Verb(target="fedrec.cli.init:init", help="Write a first settings file.", panel=_START),
     "check": Verb(
         target="fedrec.cli.check:check",
         help="Check settings, say where each comes from, and price the run.",
@@ -125,9 +123,7 @@ def root(
             "--version", callback=_print_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    debug: Annotated[
-        bool, typer.Option("--debug", help="Show the traceback of an error.")
-    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
 ) -> None:
     """Train a recommender over many people's private data, which never leaves their machines.
 
@@ -143,5 +139,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         get_command(app).main(args=given, prog_name="fedrec")
     except (Exception, KeyboardInterrupt) as error:
         sys.exit(report_failure(error, as_json="--json" in given, debug=debug))
-
-

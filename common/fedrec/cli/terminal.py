@@ -67,12 +67,9 @@ def human_bytes(n_bytes: float) -> str:
     """Return a size with its unit, exact below 1 KiB."""
     if n_bytes < 1024:
         return f"{n_bytes:.0f} B"
-    size = float(n_bytes)
-    for unit in _UNITS:
-        size /= 1024
-        if size < 1024:
-            break
-    return f"{size:.4g} {unit}"
+    power = min(int(n_bytes).bit_length() // 10, len(_UNITS))
+    power -= n_bytes < 1024**power
+    return f"{n_bytes / 1024**power:.4g} {_UNITS[power - 1]}"
 
 
 def human_share(part: float, whole: float) -> str:

@@ -83,14 +83,15 @@ class Processes:
         text = (self._logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
         return "\n".join(text.splitlines()[-lines:])
 
-    def wait(self, *, seconds: float) -> None:
-        """Wait for all processes to end by themselves, at most so long."""
+    def wait_for(self, prefix: str, *, seconds: float) -> None:
+        """Wait for the processes with such names to end by themselves, at most so long."""
         deadline = time.monotonic() + seconds
-        for process in self._running.values():
-            try:
-                process.wait(timeout=max(0.1, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                return
+        for name, process in self._running.items():
+            if name.startswith(prefix):
+                try:
+                    process.wait(timeout=max(0.1, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    return
 
     def close(self) -> None:
         """End every process that still runs."""

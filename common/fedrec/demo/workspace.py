@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import Plan
-from fedrec.config.writing import settings_text
+from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
 from fedrec.errors import DataError
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
+from fedrec.reports.toml import settings_to_toml
 from fedrec.training.layout import protection_of
 
 __all__ = ["DemoData", "Workspace", "load_data", "prepare"]
@@ -48,7 +48,7 @@ class Workspace:
     coordinator_state: Path
     client_states: tuple[Path, ...]
     epoch: Path
-    token: str
+    operators_token: str
     plan: Plan
     data: DemoData
 
@@ -83,11 +83,10 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
     """Write catalogue, private data, keys, tokens and settings of a federation.
 
     Args:
-        folder: a new folder.
+        folder: an empty folder.
         plan: what all parties agree on.
         n_clients: how many clients share the users.
     """
-    folder.mkdir(parents=True)
     data.catalogue.save(folder / "catalogue.csv")
     clients = folder / "clients"
     identities = []
@@ -97,9 +96,9 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
         _write_interactions(own / "interactions.csv", part)
         identities.append(Identity.load_or_create(own / "state", f"client {number}"))
     _make_keys(folder / "keys", plan, len(data.catalogue), identities)
-    token = secrets.token_hex(32)
-    for name, value in (("clients.token", token), ("operators.token", secrets.token_hex(32))):
-        _write_private(folder / "keys" / name, value + "\n")
+    operators_token = secrets.token_hex(32)
+    _write_private(folder / "keys" / "clients.token", secrets.token_hex(32))
+    _write_private(folder / "keys" / "operators.token", operators_token)
     states = tuple(clients / str(number) / "state" for number in range(1, n_clients + 1))
     return Workspace(
         folder=folder,
@@ -135,7 +134,7 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
         coordinator_state=folder / "coordinator",
         client_states=states,
         epoch=folder / "keys" / "epoch.json",
-        token=token,
+        operators_token=operators_token,
         plan=plan,
         data=data,
     )
@@ -176,11 +175,11 @@ def _write_interactions(path: Path, interactions: Interactions) -> None:
 
 def _write_private(path: Path, text: str) -> None:
     path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text, encoding="utf-8")
+    path.write_text(text + "\n", encoding="utf-8")
 
 
 def _write_settings(path: Path, plan: Plan, **local: dict[str, object]) -> Path:
-    path.write_text(
-        f"# Plan {plan_fingerprint(plan)[:16]}\n" + settings_text(plan, local), encoding="utf-8"
-    )
+    settings = Settings.model_validate({**plan.model_dump(), **local})
+    heading = f"Made by `fedrec demo`; plan {plan_fingerprint(plan)[:16]}."
+    path.write_text(settings_to_toml(settings, heading=heading), encoding="utf-8")
     return path

@@ -1,1 +1,13 @@
-"""recommender."""
+"""Recommendations from a trained model, without torch."""
+
+from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
+from fedrec.recommender.recommender import CATALOGUE_NAME, Recommender
+
+__all__ = [
+    "CATALOGUE_NAME",
+    "MODEL_NAME",
+    "USERS_NAME",
+    "ModelFile",
+    "Recommender",
+    "UsersFile",
+]

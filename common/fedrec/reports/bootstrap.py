@@ -97,7 +97,9 @@ def paired_bootstrap(
     )
 
 
-def _resampled_means(gains: NDArray[np.float64], n_resamples: int, seed: int) -> NDArray[np.float64]:
+def _resampled_means(
+    gains: NDArray[np.float64], n_resamples: int, seed: int
+) -> NDArray[np.float64]:
     """Return both means in every resample, (n_resamples, 2)."""
     n_users = len(gains)
     random = np.random.Generator(np.random.Philox(seed))

@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedrec.evaluation.metrics import Rates, Split
 from fedrec.reports.round_report import RoundReport
@@ -101,7 +101,7 @@ def _svg(draw: Callable[[Axes], None], *, height_inches: float) -> str:
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
-    style = {
+    style: Any = {
         "svg.hashsalt": "fedrec",
         "svg.fonttype": "none",
         "font.family": "sans-serif",

@@ -39,13 +39,16 @@ class Layout:
     def of(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
         structure = UPDATES[plan.update.structure](plan.update, plan.algorithm.dim)
+        # Key holders recompute encrypted sums; a plain sum may have one client for each user.
+        plain = plan.protection.name == "none"
+        most = plan.federation.maximum_users if plain else plan.rounds.recompute_limit
         return cls(
             n_items=n_items,
             width=structure.width,
             clip=plan.update.clip,
             fraction_bits=plan.update.fraction_bits,
             maximum_users=plan.federation.maximum_users,
-            maximum_clients=plan.rounds.recompute_limit,
+            maximum_clients=most,
         )
 
     @property

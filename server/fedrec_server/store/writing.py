@@ -50,8 +50,9 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             row: Row = {"round": change.round, "client_id": holder.client_id}
             insert(rows, "holders", {**row, "role": holder.role, "asked_at": holder.asked_at})
         case StatementKept():
-            count = rows.execute("SELECT count(*) FROM statements").fetchone()[0]
-            insert(rows, "statements", word_row(change.word, count), verb="REPLACE")
+            query = "SELECT coalesce(max(place), 0) + 1 FROM statements"
+            place = rows.execute(query).fetchone()[0]
+            insert(rows, "statements", word_row(change.word, place), verb="REPLACE")
         case RoundPublished():
             _publish(rows, change)
         case RoundAbandoned():

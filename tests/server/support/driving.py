@@ -17,6 +17,9 @@ from fedrec_server.receiving import open_reveal, open_snapshot, open_update
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
 
+SEALED_BYTES = 300
+"""How often a made-up sealed aggregate repeats its content."""
+
 
 @asynccontextmanager
 async def running(
@@ -82,7 +85,7 @@ async def speak(engine: Engine, bench: Bench, number: int, content: str = "hones
     task = (await poll(engine, number)).task
     assert isinstance(task, Reveal)
     statement = bench.statement(number, task, engine.run, content=content)
-    sealed = f"sealed {content}".encode() if task.role == "reveal" else b""
+    sealed = SEALED_BYTES * content.encode() if task.role == "reveal" else b""
     incoming = await open_reveal(engine, statement, Blob.of(sealed))
     try:
         for offset, data in split(sealed):
@@ -92,7 +95,9 @@ async def speak(engine: Engine, bench: Bench, number: int, content: str = "hones
         await incoming.leave()
 
 
-async def send_snapshot(engine: Engine, bench: Bench, number: int, data: bytes) -> None:
+async def send_snapshot(
+    engine: Engine, bench: Bench, number: int, data: bytes, content: str = "honest"
+) -> None:
     """Send a snapshot of the last published round."""
     task = Reveal(
         round=engine.state.published,
@@ -104,7 +109,7 @@ async def send_snapshot(engine: Engine, bench: Bench, number: int, data: bytes) 
         sum_sha256=b"",
         epoch=1,
     )
-    statement = bench.statement(number, task, engine.run, metrics=b"")
+    statement = bench.statement(number, task, engine.run, content=content)
     incoming = await open_snapshot(engine, statement, Blob.of(data))
     try:
         for offset, piece in split(data):

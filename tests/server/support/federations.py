@@ -143,8 +143,10 @@ class Bench:
 
     def metrics_of(self, numbers: set[int], round_id: int) -> bytes:
         """Return the metrics of that sum."""
-        total = sum(self.vector(number, round_id) for number in numbers)
-        return np.asarray(total)[-2:].astype("<i8").tobytes()
+        total = np.zeros(self.federation.spec.length, dtype=np.int64)
+        for number in numbers:
+            total += self.vector(number, round_id)
+        return total[-2:].astype("<i8").tobytes()
 
     def header(
         self, number: int, round_id: int, payload: bytes, run: str, **changes: object

@@ -1,0 +1,47 @@
+"""How many items a federation has: what every size depends on."""
+
+from __future__ import annotations
+
+from fedrec.config.schema import Settings
+from fedrec.errors import SettingsError
+
+__all__ = ["catalogue_size"]
+
+
+def catalogue_size(settings: Settings, items: int = 0) -> tuple[int, str]:
+    """Return the number of items and where it was found.
+
+    Args:
+        settings: name the catalogue, or else the data.
+        items: a number that was given; it counts where the settings name no catalogue.
+
+    Raises:
+        SettingsError: when nobody says it, or the catalogue has another number.
+    """
+    from fedrec.data import Catalogue, read_interactions
+
+    data = settings.data
+    if data.catalogue is not None:
+        n_items = len(Catalogue.load(data.catalogue))
+        if items and items != n_items:
+            raise SettingsError(
+                f"--items says {items}, but data.catalogue has {n_items} items.",
+                remedy="Leave --items out.",
+            )
+        return n_items, f"data.catalogue ({data.catalogue})"
+    if items:
+        return items, "--items"
+    if data.path is None:
+        raise SettingsError(
+            "The number of items is unknown: neither data.catalogue nor data.path is set.",
+            remedy="Set one of them, or give --items N.",
+        )
+    interactions, _ = read_interactions(
+        data.path,
+        layout=data.layout,
+        user_column=data.user_column,
+        item_column=data.item_column,
+        timestamp_column=data.timestamp_column,
+        strict=data.strict,
+    )
+    return interactions.n_items, f"the items in data.path ({data.path})"

@@ -1,0 +1,162 @@
+"""`fedrec check`: settings resolved, explained and priced before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.terminal import (
+    AsJson,
+    count_of,
+    human_bytes,
+    human_share,
+    print_json,
+    print_table,
+)
+
+if TYPE_CHECKING:
+    from fedrec.cli.pricing import Price
+    from fedrec.config.loading import LoadedSettings
+
+__all__ = ["EPILOG", "check"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec check run.toml\n"
+    "  fedrec check run.toml --items 50000 --clients 20 --json\n"
+    "  fedrec check --explain\n"
+    "  fedrec check --explain rounds.total\n"
+    "  FEDREC_ROUNDS__TOTAL=10 fedrec check run.toml"
+)
+
+
+def check(
+    target: Annotated[
+        str,
+        typer.Argument(metavar="SETTINGS", help="The settings file; with --explain a key."),
+    ] = "",
+    items: Annotated[
+        int, typer.Option(min=0, help="Size of the catalogue, if no file says it.")
+    ] = 0,
+    clients: Annotated[
+        int, typer.Option(min=0, help="Clients in a round, for the price; 0 takes the plan's.")
+    ] = 0,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Explain a setting, a section, or all of them.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check settings, say where each value comes from, and price the run.
+
+    A flag wins over the environment (FEDREC_SECTION__FIELD), that over the file, and the file
+    over the default. Nothing is started or written.
+    """
+    if explain:
+        _explain("" if Path(target).is_file() else target, as_json)
+        return
+    from fedrec.cli.catalogue_size import catalogue_size
+    from fedrec.cli.pricing import price, warnings_for
+    from fedrec.config.loading import load_with_sources
+    from fedrec.config.plan import plan_fingerprint
+    from fedrec.errors import SettingsError
+
+    if not target:
+        raise SettingsError(
+            "No settings file was named.",
+            remedy="Run `fedrec check run.toml`; `fedrec init` writes one.",
+        )
+    loaded = load_with_sources(Path(target))
+    plan = loaded.settings.plan
+    data, found, source = loaded.settings.data, None, ""
+    if items or data.catalogue or data.path:
+        n_items, source = catalogue_size(loaded.settings, items)
+        found = price(plan, n_items=n_items, n_clients=clients)
+    warnings = warnings_for(plan)
+    if as_json:
+        content = {
+            "path": target,
+            "plan_fingerprint": plan_fingerprint(plan),
+            "settings": loaded.settings.model_dump(),
+            "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
+            "price": None if found is None else asdict(found),
+            "warnings": warnings,
+        }
+        print_json(content)
+        return
+    _print_settings(loaded)
+    if found is None:
+        typer.echo("\nNo price: the number of items is unknown. Set data.catalogue or data.path,")
+        typer.echo("or give --items N.")
+    else:
+        clients_text = count_of(found.n_clients, "client")
+        title = f"\nThe price, with {clients_text} in each round"
+        print_table(_price_rows(found, source), title=title)
+        print_table(found.protection.describe(), title="\nThe protection's parameters")
+    typer.echo(f"\nPlan {plan_fingerprint(plan)}")
+    for warning in warnings:
+        typer.echo(f"warning: {warning}")
+
+
+def _print_settings(loaded: LoadedSettings) -> None:
+    from fedrec.config.explain import all_settings, as_toml
+
+    rows = []
+    for key, setting in all_settings().items():
+        value = getattr(getattr(loaded.settings, setting.section), setting.name)
+        origin = loaded.origins[key]
+        if origin.kind != "default" or setting.in_plan:
+            rows.append((key, as_toml(value), str(origin)))
+    print_table(rows, title=f"{loaded.path} resolves to", headers=("setting", "value", "from"))
+
+
+def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
+    upload = found.upload_bytes
+    rows = [
+        ("items", f"{found.n_items}, from {source}"),
+        ("upload", f"{human_bytes(upload)} per client and round"),
+        ("download", f"{human_bytes(found.download_bytes)} per client and round"),
+    ]
+    if found.is_encrypted:
+        more = human_bytes(found.holder_download_bytes)
+        rows.append(("reveal and verify", f"{more} more for each of the 2 key holders of a round"))
+    plain = human_bytes(found.dense_plain_bytes)
+    share = human_share(upload, found.dense_plain_bytes)
+    rows.append(("upload, dense plain", f"{plain} (float32); this upload is {share} of it"))
+    if found.dense_paper_bytes:
+        paper = human_bytes(found.dense_paper_bytes)
+        share = human_share(upload, found.dense_paper_bytes)
+        rows.append(
+            ("upload, dense ckks/paper", f"{paper}; this upload is {share} of it"),
+        )
+    total = human_bytes(found.total_bytes)
+    rows.append(("whole run", f"{total} in both directions over {found.n_rounds} rounds"))
+    return rows
+
+
+def _explain(key: str, as_json: bool) -> None:
+    from fedrec.config.explain import as_toml, explain
+
+    found = explain(key)
+    if as_json:
+        settings = [
+            {
+                "key": setting.key,
+                "default": setting.default,
+                "allowed": setting.allowed,
+                "meaning": setting.sentence,
+                "environment": setting.environment,
+                "in_plan": setting.in_plan,
+            }
+            for setting in found
+        ]
+        print_json({"settings": settings})
+        return
+    for setting in found:
+        scope = "plan" if setting.in_plan else "local"
+        typer.echo(f"{setting.key} ({scope})")
+        typer.echo(f"  {setting.sentence}")
+        typer.echo(f"  {setting.allowed}; default {as_toml(setting.default)}")
+        typer.echo(f"  environment {setting.environment}")

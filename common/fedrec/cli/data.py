@@ -1,0 +1,267 @@
+"""`fedrec data`: interactions from anywhere, in the form that the rest of fedrec reads."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.interactions_files import (
+    CATALOGUE_FILE,
+    INTERACTIONS_FILE,
+    prepare_folder,
+    write_interactions,
+)
+from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+
+if TYPE_CHECKING:
+    from fedrec.data import Interactions, ReadReport
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    help="Fetch, import, describe and split interactions.",
+    no_args_is_help=True,
+    add_completion=False,
+    epilog=(
+        "Examples:\n"
+        "  fedrec data fetch ml-100k --into data\n"
+        "  fedrec data import ratings.parquet --into data --user-column customer\n"
+        "  fedrec data describe data/interactions.csv\n"
+        "  fedrec data split data/interactions.csv --clients 3 --into clients"
+    ),
+)
+
+DataFile = Annotated[Path, typer.Argument(metavar="PATH", help="A file with interactions.")]
+Into = Annotated[Path, typer.Option(help="The folder to write to.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
+LayoutName = Annotated[
+    str | None,
+    typer.Option(help="u.data, ratings.dat, csv, inter, parquet, ...; else found out."),
+]
+UserColumn = Annotated[str | None, typer.Option(help="Name of the user column.")]
+ItemColumn = Annotated[str | None, typer.Option(help="Name of the item column.")]
+TimestampColumn = Annotated[str | None, typer.Option(help="Name of the time column.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file with unreadable rows.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Reading:
+    """How a file is to be read."""
+
+    layout: str | None = None
+    user_column: str | None = None
+    item_column: str | None = None
+    timestamp_column: str | None = None
+    strict: bool = False
+
+    def read(self, path: Path) -> tuple[Interactions, ReadReport]:
+        from fedrec.data import read_interactions
+
+        found, report = read_interactions(path, **asdict(self))
+        if report.n_bad:
+            typer.echo(f"{report.n_bad} of {report.n_rows} rows were left out:", err=True)
+            for bad in report.bad_rows[:5]:
+                typer.echo(f"  {path}:{bad.line}: {bad.reason}", err=True)
+        return found, report
+
+
+@app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A known dataset: ml-100k.")],
+    into: Annotated[
+        Path | None, typer.Option(help="Also write interactions.csv and catalogue.csv here.")
+    ] = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Fetch a public dataset, check it against its known sum, and keep it in the cache."""
+    from fedrec.data import DATASETS
+    from fedrec.errors import DataError
+
+    if name not in DATASETS:
+        raise DataError(
+            f"There is no dataset {name!r} to fetch.",
+            remedy=f"Known are: {', '.join(DATASETS)}. `fedrec data import` takes your own file.",
+        )
+    if into is not None:
+        prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
+    fetched = DATASETS[name]()
+    typer.echo(fetched.licence, err=True)
+    files = [fetched.interactions_path]
+    if into is not None:
+        interactions, _ = fetched.read()
+        files = _write(into, interactions)
+        fetched.catalogue.save(into / CATALOGUE_FILE)
+        files.append(into / CATALOGUE_FILE)
+    if as_json:
+        print_json({"name": name, "files": [str(file) for file in files]})
+        return
+    for file in files:
+        typer.echo(str(file))
+
+
+@app.command("import")
+def import_(
+    path: DataFile,
+    into: Into,
+    layout: LayoutName = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    timestamp_column: TimestampColumn = None,
+    minimum_interactions: Annotated[
+        int, typer.Option(min=1, help="Leave out users with fewer distinct items.")
+    ] = 1,
+    strict: Strict = False,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Normalise a file to interactions.csv and catalogue.csv; each pair is kept once."""
+    from fedrec.data import Catalogue
+    from fedrec.errors import DataError
+
+    prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
+    reading = _Reading(
+        layout=layout,
+        user_column=user_column,
+        item_column=item_column,
+        timestamp_column=timestamp_column,
+        strict=strict,
+    )
+    found, report = reading.read(path)
+    kept = found.deduplicated().with_minimum(minimum_interactions)
+    if not len(kept):
+        raise DataError(
+            f"No user of {path} has {minimum_interactions} interactions.",
+            remedy="Lower --minimum-interactions.",
+        )
+    files = _write(into, kept)
+    catalogue = Catalogue.from_interactions(kept)
+    catalogue.save(into / CATALOGUE_FILE)
+    files.append(into / CATALOGUE_FILE)
+    if as_json:
+        content: dict[str, object] = {
+            "files": [str(file) for file in files],
+            "layout": report.layout,
+            "n_rows": report.n_rows,
+            "n_bad": report.n_bad,
+            "n_interactions": len(kept),
+            "n_users": kept.n_users,
+            "n_items": len(catalogue),
+            "catalogue_fingerprint": catalogue.fingerprint(),
+        }
+        print_json(content)
+        return
+    typer.echo(
+        f"{path}, read as {report.layout}: {count_of(len(kept), 'interaction')} of "
+        f"{count_of(kept.n_users, 'user')} with {count_of(len(catalogue), 'item')}."
+    )
+    for file in files:
+        typer.echo(str(file))
+
+
+@app.command()
+def describe(
+    path: DataFile,
+    layout: LayoutName = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    timestamp_column: TimestampColumn = None,
+    minimum_item_users: Annotated[
+        int, typer.Option(min=1, help="Count the items with fewer holders.")
+    ] = 10,
+    strict: Strict = False,
+    as_json: AsJson = False,
+) -> None:
+    """Count users, items, ties and the rarely held items that privacy is about."""
+    from fedrec.data import describe as describe_interactions
+
+    reading = _Reading(
+        layout=layout,
+        user_column=user_column,
+        item_column=item_column,
+        timestamp_column=timestamp_column,
+        strict=strict,
+    )
+    found, report = reading.read(path)
+    summary = asdict(describe_interactions(found, minimum_item_users=minimum_item_users))
+    if as_json:
+        summary |= {"path": str(path), "layout": report.layout, "n_bad": report.n_bad}
+        print_json(summary)
+        return
+    rows = [
+        (name.replace("_", " "), f"{value:.4g}" if isinstance(value, float) else str(value))
+        for name, value in summary.items()
+    ]
+    print_table(rows, title=f"{path}, read as {report.layout}")
+
+
+@app.command()
+def catalogue(
+    path: DataFile,
+    out: Annotated[Path, typer.Option(help="The catalogue file to write.")] = Path(CATALOGUE_FILE),
+    layout: LayoutName = None,
+    user_column: UserColumn = None,
+    item_column: ItemColumn = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """List the items of a file as the public catalogue that a federation shares.
+
+    Titles start empty: write them into the file's second column; items must stay as they are.
+    """
+    from fedrec.data import Catalogue
+
+    prepare_folder(out.parent, out.name, force=force)
+    found, _ = _Reading(layout=layout, user_column=user_column, item_column=item_column).read(path)
+    made = Catalogue.from_interactions(found)
+    made.save(out)
+    if as_json:
+        print_json({"path": str(out), "n_items": len(made), "fingerprint": made.fingerprint()})
+        return
+    typer.echo(f"{out}: {count_of(len(made), 'item')}, fingerprint {made.fingerprint()}")
+
+
+@app.command()
+def split(
+    path: DataFile,
+    clients: Annotated[int, typer.Option(min=1, help="How many clients share the users.")],
+    into: Into,
+    seed: Annotated[int, typer.Option(help="Which of the possible splits.")] = 0,
+    layout: LayoutName = None,
+    force: Force = False,
+    as_json: AsJson = False,
+) -> None:
+    """Deal users out to private folders, to try out a federation on one machine."""
+    from fedrec.data import Catalogue, partition_users
+    from fedrec.errors import DataError
+
+    found, _ = _Reading(layout=layout).read(path)
+    if found.n_users < clients:
+        raise DataError(
+            f"{path} has {count_of(found.n_users, 'user')} for {clients} clients.",
+            remedy="Ask for fewer clients.",
+        )
+    prepare_folder(into, CATALOGUE_FILE, force=force)
+    folders = []
+    for number, part in enumerate(partition_users(found, clients, seed), start=1):
+        folder = into / f"client-{number}"
+        prepare_folder(folder, INTERACTIONS_FILE, force=force, private=True)
+        write_interactions(folder / INTERACTIONS_FILE, part, private=True)
+        folders.append({"path": str(folder), "n_users": part.n_users, "n_rows": len(part)})
+    beside = path.parent / CATALOGUE_FILE
+    public = Catalogue.load(beside) if beside.is_file() else Catalogue.from_interactions(found)
+    public.save(into / CATALOGUE_FILE)
+    if as_json:
+        print_json({"clients": folders, "catalogue": str(into / CATALOGUE_FILE)})
+        return
+    for folder_row in folders:
+        typer.echo(f"{folder_row['path']}: {folder_row['n_users']} users")
+    typer.echo(f"{into / CATALOGUE_FILE}: {count_of(len(public), 'item')}")
+
+
+def _write(into: Path, interactions: Interactions) -> list[Path]:
+    write_interactions(into / INTERACTIONS_FILE, interactions)
+    return [into / INTERACTIONS_FILE]

@@ -1,0 +1,233 @@
+"""`fedrec doctor`: what this machine has, what it lacks, and what to do about it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Literal
+
+import typer
+
+from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
+
+__all__ = ["EPILOG", "Finding", "doctor", "examine"]
+
+EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --json"
+
+Verdict = Literal["ok", "warn", "fail"]
+
+OLDEST_PYTHON = (3, 11)
+FEWEST_FREE_BYTES = 2 << 30
+_COLOURS: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
+_LOCAL_PARTS = ("client", "server", "sim")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One thing that was looked at.
+
+    Attributes:
+        remedy: what to do about it; empty where it is ok.
+    """
+
+    name: str
+    verdict: Verdict
+    found: str
+    remedy: str = ""
+
+
+def doctor(as_json: AsJson = False) -> None:
+    """Check Python, packages, processor, encryption, disk, cache and the loopback network.
+
+    Ends with exit code 1 if something that every part needs does not work. A missing extra is
+    only a warning: a coordinator needs no torch, a client no database.
+    """
+    findings = examine()
+    failed = any(finding.verdict == "fail" for finding in findings)
+    if as_json:
+        print_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]})
+    else:
+        _print(findings)
+    raise typer.Exit(1 if failed else 0)
+
+
+def examine() -> list[Finding]:
+    """Look at everything; a check that itself breaks is a finding that fails."""
+    findings: list[Finding] = []
+    for check in _CHECKS:
+        try:
+            findings.extend(check())
+        except Exception as error:
+            name = check.__name__.strip("_").replace("_", " ")
+            findings.append(
+                Finding(
+                    name=name,
+                    verdict="fail",
+                    found=f"{type(error).__name__}: {error}",
+                    remedy="Install fedrec again in a new environment.",
+                )
+            )
+    return findings
+
+
+def _print(findings: list[Finding]) -> None:
+    from rich.text import Text
+
+    console = new_console()
+    for finding in findings:
+        line = Text(f"{finding.verdict:<5}", style=_COLOURS[finding.verdict])
+        console.print(line + Text(f"{finding.name}: {finding.found}", style="default"))
+        if finding.remedy:
+            console.print(Text(f"     {finding.remedy}"))
+
+
+def _python() -> Iterator[Finding]:
+    version = ".".join(map(str, sys.version_info[:3]))
+    if sys.version_info < OLDEST_PYTHON:
+        yield Finding(
+            name="Python", verdict="fail", found=version, remedy="Install Python 3.11 or newer."
+        )
+    else:
+        yield Finding(name="Python", verdict="ok", found=version)
+
+
+def _packages() -> Iterator[Finding]:
+    """Compare what is installed with what the distribution asks for."""
+    from packaging.requirements import Requirement
+
+    for text in importlib.metadata.requires("fedrec") or []:
+        wanted = Requirement(text)
+        extra = next((e for e in _LOCAL_PARTS if f'extra == "{e}"' in str(wanted.marker)), "")
+        if (wanted.marker and not extra) or wanted.name == "fedrec":
+            continue
+        yield _package(wanted.name, str(wanted.specifier), extra)
+
+
+def _package(name: str, specifier: str, extra: str) -> Finding:
+    from packaging.specifiers import SpecifierSet
+
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        needed = f"fedrec[{extra}]" if extra else "fedrec"
+        return Finding(
+            name=name,
+            verdict="warn" if extra else "fail",
+            found="not installed" + (f"; the extra {extra!r} has it" if extra else ""),
+            remedy=f"pip install '{needed}'",
+        )
+    if not SpecifierSet(specifier).contains(version, prereleases=True):
+        return Finding(
+            name=name,
+            verdict="warn",
+            found=f"{version}, tested with {specifier}",
+            remedy=f"pip install '{name}{specifier}'",
+        )
+    return Finding(name=name, verdict="ok", found=version)
+
+
+def _processor() -> Iterator[Finding]:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    yield Finding(name="processor", verdict="ok", found=f"{usable} cores usable")
+
+
+def _torch_device() -> Iterator[Finding]:
+    if importlib.util.find_spec("torch") is None:
+        return
+    import torch
+
+    found = "cpu"
+    if torch.cuda.is_available():
+        found = f"cuda, {torch.cuda.get_device_name(0)}"
+    yield Finding(name="torch device", verdict="ok", found=found)
+
+
+def _encryption() -> Iterator[Finding]:
+    """Encrypt two vectors, add them and read the sum."""
+    if importlib.util.find_spec("tenseal") is None:
+        return
+    import numpy as np
+
+    from fedrec.protection import BFV, SegmentSpec, VectorSpec
+
+    spec = VectorSpec(
+        segments=(SegmentSpec(name="probe", length=3, max_abs_sum=100),), max_summands=3
+    )
+    protection = BFV(spec, BFV.plan(spec))
+    context, secret = protection.generate()
+    with secret:
+        member = protection.member(context, secret)
+    total = protection.accumulator(context)
+    vector = np.array([1, -2, 3], dtype=np.int64)
+    for _ in range(2):
+        total.add(member.protect(vector))
+    works = bool((member.reveal(total.finish(), 2) == 2 * vector).all())
+    member.close()
+    yield Finding(
+        name="encryption",
+        verdict="ok" if works else "fail",
+        found="bfv adds exactly" if works else "a sum came out wrong",
+        remedy="" if works else "pip install --force-reinstall tenseal",
+    )
+
+
+def _disk() -> Iterator[Finding]:
+    free = shutil.disk_usage(Path.cwd()).free
+    enough = free >= FEWEST_FREE_BYTES
+    yield Finding(
+        name="free disk here",
+        verdict="ok" if enough else "warn",
+        found=human_bytes(free),
+        remedy="" if enough else "Free some space: a coordinator spools updates while they run.",
+    )
+
+
+def _cache() -> Iterator[Finding]:
+    from fedrec.data import cache_folder
+
+    folder = cache_folder()
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+    yield Finding(
+        name="cache",
+        verdict="ok" if writable else "warn",
+        found=f"{folder}, {'writable' if writable else 'not writable'}",
+        remedy="" if writable else "Name a writable folder in FEDREC_CACHE.",
+    )
+
+
+def _loopback() -> Iterator[Finding]:
+    """Open a port on 127.0.0.1 and call it."""
+    try:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            address = server.getsockname()[:2]
+            with socket.create_connection(address, timeout=5):
+                pass
+    except OSError as error:
+        yield Finding(
+            name="loopback",
+            verdict="fail",
+            found=f"no port could be opened on 127.0.0.1: {error.strerror or error}",
+            remedy="Allow local connections; the demo and plaintext trials need them.",
+        )
+    else:
+        yield Finding(name="loopback", verdict="ok", found="ports on 127.0.0.1 can be opened")
+
+
+_CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
+    _python,
+    _packages,
+    _processor,
+    _torch_device,
+    _encryption,
+    _disk,
+    _cache,
+    _loopback,
+)

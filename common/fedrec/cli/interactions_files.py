@@ -1,0 +1,70 @@
+"""Writing interactions in the form that every part of fedrec reads without being told how."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedrec.errors import DataError, StorageError
+
+if TYPE_CHECKING:
+    from fedrec.data import Interactions
+
+__all__ = ["CATALOGUE_FILE", "INTERACTIONS_FILE", "prepare_folder", "write_interactions"]
+
+INTERACTIONS_FILE = "interactions.csv"
+CATALOGUE_FILE = "catalogue.csv"
+_HEADER = ("user_id", "item_id", "timestamp")
+
+
+def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False) -> None:
+    """Make a folder in which none of the named files exists, unless `force`.
+
+    Raises:
+        DataError: a file is there.
+        StorageError: the folder cannot be made.
+    """
+    present = [name for name in names if (folder / name).exists()]
+    if present and not force:
+        raise DataError(
+            f"{folder} has {', '.join(present)} already; nothing was changed.",
+            remedy="Choose another folder, or give --force to replace them.",
+        )
+    try:
+        folder.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
+    except OSError as error:
+        raise _not_written(folder, error) from None
+
+
+def write_interactions(path: Path, interactions: Interactions, *, private: bool = False) -> None:
+    """Write interactions as CSV with a header; a missing time is an empty field.
+
+    Args:
+        path: the file; it appears whole or not at all.
+        interactions: what to write.
+        private: readable by its owner only.
+
+    Raises:
+        StorageError: it cannot be written.
+    """
+    from fedrec.data.files import write_atomically
+
+    times = interactions.times().tolist()
+    try:
+        with write_atomically(path) as file:
+            writer = csv.writer(file)
+            writer.writerow(_HEADER)
+            columns = zip(interactions.user_ids, interactions.item_ids, times, strict=True)
+            writer.writerows((user, item, "" if time < 0 else time) for user, item, time in columns)
+        if private:
+            path.chmod(0o600)
+    except OSError as error:
+        raise _not_written(path, error) from None
+
+
+def _not_written(path: Path, error: OSError) -> StorageError:
+    return StorageError(
+        f"{path} cannot be written: {error.strerror}.",
+        remedy="Free some space, or choose another folder.",
+    )

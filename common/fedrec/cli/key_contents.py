@@ -1,0 +1,107 @@
+"""What key files hold, told without telling any secret."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedrec.errors import KeysError
+from fedrec.identity.authority import AUTHORITY_FILE, Authority
+from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.identity import KEY_FILE, Identity
+from fedrec.identity.public import PublicIdentity, fingerprint
+from fedrec.identity.roster import Roster
+
+__all__ = ["describe_keys", "describe_roster"]
+
+LARGEST_BYTES = 256 * 1024 * 1024
+Content = dict[str, object]
+
+
+def describe_keys(path: Path) -> list[Content]:
+    """Return what a key file, or every key file below a folder, is and holds.
+
+    Raises:
+        KeysError: when there is none, or one is damaged.
+    """
+    if not path.is_dir():
+        return [_describe(path)]
+    found = [_describe(file) for file in sorted(path.rglob("*")) if _is_key_file(file)]
+    if not found:
+        raise KeysError(
+            f"There are no key files in {path}.",
+            remedy="Make some with `fedrec keys identity` or `fedrec keys new`.",
+        )
+    return found
+
+
+def describe_roster(roster: Roster) -> Content:
+    """Return who belongs to an epoch, and on what terms."""
+    return {
+        "federation": roster.federation,
+        "epoch": roster.epoch,
+        "authority": fingerprint(roster.authority_key),
+        "protection": roster.protection,
+        "protection_fingerprint": roster.protection_fingerprint,
+        "minimum_summands": roster.minimum_summands,
+        "members": [
+            {"client_id": member.client_id, "label": member.label} for member in roster.members
+        ],
+    }
+
+
+def _is_key_file(path: Path) -> bool:
+    if path.name in (KEY_FILE, AUTHORITY_FILE):
+        return True
+    return path.suffix == ".json" and path.is_file() and _kind(path).startswith("fedrec ")
+
+
+def _describe(path: Path) -> Content:
+    content: Content = {"path": str(path)}
+    kind = _kind(path)
+    if kind == "fedrec key epoch":
+        epoch = KeyEpoch.load(path)
+        content |= {"what": "the public bundle of a key epoch, for the coordinator"}
+        content |= describe_roster(epoch.roster)
+        content["wrapped_secrets"] = f"for {len(epoch.wrapped_keys)} members, readable by them only"
+    elif kind == "fedrec roster":
+        content |= {"what": "a signed roster"} | describe_roster(
+            Roster.from_json(path.read_bytes())
+        )
+    elif kind == "fedrec public identity":
+        content |= _client(PublicIdentity.load(path), "a client's public keys")
+    elif kind == "fedrec authority key":
+        key = read_authority_key(path)
+        content |= {"what": "the authority's public key, to pin", "authority": fingerprint(key)}
+    elif kind == "fedrec identity":
+        public = Identity.load(path.parent).public
+        content |= _client(public, "a client's private keys; never give them away")
+    elif kind == "fedrec authority":
+        key = Authority.load(path.parent).public_key
+        content["what"] = "the authority's private key; never give it away"
+        content["authority"] = fingerprint(key)
+    else:
+        raise KeysError(
+            f"{path} is no key file of fedrec.",
+            remedy="Key files are identity.key, *.pub.json, epoch.json and authority.key.",
+        )
+    return content
+
+
+def _client(public: PublicIdentity, what: str) -> Content:
+    return {"what": what, "client_id": public.client_id, "label": public.label}
+
+
+def _kind(path: Path) -> str:
+    """Return what a document says it is, or an empty string."""
+    try:
+        if path.stat().st_size > LARGEST_BYTES:
+            return ""
+        content = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise KeysError(f"{path} does not exist.", remedy="Check the path.") from None
+    except (OSError, ValueError, RecursionError):
+        return ""
+    kind = content.get("kind") if isinstance(content, dict) else None
+    return kind if isinstance(kind, str) else ""

@@ -1,0 +1,113 @@
+"""`fedrec watch`: a coordinator's rounds as they happen."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from datetime import datetime
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.operator_options import (
+    Address,
+    Plaintext,
+    RootCertificate,
+    TokenFile,
+    open_admin_link,
+)
+from fedrec.cli.status import status_rows
+from fedrec.cli.terminal import human_bytes, new_console, print_json
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from fedrec.cli.admin_link import AdminLink, RunEvent, RunStatus
+
+__all__ = ["EPILOG", "watch"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec watch 127.0.0.1:7447 --plaintext\n"
+    "  fedrec watch 127.0.0.1:7447 --plaintext --json --no-follow > events.jsonl"
+)
+
+SHOWN_EVENTS = 12
+LAST_EVENT = "run finished"
+
+
+def watch(
+    address: Address,
+    after: Annotated[
+        int, typer.Option(min=0, help="Only events after this number; 0 shows all.")
+    ] = 0,
+    follow: Annotated[bool, typer.Option(help="Go on as events happen.")] = True,
+    token_file: TokenFile = None,
+    root_certificate: RootCertificate = None,
+    plaintext: Plaintext = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, one for each event.")
+    ] = False,
+) -> None:
+    """Follow rounds until the run is over or Ctrl-C; the run does not notice.
+
+    On a terminal a live table is shown, elsewhere one line for each event.
+    """
+    with open_admin_link(address, token_file, root_certificate, plaintext) as link:
+        events = _until_finished(link.events(after=after, follow=follow))
+        if as_json:
+            for event in events:
+                print_json(asdict(event))
+                sys.stdout.flush()
+        elif follow and sys.stdout.isatty():
+            _watch_live(link, events)
+        else:
+            for event in events:
+                typer.echo(_line(event))
+
+
+def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
+    for event in events:
+        yield event
+        if event.kind == LAST_EVENT:
+            return
+
+
+def _watch_live(link: AdminLink, events: Iterator[RunEvent]) -> None:
+    from rich.live import Live
+
+    lines: list[str] = []
+    with Live(_view(link.status(), lines), console=new_console(), auto_refresh=False) as live:
+        for event in events:
+            lines = [*lines, _line(event)][-SHOWN_EVENTS:]
+            live.update(_view(link.status(), lines), refresh=True)
+
+
+def _view(found: RunStatus, lines: list[str]) -> RenderableType:
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for row in status_rows(found):
+        table.add_row(*row)
+    return Group(table, Text(), *(Text(line) for line in lines))
+
+
+def _line(event: RunEvent) -> str:
+    time = datetime.fromtimestamp(event.unix_seconds).strftime("%H:%M:%S")
+    what = f"round {event.round}: {event.kind}" if event.round else event.kind
+    # The metrics are a long list of sums; they are in the output of --json.
+    shown = {name: value for name, value in event.fields.items() if name != "metrics"}
+    parts = [f"{name} {_value(name, value)}" for name, value in shown.items()]
+    return f"{time}  {what}" + (f"  ({', '.join(parts)})" if parts else "")
+
+
+def _value(name: str, value: object) -> str:
+    if name.startswith("bytes") and isinstance(value, int):
+        return human_bytes(value)
+    if name == "seconds":
+        return f"{value} s"
+    return value if isinstance(value, str) else json.dumps(value)

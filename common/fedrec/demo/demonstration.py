@@ -1,0 +1,306 @@
+"""The demonstration from end to end: prepare, run, compare, report."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from rich.console import Console
+from rich.table import Table
+
+from fedrec.config.schema import Plan, Settings
+from fedrec.demo.comparison import Comparison
+from fedrec.demo.costs import RoundCosts, alternatives, measured_costs
+from fedrec.demo.exposure import Exposure, look_at_coordinator
+from fedrec.demo.processes import Processes
+from fedrec.demo.watching import RunView, follow_run
+from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
+from fedrec.evaluation.metrics import Rates
+from fedrec.reports.figures import SizeBar, quality_by_round, size_bars
+from fedrec.reports.html import Fact, Figure, ReportContent
+from fedrec.reports.ledger import ledger_of
+from fedrec.reports.result_row import ResultRow, reference_rows
+from fedrec.reports.round_report import RoundReport
+from fedrec.reports.run_folder import RunFolder
+from fedrec.reports.tables import rich_table
+from fedrec.training.layout import protection_of
+from fedrec.wire.admin_link import AdminLink
+
+__all__ = ["DemoOptions", "demonstrate"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What a reader may choose.
+
+    Attributes:
+        protection: none, bfv or ckks.
+        preset: parameter set of the protection; "default" is its lean one.
+        compare: also run the federation without encryption, in one process.
+    """
+
+    protection: Literal["none", "bfv", "ckks"] = "ckks"
+    preset: str = "default"
+    rounds: int = 60
+    rank: int = 4
+    n_clients: int = 3
+    seed: int = 1
+    synthetic: bool = False
+    compare: bool = True
+    runs: Path = Path("runs")
+
+    def plan(self) -> Plan:
+        """Return the plan; rank, gamma, eta and rounds were tuned on validation."""
+        return Plan.model_validate(
+            {
+                "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
+                "algorithm": {"dim": 16, "learning_rate": 2.0, "regularisation": 5e-3},
+                "update": {"structure": "colr", "rank": self.rank, "clip": 2.0},
+                "protection": {"name": self.protection, "preset": self.preset},
+                "rounds": {
+                    "total": self.rounds,
+                    "minimum_clients": min(3, self.n_clients),
+                    "minimum_summands": 3 if self.protection != "none" else 1,
+                },
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    view: RunView
+    best: RoundReport
+    costs: RoundCosts
+    bars: list[SizeBar]
+    exposure: Exposure
+    comparison: Comparison | None
+    recommendations: dict[str, Any]
+    user: str
+    seconds: float
+
+
+def demonstrate(options: DemoOptions, console: Console) -> Path:
+    """Run everything and return the run folder.
+
+    Raises:
+        FedrecError: when the federation cannot be started or fails.
+    """
+    began = time.monotonic()
+    plan = options.plan()
+    console.print("[bold]Preparing[/]: data, keys, and a private folder for each client")
+    data = load_data(synthetic=options.synthetic)
+    folder = RunFolder.create(options.runs, "demo")
+    folder.write_settings(Settings.model_validate(plan.model_dump()))
+    folder.write_environment()
+    workspace = prepare(folder.path, plan, data, n_clients=options.n_clients)
+    chosen = protection_of(plan, len(data.catalogue)).chosen
+    console.print(
+        f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
+        f"{len(data.interactions):,} interactions. {data.note}", highlight=False
+    )  # fmt: skip
+    security = f", {chosen.security_bits}-bit security" if chosen.security_bits else ""
+    console.print(
+        f"{options.n_clients} clients, FedMF with {plan.update.structure} rank "
+        f"{plan.update.rank} of dim {plan.algorithm.dim}, protection {chosen.protection} "
+        f"({chosen.preset}{security}), {plan.rounds.total} rounds", highlight=False
+    )  # fmt: skip
+    view = _run_federation(workspace, folder, options, console)
+    best = _best(view)
+    comparison = None
+    if options.compare:
+        console.print("[bold]Comparing[/]: the same federation without encryption, in one process")
+        from fedrec.demo.comparison import run_comparison
+
+        comparison = run_comparison(plan, data)
+    user, found = _recommend(workspace)
+    outcome = _Outcome(
+        view=view,
+        best=best,
+        costs=measured_costs(workspace),
+        bars=alternatives(plan, len(data.catalogue)),
+        exposure=look_at_coordinator(workspace),
+        comparison=comparison,
+        recommendations=found,
+        user=user,
+        seconds=time.monotonic() - began,
+    )
+    _write(folder, plan, data, outcome)
+    _show(console, plan, outcome)
+    return folder.path
+
+
+def _run_federation(
+    workspace: Workspace, folder: RunFolder, options: DemoOptions, console: Console
+) -> RunView:
+    plan = workspace.plan
+    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    with Processes(folder.path / "logs") as processes:
+        processes.start("coordinator", "coordinator", "run", str(workspace.coordinator_settings))
+        address = processes.first_line("coordinator")["address"]
+        console.print(f"[bold]Running[/]: coordinator on {address}, {options.n_clients} clients")
+        for number, settings in enumerate(workspace.client_settings, start=1):
+            processes.start(
+                f"client-{number}", "client", "run", str(settings), "--coordinator", address,
+                "--json",
+            )  # fmt: skip
+        link = AdminLink(address, token=workspace.operators_token, plaintext=True)
+        try:
+            follow_run(
+                link,
+                view,
+                console,
+                failed=processes.failed,
+                on_round=folder.append_round,
+            )
+        finally:
+            link.close()
+        processes.wait_for("client", seconds=30.0)
+    return view
+
+
+def _best(view: RunView) -> RoundReport:
+    """Return the round that measured the model with the best validation NDCG; ties: earlier."""
+    measured = [report for report in view.rounds if report.validation is not None]
+    return max(measured, key=lambda report: (report.validation.ndcg, -report.round))  # type: ignore[union-attr]  # filtered above
+
+
+def _recommend(workspace: Workspace) -> tuple[str, dict[str, Any]]:
+    """Let the first client recommend to its first user, in its own process."""
+    settings = workspace.client_settings[0]
+    lines = (settings.parent / "interactions.csv").read_text(encoding="utf-8").splitlines()
+    user = lines[1].split(",")[0]
+    done = subprocess.run(
+        [sys.executable, "-m", "fedrec", "client", "recommend", str(settings), "--user", user,
+         "-n", "10", "--json"],
+        capture_output=True, text=True, check=True, timeout=120,
+    )  # fmt: skip
+    found: dict[str, Any] = json.loads(done.stdout)
+    return user, found
+
+
+def _rows(plan: Plan, outcome: _Outcome) -> list[ResultRow]:
+    version = outcome.best.round - 1
+    assert outcome.best.test is not None  # noqa: S101  # measured rounds have both splits
+    name = f"{plan.algorithm.name} + {plan.update.structure} under {plan.protection.name}"
+    rows = [
+        ResultRow(
+            label=name,
+            samples=(outcome.best.test,),
+            note=f"version {version}, chosen on validation",
+        )
+    ]
+    if outcome.comparison is not None:
+        rows.append(
+            ResultRow(label="the same without encryption", samples=(outcome.comparison.test,))
+        )
+    if outcome.view.references is not None:
+        rows += reference_rows(outcome.view.references)
+    return rows
+
+
+def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
+    findings = []
+    popularity = (
+        outcome.view.references.rates("popularity", "test") if outcome.view.references else None
+    )
+    assert outcome.best.test is not None  # noqa: S101  # measured rounds have both splits
+    if popularity is not None and popularity.ndcg > 0:
+        ratio = outcome.best.test.ndcg / popularity.ndcg
+        findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
+    if outcome.comparison is not None:
+        findings += outcome.comparison.sentences(outcome.best.test)
+    return findings
+
+
+def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
+    console.print()
+    console.print(
+        rich_table(_rows(plan, outcome), at=plan.evaluation.at, title="Quality on held-out items")
+    )
+    for sentence in _findings(plan, outcome):
+        console.print(f"  {sentence}", highlight=False)
+    console.print()
+    console.print(_cost_table(outcome))
+    console.print("\n[bold]What the coordinator could see[/], looked up in its folder")
+    for sentence in outcome.exposure.sentences():
+        console.print(f"  {sentence}", highlight=False)
+    titles = Table(title=f"Ten recommendations for user {outcome.user}, made on client 1")
+    titles.add_column("", justify="right")
+    titles.add_column("title")
+    titles.add_column("score", justify="right")
+    for item in outcome.recommendations["items"]:
+        titles.add_row(str(item["rank"]), item["title"], f"{item['score']:.3f}")
+    console.print()
+    console.print(titles)
+    console.print(f"\nTook {outcome.seconds:.0f} s.", highlight=False)
+
+
+def _cost_table(outcome: _Outcome) -> Table:
+    table = Table(title="Bytes of one client in one round")
+    table.add_column("what")
+    table.add_column("bytes", justify="right")
+    table.add_column("against this run", justify="right")
+    own = outcome.bars[0].n_bytes
+    for bar in outcome.bars:
+        table.add_row(f"upload: {bar.label}", f"{bar.n_bytes:,}", f"{bar.n_bytes / own:.2f} x")
+    table.add_section()
+    costs = outcome.costs
+    table.add_row("measured: sent", f"{costs.up:,}", f"{costs.up / own:.2f} x")
+    table.add_row("measured: received", f"{costs.down_idle:,}", f"{costs.down_idle / own:.2f} x")
+    if costs.down_revealing:
+        ratio = costs.down_revealing / own
+        label = "measured: received when it reveals or verifies"
+        table.add_row(label, f"{costs.down_revealing:,}", f"{ratio:.2f} x")
+    return table
+
+
+def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> None:
+    view = outcome.view
+    folder.write_metrics(view.rounds, view.references)
+    folder.write_ledger(ledger_of(plan, view.rounds, simulated=False))
+    popularity = view.references.rates("popularity", "validation") if view.references else None
+    quality = quality_by_round(
+        view.rounds, at=plan.evaluation.at, popularity=popularity,
+        best_version=outcome.best.round - 1,
+    )  # fmt: skip
+    folder.write_report(
+        ReportContent(
+            title="fedrec demo",
+            subtitle=f"{data.name}, {plan.protection.name}, {plan.rounds.total} rounds",
+            rows=tuple(_rows(plan, outcome)),
+            at=plan.evaluation.at,
+            findings=tuple(_findings(plan, outcome)),
+            figures=(
+                Figure(svg=quality, caption="Validation quality by version of the model."),
+                Figure(svg=size_bars(outcome.bars), caption="Upload of one client in one round."),
+            ),
+            statements=tuple(outcome.exposure.sentences()),
+            facts=(Fact(name="data", value=data.note), Fact(name="seconds",
+                   value=f"{outcome.seconds:.0f}")),
+            rounds=tuple(view.rounds),
+        )
+    )  # fmt: skip
+    summary = {
+        "plan": plan.model_dump(),
+        "test": _as_dict(outcome.best.test),
+        "best_version": outcome.best.round - 1,
+        "without_encryption": _as_dict(outcome.comparison.test) if outcome.comparison else None,
+        "references": {row.label: asdict(row.samples[0]) for row in _rows(plan, outcome)[1:]},
+        "costs": asdict(outcome.costs),
+        "alternatives": {bar.label: bar.n_bytes for bar in outcome.bars},
+        "exposure": asdict(outcome.exposure),
+        "recommendations": outcome.recommendations,
+        "abandoned": view.abandoned,
+        "seconds": outcome.seconds,
+    }
+    path = folder.path / "summary.json"
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _as_dict(rates: Rates | None) -> dict[str, float] | None:
+    return None if rates is None else asdict(rates)

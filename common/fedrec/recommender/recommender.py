@@ -1,0 +1,302 @@
+"""Recommendations from a trained model, with numpy only.
+
+For FedMF and whatever else scores by an inner product: the shared `item_embedding` and users'
+own `user_embedding`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.catalogue import Catalogue
+from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.ids import RoundId
+from fedrec.recommender.folding import fold_in_vector
+from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
+from fedrec.recommender.ranking import best_items
+
+__all__ = ["CATALOGUE_NAME", "Ids", "Recommender", "Scores"]
+
+CATALOGUE_NAME = "catalogue.csv"
+_NOTHING = np.empty(0, dtype=np.int64)
+
+Ids: TypeAlias = NDArray[np.object_]
+"""Item ids, str; the empty string in places that could not be filled."""
+Scores: TypeAlias = NDArray[np.float32]
+"""Best first; -inf in places that could not be filled."""
+
+
+class Recommender:
+    """A trained model that answers questions.
+
+    Every method that takes ids takes one or many: for one id the answers are one-dimensional,
+    for a sequence of ids two-dimensional with a row for each. Items that too few users hold
+    were never learned and are never recommended.
+
+    Args:
+        model: the shared model.
+        catalogue: the items; must be the one that the model was trained with.
+        users: user vectors and histories, where they may be known.
+
+    Raises:
+        CatalogueMismatch: the catalogue is another one.
+        StorageError: the model does not score by an inner product, or does not fit its users.
+    """
+
+    def __init__(
+        self, model: ModelFile, catalogue: Catalogue, users: UsersFile | None = None
+    ) -> None:
+        if catalogue.fingerprint() != model.catalogue_fingerprint:
+            raise CatalogueMismatch(
+                "The catalogue is not the one that the model was trained with.",
+                remedy=f"Use the {CATALOGUE_NAME} of the model's own run folder.",
+            )
+        table = model.shared.tensors.get("item_embedding")
+        vectors = None if users is None else users.private.tensors.get("user_embedding")
+        if (
+            table is None
+            or table.shape[0] != len(catalogue)
+            or (users is not None and (vectors is None or vectors.shape[1:] != table.shape[1:]))
+        ):
+            raise StorageError(
+                "The model has no item_embedding and user_embedding that fit each other and the "
+                f"{len(catalogue)} items of the catalogue.",
+                remedy="Use the files of one run.",
+            )
+        self.catalogue = catalogue
+        self._model = model
+        self._users = users
+        self._names: Ids = np.array(catalogue.item_ids, dtype=np.object_)
+        self._items = table.astype(np.float32)
+        self._active = np.ones(len(catalogue), dtype=np.bool_)
+        if model.shared.holders is not None:
+            self._active = model.shared.holders >= model.plan.federation.minimum_item_users
+        self._user_index = (
+            {} if users is None else {user: index for index, user in enumerate(users.user_ids)}
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"Recommender(round={self.round}, n_items={len(self.catalogue)}, "
+            f"n_users={len(self._user_index)})"
+        )
+
+    @classmethod
+    def load(cls, run_folder: str | Path) -> Recommender:
+        """Read a run's model; the users' vectors too, where the folder has them.
+
+        Raises:
+            StorageError: there is no model in the folder, or a file is damaged.
+            VersionMismatch: the model has a format that this version does not know.
+        """
+        folder = Path(run_folder)
+        model = ModelFile.load(folder / MODEL_NAME)
+        catalogue = Catalogue.load(folder / CATALOGUE_NAME)
+        users_path = folder / USERS_NAME
+        users = UsersFile.load(users_path) if users_path.exists() else None
+        return cls(model, catalogue, users)
+
+    def save(self, run_folder: str | Path) -> None:
+        """Write model, catalogue and, readable by the owner only, the users' data.
+
+        Raises:
+            StorageError: a file cannot be written.
+        """
+        folder = Path(run_folder)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{folder} cannot be made: {error}.", remedy="Name a writable folder."
+            ) from error
+        self.catalogue.save(folder / CATALOGUE_NAME)
+        if self._users is not None:
+            self._users.save(folder / USERS_NAME)
+        self._model.save(folder / MODEL_NAME)
+
+    @property
+    def round(self) -> RoundId:
+        """The version of the model."""
+        return self._model.round
+
+    @property
+    def user_ids(self) -> tuple[str, ...]:
+        """The users whose vectors are known here."""
+        return () if self._users is None else self._users.user_ids
+
+    def recommend(
+        self,
+        users: str | Sequence[str],
+        n: int = 10,
+        *,
+        exclude_seen: bool = True,
+        candidates: Iterable[str] | None = None,
+        block: Iterable[str] | None = None,
+    ) -> tuple[Ids, Scores]:
+        """Return the n best items for one user or many.
+
+        Args:
+            users: one user id, or a sequence of them.
+            n: how many; fewer come back where a user has fewer to choose from.
+            exclude_seen: leave out what the user has already, held-out items included.
+            candidates: item ids to choose from; None means all.
+            block: item ids that are never returned; stronger than `candidates`.
+
+        Raises:
+            DataError: an unknown user, or a folder without user vectors.
+            CatalogueMismatch: an unknown item.
+        """
+        known, vectors = self._with_users()
+        rows = self._rows_of([users] if isinstance(users, str) else users)
+        seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
+        best = self._best(vectors[rows], n, self._allowed(candidates, block), seen)
+        return _answer(best, one=isinstance(users, str))
+
+    def recommend_vector(
+        self,
+        vector: NDArray[np.floating],
+        n: int = 10,
+        *,
+        exclude: Iterable[str] = (),
+        candidates: Iterable[str] | None = None,
+        block: Iterable[str] | None = None,
+    ) -> tuple[Ids, Scores]:
+        """Return the n best items for a user vector, e.g. of `fold_in`.
+
+        Args:
+            vector: float (dim,).
+            exclude: item ids that this user has already.
+
+        Raises:
+            DataError: the vector has another shape or is not finite.
+            CatalogueMismatch: an unknown item.
+        """
+        wanted = np.asarray(vector, dtype=np.float32)
+        if wanted.shape != self._items.shape[1:] or not np.isfinite(wanted).all():
+            raise DataError(
+                f"The user vector has shape {wanted.shape}; expected {self._items.shape[1:]} and "
+                "finite values.",
+                remedy="Make it with fold_in of the same model.",
+            )
+        seen = self.catalogue.rows_of(exclude)
+        best = self._best(wanted[None], n, self._allowed(candidates, block), [seen])
+        return _answer(best, one=True)
+
+    def similar_items(self, items: str | Sequence[str], n: int = 10) -> tuple[Ids, Scores]:
+        """Return the n items whose rows have the largest cosine with one item's, or many's.
+
+        An item is not among its own neighbours.
+
+        Raises:
+            CatalogueMismatch: an unknown item.
+            DataError: an item that was never learned.
+        """
+        rows = self.catalogue.rows_of([items] if isinstance(items, str) else items)
+        unlearned = rows[~self._active[rows]]
+        if len(unlearned):
+            raise DataError(
+                f"Item {self.catalogue.item_ids[unlearned[0]]!r} was never learned: fewer than "
+                f"{self._model.plan.federation.minimum_item_users} users hold it.",
+                remedy="Ask for items that more users hold.",
+            )
+        lengths = np.linalg.norm(self._items, axis=1, keepdims=True)
+        unit = self._items / np.maximum(lengths, np.finfo(np.float32).tiny)
+        itself = [rows[place : place + 1] for place in range(len(rows))]
+        best = self._best(unit[rows], n, self._active, itself, table=unit)
+        return _answer(best, one=isinstance(items, str))
+
+    def fold_in(self, history: Iterable[str], *, n_steps: int = 25) -> NDArray[np.float32]:
+        """Return the vector of somebody new from the items that they have, float32 (dim,).
+
+        Nothing is stored. See `fedrec.recommender.folding` for the rule.
+
+        Raises:
+            CatalogueMismatch: an unknown item.
+            DataError: none of the items was ever learned.
+        """
+        rows = np.unique(self.catalogue.rows_of(history))
+        active = np.nonzero(self._active)[0]
+        positives = np.nonzero(np.isin(active, rows))[0]
+        if not len(positives):
+            raise DataError(
+                f"None of the {len(rows)} items of the history was learned by the model.",
+                remedy="Give items that more users hold.",
+            )
+        algorithm = self._model.plan.algorithm
+        return fold_in_vector(
+            self._items[active].astype(np.float64),
+            positives,
+            negatives_per_positive=algorithm.negatives_per_positive,
+            regularisation=algorithm.regularisation,
+            n_steps=n_steps,
+        )
+
+    def _with_users(self) -> tuple[UsersFile, NDArray[np.float32]]:
+        if self._users is None:
+            raise DataError(
+                "There are no user vectors here: they stay with the clients.",
+                remedy="Ask on the user's own client, or use fold_in and recommend_vector.",
+            )
+        return self._users, self._users.private.tensors["user_embedding"]
+
+    def _rows_of(self, users: Sequence[str]) -> NDArray[np.int64]:
+        unknown = [user for user in users if user not in self._user_index]
+        if unknown:
+            raise DataError(
+                f"{len(unknown)} users are not among the {len(self._user_index)} of this model, "
+                f"the first is {unknown[0]!r}.",
+                remedy="Use fold_in with their history, then recommend_vector.",
+            )
+        return np.array([self._user_index[user] for user in users], dtype=np.int64)
+
+    def _allowed(
+        self, candidates: Iterable[str] | None, block: Iterable[str] | None
+    ) -> NDArray[np.bool_]:
+        """Return which items may be recommended at all, bool (n_items,)."""
+        allowed = self._active.copy()
+        if candidates is not None:
+            chosen = np.zeros_like(allowed)
+            chosen[self.catalogue.rows_of(candidates)] = True
+            allowed &= chosen
+        if block is not None:
+            allowed[self.catalogue.rows_of(block)] = False
+        return allowed
+
+    def _best(
+        self,
+        vectors: NDArray[np.float32],
+        n: int,
+        allowed: NDArray[np.bool_],
+        excluded: Sequence[NDArray[np.int64]],
+        table: NDArray[np.float32] | None = None,
+    ) -> list[tuple[Ids, Scores]]:
+        """Return every vector's best items, as ids, and their scores."""
+        if n < 1:
+            raise DataError(f"{n} items were asked for.", remedy="Ask for 1 or more.")
+        answers = []
+        # One product for each vector: its bits must not depend on who else is asked about.
+        for vector, rows in zip(vectors, excluded, strict=True):
+            scores = (self._items if table is None else table) @ vector
+            scores[~allowed] = -np.inf
+            scores[rows] = -np.inf
+            best = best_items(scores, n)
+            answers.append((self._names[best], scores[best]))
+        return answers
+
+
+def _answer(best: list[tuple[Ids, Scores]], *, one: bool) -> tuple[Ids, Scores]:
+    """Return one row as it is, and several side by side, filled up to the longest."""
+    if one:
+        return best[0]
+    width = max((len(ids) for ids, _ in best), default=0)
+    all_ids = np.full((len(best), width), "", dtype=np.object_)
+    all_scores = np.full((len(best), width), -np.inf, dtype=np.float32)
+    for row, (ids, scores) in enumerate(best):
+        all_ids[row, : len(ids)] = ids
+        all_scores[row, : len(scores)] = scores
+    return all_ids, all_scores

@@ -1,0 +1,142 @@
+"""The folder that every run leaves behind."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from fedrec.clock import Clock, SystemClock
+from fedrec.errors import StorageError
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.recommender.storage import write_whole
+from fedrec.reports.environment import describe_environment
+from fedrec.reports.html import ReportContent, render_report
+from fedrec.reports.ledger import Ledger
+from fedrec.reports.metrics_table import metrics_parquet
+from fedrec.reports.round_report import RoundReport
+from fedrec.reports.toml import settings_to_toml
+
+__all__ = ["RunFolder"]
+
+SETTINGS_NAME = "resolved.toml"
+ROUNDS_NAME = "rounds.jsonl"
+METRICS_NAME = "metrics.parquet"
+ENVIRONMENT_NAME = "environment.json"
+LEDGER_NAME = "ledger.json"
+REPORT_NAME = "report.html"
+
+
+class RunFolder:
+    """Writes a run's files as they come to be known; the model is written by `Recommender`.
+
+    Args:
+        path: an existing folder; see `create` and `open`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __repr__(self) -> str:
+        return f"RunFolder({str(self.path)!r})"
+
+    @classmethod
+    def create(cls, base: str | Path, name: str, clock: Clock | None = None) -> RunFolder:
+        """Make ``<base>/<name>-<stamp>``, the stamp being the time in UTC.
+
+        Raises:
+            StorageError: it cannot be made.
+        """
+        now = datetime.fromtimestamp((clock or SystemClock()).now(), tz=UTC)
+        readable = re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip(".-") or "run"
+        stem = f"{readable}-{now:%Y%m%d-%H%M%S}"
+        try:
+            Path(base).mkdir(parents=True, exist_ok=True)
+            for number in range(1, 1000):
+                path = Path(base) / (stem if number == 1 else f"{stem}-{number}")
+                try:
+                    path.mkdir()
+                except FileExistsError:
+                    continue
+                return cls(path)
+        except OSError as error:
+            raise StorageError(
+                f"No run folder can be made in {base}: {error}.",
+                remedy="Set output.runs to a writable folder with space.",
+            ) from error
+        raise StorageError(f"{base} has 999 runs called {stem} already.")
+
+    @classmethod
+    def open(cls, path: str | Path) -> RunFolder:
+        """Return the folder of an earlier run, to go on with it.
+
+        Raises:
+            StorageError: there is none.
+        """
+        if not (Path(path) / SETTINGS_NAME).is_file():
+            raise StorageError(
+                f"{path} is no run folder: it has no {SETTINGS_NAME}.",
+                remedy="Give the folder whose path the run printed.",
+            )
+        return cls(Path(path))
+
+    def write_settings(self, settings: BaseModel) -> None:
+        """Write every setting with its value, as TOML that can be run again."""
+        heading = "The settings of this run, defaults included."
+        self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
+
+    def write_environment(self) -> None:
+        """Write versions and machine."""
+        self._write(ENVIRONMENT_NAME, _pretty(asdict(describe_environment())))
+
+    def append_round(self, report: RoundReport) -> None:
+        """Add a round to `rounds.jsonl`; what is there is readable while the run goes on.
+
+        After a crash a resumed run may write a round again; then the last line counts.
+        """
+        path = self.path / ROUNDS_NAME
+        try:
+            with path.open("a", encoding="utf-8") as file:
+                file.write(report.to_json() + "\n")
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be written: {error}.", remedy="Make space and resume the run."
+            ) from error
+
+    def rounds(self) -> tuple[RoundReport, ...]:
+        """Return the rounds written so far, each once, in ascending order."""
+        try:
+            lines = (self.path / ROUNDS_NAME).read_text(encoding="utf-8").splitlines()
+        except FileNotFoundError:
+            return ()
+        complete = lines if not lines or lines[-1].endswith("}") else lines[:-1]
+        found = {report.round: report for report in map(RoundReport.from_json, complete)}
+        return tuple(found[number] for number in sorted(found))
+
+    def write_metrics(
+        self, rounds: Sequence[RoundReport], references: MetricSums | None = None
+    ) -> None:
+        """Write all rounds as Parquet, and once more as JSON lines, each round once."""
+        write_whole(self.path / METRICS_NAME, metrics_parquet(rounds, references), private=False)
+        self._write(ROUNDS_NAME, "".join(f"{report.to_json()}\n" for report in rounds))
+
+    def write_ledger(self, ledger: Ledger) -> None:
+        """Write what was released and what that protects."""
+        self._write(LEDGER_NAME, _pretty(asdict(ledger)))
+
+    def write_report(self, content: ReportContent) -> Path:
+        """Write the report for people and return its path."""
+        self._write(REPORT_NAME, render_report(content))
+        return self.path / REPORT_NAME
+
+    def _write(self, name: str, text: str) -> None:
+        write_whole(self.path / name, text.encode(), private=False)
+
+
+def _pretty(record: dict[str, object]) -> str:
+    return json.dumps(record, indent=2, ensure_ascii=False) + "\n"

@@ -1,0 +1,110 @@
+"""How an operator reaches the coordinator: status, events, and the end of a run."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import grpc
+
+from fedrec.errors import ProtocolError
+from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.status import from_rpc_error
+from fedrec.wire.v1 import admin_pb2
+from fedrec.wire.v1.admin_pb2_grpc import AdminStub
+
+__all__ = ["AdminLink", "RunEvent"]
+
+_CALL_SECONDS = 10.0
+_WATCH_SECONDS = 24 * 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunEvent:
+    """One line of a run's journal.
+
+    Attributes:
+        kind: a verb phrase, e.g. "round published".
+        fields: the event's own fields.
+    """
+
+    sequence: int
+    unix_seconds: float
+    kind: str
+    round: int
+    fields: Mapping[str, Any]
+
+
+class AdminLink:
+    """A synchronous client of the Admin service.
+
+    Args:
+        address: host:port of the coordinator.
+        token: the operators' token.
+        root_certificate: certificate that signs the coordinator's, PEM.
+        plaintext: call without TLS; loopback addresses only.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str,
+        root_certificate: bytes | None = None,
+        plaintext: bool = False,
+    ) -> None:
+        self._channel = open_channel(
+            address, root_certificate=root_certificate, plaintext=plaintext
+        )
+        self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]  # generated
+        self._metadata = (("authorization", f"Bearer {token}"),)
+
+    def status(self) -> admin_pb2.Status:
+        """Return how far the run is."""
+        try:
+            return self._stub.GetStatus(
+                admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+
+    def events(self, *, after: int = 0, follow: bool = True) -> Iterator[RunEvent]:
+        """Yield the journal after an event, and go on as things happen."""
+        request = admin_pb2.WatchEventsRequest(after_event=after, follow=follow)
+        try:
+            for event in self._stub.WatchEvents(
+                request, timeout=_WATCH_SECONDS, metadata=self._metadata
+            ):
+                yield _event(event)
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+
+    def stop_run(self, *, now: bool = False) -> str:
+        """End the run after the round in progress, or at once; return the coordinator's answer."""
+        try:
+            reply = self._stub.StopRun(
+                admin_pb2.StopRunRequest(now=now), timeout=_CALL_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        return str(reply.message)
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._channel.close()
+
+
+def _event(message: admin_pb2.Event) -> RunEvent:
+    try:
+        fields = json.loads(message.fields_json or "{}")
+    except json.JSONDecodeError:
+        raise ProtocolError("An event's fields are not JSON.") from None
+    return RunEvent(
+        sequence=message.sequence,
+        unix_seconds=message.unix_seconds,
+        kind=message.kind,
+        round=message.round,
+        fields=fields,
+    )

@@ -1,0 +1,72 @@
+"""The SQLite store: the suite of all stores, and what is its own."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+from conformance.store_suite import IDENTITY, StoreSuite, entry
+
+from fedrec.errors import StorageError
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.store.store import RunIdentity
+
+
+class TestSqliteStore(StoreSuite):
+    module = "server.store.test_sqlite"
+
+    def open(
+        self, folder: Path, identity: RunIdentity, failpoint: Failpoint = no_failpoint
+    ) -> SqliteStore:
+        return SqliteStore(folder, identity, failpoint=failpoint)
+
+
+def rows(folder: Path) -> sqlite3.Connection:
+    return sqlite3.connect(folder / "coordinator.sqlite", isolation_level=None)
+
+
+def test_is_durable_at_every_commit(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, IDENTITY)
+    found = {
+        name: store._connection.execute(f"PRAGMA {name}").fetchone()[0]
+        for name in ("journal_mode", "synchronous", "busy_timeout")
+    }
+    assert found == {"journal_mode": "wal", "synchronous": 2, "busy_timeout": 5000}
+    store.close()
+
+
+def test_newer_schema_is_refused(tmp_path: Path) -> None:
+    SqliteStore(tmp_path, IDENTITY).close()
+    connection = rows(tmp_path)
+    connection.execute("PRAGMA user_version = 99")
+    connection.close()
+    with pytest.raises(StorageError, match="schema 99"):
+        SqliteStore(tmp_path, IDENTITY)
+
+
+def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:
+    SqliteStore(tmp_path, IDENTITY).close()
+    path = tmp_path / "coordinator.sqlite"
+    whole = path.read_bytes()
+    path.write_bytes(b"no database" * 100)
+    with pytest.raises(StorageError, match="cannot be used"):
+        SqliteStore(tmp_path, IDENTITY)
+    path.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(StorageError, match="cannot be used"):
+        SqliteStore(tmp_path, IDENTITY)
+    path.write_bytes(whole)
+    SqliteStore(tmp_path, IDENTITY).close()
+
+
+def test_stale_coordinator_is_fenced_off(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path, IDENTITY)
+    # As if the folder's lock had not worked: another coordinator began and ended meanwhile.
+    connection = rows(tmp_path)
+    connection.execute("UPDATE meta SET value = value + 1 WHERE name = 'fence'")
+    connection.close()
+    with pytest.raises(DurabilityLost, match="took over"):
+        store.commit([], [entry(1)])
+    store.close()

@@ -1,0 +1,143 @@
+"""A coordinator that is killed at each failpoint in turn; run as a program, without gRPC.
+
+For every failpoint that a whole run passes, a child process plays the run and is killed there; a
+second child starts on the same folder, lets the clients retry and checks that every
+acknowledged update is in exactly one sum. Prints one JSON object a line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import structlog
+from server.support.driving import SEALED_BYTES, act, gather, play, running
+from server.support.federations import Bench, identity
+
+from fedrec.errors import FedrecError
+from fedrec.ids import RoundId
+from fedrec_server.engine import Engine
+
+CLIENTS = range(3)
+ROUNDS = 2
+"""The third round takes the same steps as the second."""
+
+
+def whole_run(bench: Bench, folder: Path, failpoint: Callable[[str], None]) -> None:
+    """Play a run; acknowledged updates are written to a file before the next call."""
+
+    async def scenario() -> None:
+        async with running(bench, folder, failpoint=failpoint) as engine:
+            await gather(engine, CLIENTS)
+            while engine.state.ending is None:
+                for number in CLIENTS:
+                    before = engine.state.current
+                    await act(engine, bench, number)
+                    if before is not None and before.phase == "collecting":
+                        with (folder / "acked").open("a") as acked:
+                            print(before.number, number, file=acked)
+
+    asyncio.run(scenario())
+
+
+def recover(bench: Bench, folder: Path) -> None:
+    """Go on after the crash and compare what was published with what was acknowledged."""
+
+    async def scenario() -> None:
+        async with running(bench, folder) as engine:
+            if engine.state.ending is None:
+                await play(engine, bench, CLIENTS)
+            check(engine, bench, folder)
+
+    asyncio.run(scenario())
+
+
+def check(engine: Engine, bench: Bench, folder: Path) -> None:
+    """Check every published round against the acknowledged updates and the exact sums."""
+    path = folder / "acked"
+    lines = path.read_text().splitlines() if path.exists() else []
+    acked = {tuple(map(int, line.split())) for line in lines}
+    counted = set()
+    after = RoundId(0)
+    while (record := engine.store.next_published(after)) is not None:
+        numbers = {n for n in CLIENTS if identity(n).client_id in clients_of(record)}
+        assert len(numbers) == len(record.contributions)
+        counted |= {(record.round, number) for number in numbers}
+        data = engine.store.spool.read(record.name, record.blob)
+        wanted = bench.sum_of(numbers, record.round)
+        if record.sealed:
+            wanted = b"honest" * SEALED_BYTES
+        assert data == wanted, f"round {record.round} published another sum"
+        after = record.round
+    assert engine.state.abandoned == 0
+    assert acked <= counted, f"acknowledged and lost: {acked - counted}"
+    assert [r for r, _ in sorted(counted)] == [r for r in (1, 2, 3) for _ in CLIENTS]
+
+
+def clients_of(record: object) -> set[str]:
+    """Return whose updates a record counts."""
+    return {header.client_id for header in record.contributions}  # type: ignore[attr-defined]
+
+
+def killer(index: int) -> Callable[[str], None]:
+    """Return a failpoint that kills at the hit of this index."""
+    hits = itertools.count()
+
+    def failpoint(name: str) -> None:
+        if next(hits) == index:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return failpoint
+
+
+def in_child(work: Callable[[], None]) -> int:
+    """Run in a forked child; return its wait status."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            work()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    return os.waitpid(child, 0)[1]
+
+
+def main(folder: Path, veiled: bool) -> None:
+    """Kill at every failpoint, one after another."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+    bench = Bench.of(len(CLIENTS), veiled=veiled)
+    for number in CLIENTS:
+        identity(number)
+    names: list[str] = []
+    whole_run(bench, folder / "calm", names.append)
+    passed: Counter[str] = Counter()
+    for index, name in enumerate(names):
+        if passed["update.ack"] > ROUNDS * len(CLIENTS):
+            break
+        passed[name] += 1
+        place = folder / f"crash-{index}"
+
+        killed = in_child(partial(whole_run, bench, place, killer(index))) == signal.SIGKILL
+        recovered = in_child(partial(recover, bench, place)) == 0
+        line = {"name": name, "occurrence": passed[name], "killed": killed}
+        print(json.dumps({**line, "recovered": recovered}), flush=True)
+        shutil.rmtree(place)
+
+
+if __name__ == "__main__":
+    try:
+        main(Path(sys.argv[1]), sys.argv[2] == "veiled")
+    except FedrecError as error:
+        sys.exit(str(error))

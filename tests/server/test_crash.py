@@ -1,0 +1,44 @@
+"""`kill -9` at every failpoint of a whole run: nothing acknowledged is lost or counted twice."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+TESTS = Path(__file__).parents[1]
+
+EXPECTED = {
+    "draft.write",
+    "draft.fsync",
+    "draft.synced",
+    "file.rename",
+    "folder.fsync",
+    "folder.synced",
+    "file.delete",
+    "rows.begin",
+    "rows.commit",
+    "rows.committed",
+    "update.ack",
+}
+
+
+@pytest.mark.parametrize("kind", ["plain", "veiled"])
+def test_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "server.support.crash", str(tmp_path), kind],
+        cwd=TESTS,
+        env={"PYTHONPATH": str(TESTS)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    wanted = EXPECTED | ({"reveal.ack"} if kind == "veiled" else set())
+    assert {line["name"] for line in lines} == wanted
+    failed = [line for line in lines if not (line["killed"] and line["recovered"])]
+    assert not failed, f"{failed}\n{ended.stderr[-3000:]}"
