@@ -103,6 +103,11 @@ class Coordinator:
             raise StorageError("The coordinator is not started.")
         return self._engine
 
+    @property
+    def is_running(self) -> bool:
+        """Tell whether the coordinator is between `start` and `stop`."""
+        return self._engine is not None
+
     async def start(self) -> str:
         """Open the store and the port; return `host:port`."""
         store = SqliteStore(

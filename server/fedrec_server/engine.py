@@ -1,7 +1,7 @@
 """The living run: events in, durable state out, and whoever has news is woken.
 
 The engine knows no gRPC. All state changes go through `step` and one transaction, one after
-another; disk and arithmetic run in a single worker thread.
+another; database and sum belong to a single worker thread.
 """
 
 from __future__ import annotations
@@ -242,7 +242,7 @@ class Engine:
             if joins and round_ is not None and client_id not in round_.asked:
                 async with self.lock:
                     await self.apply(Polled(now=self.clock.now(), client_id=client_id))
-            elif opens and len(self.presence.live()) >= self.state.rules.needed:
+            elif opens and self.presence.reaches(self.state.rules.needed):
                 await self.work.uninterrupted(self.advance())
         except StorageError as error:
             structlog.get_logger().warning("storage refused", run=self.run, why=error.message)

@@ -49,6 +49,10 @@ class Presence:
         """Return who waits now."""
         return frozenset(self._waiting)
 
+    def reaches(self, count: int) -> bool:
+        """Tell whether at least so many clients are there; cheap while too few ever came."""
+        return len(self._seen) >= count and len(self.live()) >= count
+
     def live(self) -> frozenset[ClientId]:
         """Return who is there now."""
         since = self._clock.now() - LIVE_SECONDS

@@ -45,7 +45,7 @@ class Incoming(ABC):
 
     async def add(self, offset: int, data: bytes) -> None:
         """Take the next chunk; a stream that begins at 0 begins anew."""
-        await self._engine.work.in_thread(self._add, offset, data)
+        await self._engine.work.beside(self._add, offset, data)
 
     def _add(self, offset: int, data: bytes) -> None:
         if offset == 0 and self._draft.size:

@@ -1,4 +1,4 @@
-"""Blocking work in one thread, and work that goes on when its caller hangs up."""
+"""Blocking work in threads, and work that goes on when its caller hangs up."""
 
 from __future__ import annotations
 
@@ -14,26 +14,36 @@ from fedrec_server.store.spool import DurabilityLost
 
 __all__ = ["Work"]
 
+INCOMING_THREADS = 2
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class Work:
-    """One worker thread, so that disk and arithmetic never run twice at once.
+    """One thread for the store and the sum, a few for bytes that nobody counts yet.
 
     `lost` is set when the store can no longer be believed: the process has to end.
     """
 
     def __init__(self) -> None:
         self.lost = asyncio.Event()
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="fedrec-store")
+        self._store = ThreadPoolExecutor(1, thread_name_prefix="fedrec-store")
+        self._incoming = ThreadPoolExecutor(INCOMING_THREADS, thread_name_prefix="fedrec-incoming")
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run blocking work in the worker thread."""
+        """Run blocking work in the store's thread, one after another."""
+        return await self._run(self._store, lambda: work(*args, **kwargs))
+
+    async def beside(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run blocking work that touches neither database nor sum, such as hashing a chunk."""
+        return await self._run(self._incoming, lambda: work(*args, **kwargs))
+
+    async def _run(self, executor: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._executor, lambda: work(*args, **kwargs))
+            return await loop.run_in_executor(executor, work)
         except DurabilityLost as error:
             if not self.lost.is_set():
                 structlog.get_logger().critical("durability lost", why=str(error))
@@ -57,8 +67,9 @@ class Work:
             await asyncio.wait(tuple(self._tasks))
 
     def close(self) -> None:
-        """End the thread."""
-        self._executor.shutdown()
+        """End the threads."""
+        self._incoming.shutdown()
+        self._store.shutdown()
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -16,6 +16,7 @@ from fedrec.cli.terminal import (
     print_json,
     print_table,
 )
+from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec.cli.pricing import Price
@@ -29,7 +30,7 @@ EPILOG = (
     "  fedrec check run.toml --items 50000 --clients 20 --json\n"
     "  fedrec check --explain\n"
     "  fedrec check --explain rounds.total\n"
-    "  FEDREC_ROUNDS__TOTAL=10 fedrec check run.toml"
+    "  FEDREC_ROUNDS__TOTAL=10 fedrec check run.toml --set update.rank=8"
 )
 
 
@@ -47,6 +48,7 @@ def check(
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain a setting, a section, or all of them.")
     ] = False,
+    values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
     """Check settings, say where each value comes from, and price the run.
@@ -68,7 +70,7 @@ def check(
             "No settings file was named.",
             remedy="Run `fedrec check run.toml`; `fedrec init` writes one.",
         )
-    loaded = load_with_sources(Path(target))
+    loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
     data, found, source = loaded.settings.data, None, ""
     if items or data.catalogue or data.path:

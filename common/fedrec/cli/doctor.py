@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import sys
@@ -26,7 +27,11 @@ Verdict = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON = (3, 11)
 FEWEST_FREE_BYTES = 2 << 30
 _COLOURS: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
-_LOCAL_PARTS = ("client", "server", "sim")
+_RUNTIME_EXTRAS = ("client", "server", "sim")
+_REQUIREMENT = re.compile(
+    r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?\s*(?P<sign>>=|==)\s*(?P<version>[\w.]+)"
+    r"(?:\s*;\s*extra == ['\"](?P<extra>\w+)['\"])?$"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,37 +105,42 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """Compare what is installed with what the distribution asks for."""
-    from packaging.requirements import Requirement
-
+    known: set[str] = set()
     for text in importlib.metadata.requires("fedrec") or []:
-        wanted = Requirement(text)
-        extra = next((e for e in _LOCAL_PARTS if f'extra == "{e}"' in str(wanted.marker)), "")
-        if (wanted.marker and not extra) or wanted.name == "fedrec":
+        wanted = _REQUIREMENT.match(text)
+        if wanted is None or wanted["name"] in known | {"fedrec"}:
             continue
-        yield _package(wanted.name, str(wanted.specifier), extra)
+        extra = wanted["extra"] or ""
+        if not extra or extra in _RUNTIME_EXTRAS:
+            known.add(wanted["name"])
+            yield _package(wanted["name"], wanted["sign"], wanted["version"], extra)
 
 
-def _package(name: str, specifier: str, extra: str) -> Finding:
-    from packaging.specifiers import SpecifierSet
-
+def _package(name: str, sign: str, needed: str, extra: str) -> Finding:
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        needed = f"fedrec[{extra}]" if extra else "fedrec"
+        part = f"fedrec[{extra}]" if extra else "fedrec"
         return Finding(
             name=name,
             verdict="warn" if extra else "fail",
             found="not installed" + (f"; the extra {extra!r} has it" if extra else ""),
-            remedy=f"pip install '{needed}'",
+            remedy=f"pip install '{part}'",
         )
-    if not SpecifierSet(specifier).contains(version, prereleases=True):
-        return Finding(
-            name=name,
-            verdict="warn",
-            found=f"{version}, tested with {specifier}",
-            remedy=f"pip install '{name}{specifier}'",
-        )
-    return Finding(name=name, verdict="ok", found=version)
+    found, least = _numbers(version), _numbers(needed)
+    if found[: len(least)] == least or (sign == ">=" and found > least):
+        return Finding(name=name, verdict="ok", found=version)
+    return Finding(
+        name=name,
+        verdict="warn",
+        found=f"{version}, but fedrec is tested with {sign}{needed}",
+        remedy=f"pip install '{name}{sign}{needed}'",
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the numeric parts of a version: 2.13.0+cpu is (2, 13, 0)."""
+    return tuple(int(part) for part in re.findall(r"\d+", version.partition("+")[0]))
 
 
 def _processor() -> Iterator[Finding]:

@@ -171,11 +171,16 @@ def _load_or_create(keys: Path) -> tuple[Authority, bool]:
 def _check_membership(plan: Plan, members: list[PublicIdentity]) -> None:
     from fedrec.errors import KeysError
 
-    needed = plan.rounds.minimum_clients
-    if len({member.client_id for member in members}) < needed:
+    needed, n_clients = plan.rounds.minimum_clients, len({m.client_id for m in members})
+    if n_clients < len(members):
         raise KeysError(
-            f"Public identities given: {len(members)}. rounds.minimum_clients is {needed}, so that "
-            "no round could be published.",
+            f"The {len(members)} identities are of {n_clients} clients: one is given twice.",
+            remedy="Give --client once for each member.",
+        )
+    if n_clients < needed:
+        raise KeysError(
+            f"Identities given: {n_clients}; rounds.minimum_clients is {needed}, so that no round "
+            "could be published.",
             remedy="Give --client once for each member, or lower rounds.minimum_clients.",
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.metadata
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -104,5 +105,15 @@ def _load(name: str, target: str) -> Command:
         app.command(name, epilog=getattr(module, "EPILOG", None))(found)
         command = build_command(app)
     command.name = name
+    _unwrap(command)
     command.params = [option for option in command.params if option.name not in _COMPLETION]
     return command
+
+
+def _unwrap(command: Command) -> None:
+    """Let paragraphs of help fit the terminal; typer does so with the first one only."""
+    if command.help:
+        paragraphs = inspect.cleandoc(command.help).split("\n\n")
+        command.help = "\n\n".join(paragraph.replace("\n", " ") for paragraph in paragraphs)
+    for inner in getattr(command, "commands", {}).values():
+        _unwrap(inner)

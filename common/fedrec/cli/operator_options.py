@@ -10,7 +10,7 @@ import typer
 from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
-    from fedrec.cli.admin_link import AdminLink
+    from fedrec.wire.admin_link import AdminLink
 
 __all__ = ["Address", "Plaintext", "RootCertificate", "TokenFile", "open_admin_link"]
 
@@ -34,7 +34,7 @@ def open_admin_link(
     Raises:
         SettingsError: when a file cannot be read, or plaintext leaves this machine.
     """
-    from fedrec.cli.admin_link import AdminLink
+    from fedrec.wire.admin_link import AdminLink
 
     token = _read(token_file, "--token-file").decode("ascii", "replace").strip()
     if not token.isprintable():

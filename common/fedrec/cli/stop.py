@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -13,7 +14,7 @@ from fedrec.cli.operator_options import (
     TokenFile,
     open_admin_link,
 )
-from fedrec.cli.terminal import AsJson, print_json
+from fedrec.cli.terminal import AsJson, print_json, printable
 
 __all__ = ["EPILOG", "stop"]
 
@@ -35,8 +36,8 @@ def stop(
     as_json: AsJson = False,
 ) -> None:
     """End the run after the round in progress; what was published stays."""
-    with open_admin_link(address, token_file, root_certificate, plaintext) as link:
-        message = link.stop(now=now)
+    with closing(open_admin_link(address, token_file, root_certificate, plaintext)) as link:
+        message = str(printable(link.stop_run(now=now)))
     if as_json:
         print_json({"message": message})
         return

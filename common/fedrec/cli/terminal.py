@@ -20,6 +20,7 @@ __all__ = [
     "new_console",
     "print_json",
     "print_table",
+    "printable",
 ]
 
 AsJson = Annotated[
@@ -61,6 +62,13 @@ def print_table(
     if title:
         console.print(title, style="bold")
     console.print(table)
+
+
+def printable(value: object) -> object:
+    """Return a peer's text without what could steer a terminal; anything else as it is."""
+    if isinstance(value, str):
+        return "".join(c if c.isprintable() else " " for c in value)
+    return value
 
 
 def human_bytes(n_bytes: float) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated
@@ -18,13 +19,13 @@ from fedrec.cli.operator_options import (
     TokenFile,
     open_admin_link,
 )
-from fedrec.cli.status import status_rows
-from fedrec.cli.terminal import human_bytes, new_console, print_json
+from fedrec.cli.run_status import RunStatus, status_rows
+from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fedrec.cli.admin_link import AdminLink, RunEvent, RunStatus
+    from fedrec.wire.admin_link import AdminLink, RunEvent
 
 __all__ = ["EPILOG", "watch"]
 
@@ -55,7 +56,7 @@ def watch(
 
     On a terminal a live table is shown, elsewhere one line for each event.
     """
-    with open_admin_link(address, token_file, root_certificate, plaintext) as link:
+    with closing(open_admin_link(address, token_file, root_certificate, plaintext)) as link:
         events = _until_finished(link.events(after=after, follow=follow))
         if as_json:
             for event in events:
@@ -79,10 +80,11 @@ def _watch_live(link: AdminLink, events: Iterator[RunEvent]) -> None:
     from rich.live import Live
 
     lines: list[str] = []
-    with Live(_view(link.status(), lines), console=new_console(), auto_refresh=False) as live:
+    first = RunStatus.of(link.status())
+    with Live(_view(first, lines), console=new_console(), auto_refresh=False) as live:
         for event in events:
             lines = [*lines, _line(event)][-SHOWN_EVENTS:]
-            live.update(_view(link.status(), lines), refresh=True)
+            live.update(_view(RunStatus.of(link.status()), lines), refresh=True)
 
 
 def _view(found: RunStatus, lines: list[str]) -> RenderableType:
@@ -102,7 +104,8 @@ def _line(event: RunEvent) -> str:
     # The metrics are a long list of sums; they are in the output of --json.
     shown = {name: value for name, value in event.fields.items() if name != "metrics"}
     parts = [f"{name} {_value(name, value)}" for name, value in shown.items()]
-    return f"{time}  {what}" + (f"  ({', '.join(parts)})" if parts else "")
+    line = f"{time}  {what}" + (f"  ({', '.join(parts)})" if parts else "")
+    return str(printable(line))
 
 
 def _value(name: str, value: object) -> str:

@@ -138,10 +138,10 @@ def nearest_key(key: str) -> str:
     within = [setting.name for setting in known.values() if setting.section == similar_section]
     if of_name:
         return _closest(key, of_name) or of_name[0]
-    similar_name = _closest(name, within)
-    if similar_name:
+    if similar_name := _closest(name, within):
         return f"{similar_section}.{similar_name}"
-    return _closest(key, known)
+    anywhere = _closest(name or key, {setting.name for setting in known.values()})
+    return next((setting.key for setting in known.values() if setting.name == anywhere), "")
 
 
 def settings_markdown() -> str:
@@ -243,8 +243,11 @@ def _range(least: str | None, above: str | None, most: str | None, below: str | 
         return f" from {least} to {most}"
     lower = f"of at least {least}" if least is not None else above and f"above {above}"
     upper = f"below {below}" if below is not None else most and f"at most {most}"
-    limits = ", ".join(limit for limit in (lower, upper) if limit)
-    return f" {limits}" if limits else ""
+    if lower and upper:
+        return f" {lower}, {upper}"
+    # "above" and "below" follow the noun, "at most" needs an "of" that "at least" has already.
+    limit = lower or (f"of {upper}" if most is not None else upper)
+    return f" {limit}" if limit else ""
 
 
 def _short(bound: object) -> str:

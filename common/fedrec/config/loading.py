@@ -94,7 +94,7 @@ def load_with_sources(
 
     Args:
         path: the TOML file.
-        overrides: values of flags by dotted key; None as a value is a flag not given.
+        overrides: values of flags by dotted key, also as text; None is a flag not given.
         environ: the environment; `os.environ` by default.
 
     Raises:
@@ -164,6 +164,7 @@ class _Given:
         for key, value in overrides.items():
             if value is not None:
                 origin = Origin(kind="flag", where="flag")
+                value = _from_text(key, value) if isinstance(value, str) else value
                 self._take(key, value, origin, "Name a setting that exists.")
 
     def _take(self, key: str, value: object, origin: Origin, remedy: str) -> None:
@@ -217,7 +218,7 @@ def _validated(given: _Given) -> Settings | None:
 
 
 def _from_text(key: str, text: str) -> object:
-    """Return an environment variable's text as the type of its setting, if it can be read so."""
+    """Return the text of a variable or flag as the type of its setting, if it can be read so."""
     setting = all_settings().get(key)
     if setting is None:
         return text

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 from rich.console import Console
+from rich.progress import Progress
 from rich.table import Table
 
 from fedrec.config.schema import Plan, Settings
-from fedrec.demo.comparison import Comparison
+from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, alternatives, measured_costs
 from fedrec.demo.exposure import Exposure, look_at_coordinator
 from fedrec.demo.processes import Processes
@@ -114,9 +115,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     comparison = None
     if options.compare:
         console.print("[bold]Comparing[/]: the same federation without encryption, in one process")
-        from fedrec.demo.comparison import run_comparison
-
-        comparison = run_comparison(plan, data)
+        comparison = _compare(plan, data, console)
     user, found = _recommend(workspace)
     outcome = _Outcome(
         view=view,
@@ -161,6 +160,12 @@ def _run_federation(
             link.close()
         processes.wait_for("client", seconds=30.0)
     return view
+
+
+def _compare(plan: Plan, data: DemoData, console: Console) -> Comparison:
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("rounds", total=plan.rounds.total + 2)
+        return run_comparison(plan, data, lambda _: progress.advance(bar))
 
 
 def _best(view: RunView) -> RoundReport:
@@ -213,7 +218,7 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
         ratio = outcome.best.test.ndcg / popularity.ndcg
         findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
     if outcome.comparison is not None:
-        findings += outcome.comparison.sentences(outcome.best.test)
+        findings += outcome.comparison.sentences(outcome.view.rounds)
     return findings
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["best_items"]
+__all__ = ["Ids", "Scores", "best_items", "side_by_side"]
+
+Ids: TypeAlias = NDArray[np.object_]
+"""Item ids, str; the empty string in places that could not be filled."""
+Scores: TypeAlias = NDArray[np.float32]
+"""Best first; -inf in places that could not be filled."""
 
 
 def best_items(scores: NDArray[np.float32], n: int) -> NDArray[np.int64]:
@@ -24,3 +31,16 @@ def best_items(scores: NDArray[np.float32], n: int) -> NDArray[np.int64]:
     least = np.partition(scores, len(scores) - width)[len(scores) - width]
     pool = np.nonzero(scores >= least)[0]
     return pool[np.argsort(-scores[pool], kind="stable")][:width]
+
+
+def side_by_side(best: list[tuple[Ids, Scores]], *, one: bool) -> tuple[Ids, Scores]:
+    """Return one answer as it is, and many as the rows of a table, filled up to the longest."""
+    if one:
+        return best[0]
+    width = max((len(ids) for ids, _ in best), default=0)
+    all_ids = np.full((len(best), width), "", dtype=np.object_)
+    all_scores = np.full((len(best), width), -np.inf, dtype=np.float32)
+    for row, (ids, scores) in enumerate(best):
+        all_ids[row, : len(ids)] = ids
+        all_scores[row, : len(scores)] = scores
+    return all_ids, all_scores

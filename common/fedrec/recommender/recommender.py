@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,17 +17,12 @@ from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.ids import RoundId
 from fedrec.recommender.folding import fold_in_vector
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
-from fedrec.recommender.ranking import best_items
+from fedrec.recommender.ranking import Ids, Scores, best_items, side_by_side
 
-__all__ = ["CATALOGUE_NAME", "Ids", "Recommender", "Scores"]
+__all__ = ["CATALOGUE_NAME", "Recommender"]
 
 CATALOGUE_NAME = "catalogue.csv"
 _NOTHING = np.empty(0, dtype=np.int64)
-
-Ids: TypeAlias = NDArray[np.object_]
-"""Item ids, str; the empty string in places that could not be filled."""
-Scores: TypeAlias = NDArray[np.float32]
-"""Best first; -inf in places that could not be filled."""
 
 
 class Recommender:
@@ -76,9 +70,7 @@ class Recommender:
         self._active = np.ones(len(catalogue), dtype=np.bool_)
         if model.shared.holders is not None:
             self._active = model.shared.holders >= model.plan.federation.minimum_item_users
-        self._user_index = (
-            {} if users is None else {user: index for index, user in enumerate(users.user_ids)}
-        )
+        self._user_index: dict[str, int] = {user: index for index, user in enumerate(self.user_ids)}
 
     def __repr__(self) -> str:
         return (
@@ -155,7 +147,7 @@ class Recommender:
         rows = self._rows_of([users] if isinstance(users, str) else users)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
         best = self._best(vectors[rows], n, self._allowed(candidates, block), seen)
-        return _answer(best, one=isinstance(users, str))
+        return side_by_side(best, one=isinstance(users, str))
 
     def recommend_vector(
         self,
@@ -185,7 +177,7 @@ class Recommender:
             )
         seen = self.catalogue.rows_of(exclude)
         best = self._best(wanted[None], n, self._allowed(candidates, block), [seen])
-        return _answer(best, one=True)
+        return side_by_side(best, one=True)
 
     def similar_items(self, items: str | Sequence[str], n: int = 10) -> tuple[Ids, Scores]:
         """Return the n items whose rows have the largest cosine with one item's, or many's.
@@ -208,7 +200,7 @@ class Recommender:
         unit = self._items / np.maximum(lengths, np.finfo(np.float32).tiny)
         itself = [rows[place : place + 1] for place in range(len(rows))]
         best = self._best(unit[rows], n, self._active, itself, table=unit)
-        return _answer(best, one=isinstance(items, str))
+        return side_by_side(best, one=isinstance(items, str))
 
     def fold_in(self, history: Iterable[str], *, n_steps: int = 25) -> NDArray[np.float32]:
         """Return the vector of somebody new from the items that they have, float32 (dim,).
@@ -287,16 +279,3 @@ class Recommender:
             best = best_items(scores, n)
             answers.append((self._names[best], scores[best]))
         return answers
-
-
-def _answer(best: list[tuple[Ids, Scores]], *, one: bool) -> tuple[Ids, Scores]:
-    """Return one row as it is, and several side by side, filled up to the longest."""
-    if one:
-        return best[0]
-    width = max((len(ids) for ids, _ in best), default=0)
-    all_ids = np.full((len(best), width), "", dtype=np.object_)
-    all_scores = np.full((len(best), width), -np.inf, dtype=np.float32)
-    for row, (ids, scores) in enumerate(best):
-        all_ids[row, : len(ids)] = ids
-        all_scores[row, : len(scores)] = scores
-    return all_ids, all_scores

@@ -64,9 +64,10 @@ class AdminLink:
     def status(self) -> admin_pb2.Status:
         """Return how far the run is."""
         try:
-            return self._stub.GetStatus(
+            found: admin_pb2.Status = self._stub.GetStatus(
                 admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS, metadata=self._metadata
             )
+            return found
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
 

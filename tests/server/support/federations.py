@@ -149,7 +149,7 @@ class Bench:
         return total[-2:].astype("<i8").tobytes()
 
     def header(
-        self, number: int, round_id: int, payload: bytes, run: str, **changes: object
+        self, number: int, round_id: int, payload: bytes, run: str, /, **changes: object
     ) -> UploadHeader:
         """Return a signed header; `changes` are made before signing."""
         header = UploadHeader(
@@ -168,7 +168,7 @@ class Bench:
         return replace(header, signature=identity(number).sign(header.statement()))
 
     def statement(
-        self, number: int, task: Reveal, run: str, *, content: str = "honest", **changes: object
+        self, number: int, task: Reveal, run: str, /, *, content: str = "honest", **changes: object
     ) -> RevealStatement:
         """Return a signed word on the sum of a round."""
         tag = hashlib.sha256(content.encode()).digest()

@@ -1,0 +1,36 @@
+"""Settings given as flags: `--set rounds.total=5`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+__all__ = ["SetValues", "values_of"]
+
+SetValues = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Overrule a setting, as in rounds.total=5; repeat it."
+    ),
+]
+
+
+def values_of(given: Sequence[str] | None) -> dict[str, object]:
+    """Return what `--set` was given, by dotted key.
+
+    Raises:
+        SettingsError: for text without an equals sign.
+    """
+    from fedrec.errors import SettingsError
+
+    found: dict[str, object] = {}
+    for text in given or ():
+        key, equals, value = text.partition("=")
+        if not equals:
+            raise SettingsError(
+                f"--set {text} names no value.", remedy="Write it as --set rounds.total=5."
+            )
+        found[key.strip()] = value.strip()
+    return found

@@ -1,0 +1,176 @@
+"""A stopped simulation on disk, from which it goes on to the same bits.
+
+`checkpoint.json` names its files by the SHA-256 of their content and is replaced in one step, so
+that a crash leaves the old checkpoint or the new one. The folder holds private vectors: mode
+0700, files 0600.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.config.plan import plan_fingerprint
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError, StorageError, VersionMismatch
+from fedrec.ids import RoundId, digest
+from fedrec.recommender.storage import write_whole
+from fedrec.reports.round_report import RoundReport
+from fedrec.simulation.result import Version
+from fedrec.training.state import PrivateState, SharedState
+
+__all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
+
+_FORMAT = "fedrec simulation"
+_VERSION = "1.0"
+_DAMAGED = "Start a new run, or restore the folder from a backup."
+
+
+def simulation_identity(plan: Plan, catalogue_fingerprint: str, users: UserSplit) -> str:
+    """Return what must be the same for a simulation to go on: plan, catalogue and data.
+
+    The number of clients is not part of it, since it changes no bit of the model.
+    """
+    arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
+    return digest(
+        "fedrec simulation v1",
+        plan_fingerprint(plan),
+        catalogue_fingerprint,
+        len(users),
+        *users.user_ids,
+        *(array.tobytes() for array in arrays),
+    ).hex()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checkpoint:
+    """Everything that the next round depends on.
+
+    Attributes:
+        identity: see `simulation_identity`.
+        best: None as long as nothing was measured.
+    """
+
+    identity: str
+    last: Version
+    best: Version | None
+    rounds: tuple[RoundReport, ...]
+
+
+class CheckpointFolder:
+    """Keeps one checkpoint inside a run folder."""
+
+    def __init__(self, run_folder: Path) -> None:
+        self._folder = run_folder / "checkpoint"
+        self._index = self._folder / "checkpoint.json"
+
+    def save(self, checkpoint: Checkpoint) -> None:
+        """Replace the checkpoint in one step.
+
+        Raises:
+            StorageError: it cannot be written; the old one is intact.
+        """
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{self._folder} cannot be made: {error}.", remedy="Name a writable run folder."
+            ) from error
+        record: dict[str, object] = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "identity": checkpoint.identity,
+            "last": self._store(checkpoint.last),
+            "best": None if checkpoint.best is None else self._store(checkpoint.best),
+            "rounds": [report.to_json() for report in checkpoint.rounds],
+        }
+        write_whole(self._index, json.dumps(record).encode(), private=True)
+        self._forget_all_but(record)
+
+    def load(self, identity: str) -> Checkpoint:
+        """Return the checkpoint of a simulation.
+
+        Raises:
+            StorageError: there is none, or it is damaged.
+            SettingsError: it belongs to other settings or other data.
+            VersionMismatch: it has another major format.
+        """
+        try:
+            record = json.loads(self._index.read_bytes())
+            self._check(record, identity)
+            last = self._fetch(record["last"])
+            best = None if record["best"] is None else self._fetch(record["best"])
+            rounds = tuple(map(RoundReport.from_json, record["rounds"]))
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"There is no checkpoint to resume from: {error.filename} does not exist.",
+                remedy="Give the run folder of a simulation that was stopped, or start a new one.",
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"The checkpoint {self._index} cannot be read: {error}.", remedy=_DAMAGED
+            ) from error
+        return Checkpoint(identity=identity, last=last, best=best, rounds=rounds)
+
+    def remove(self) -> None:
+        """Delete the checkpoint of a simulation whose result is stored."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _store(self, version: Version) -> dict[str, object]:
+        return {
+            "round": version.round,
+            "validation_ndcg": version.validation_ndcg,
+            "shared": self._put("shared", version.shared.to_bytes()),
+            "private": self._put("private", version.private.to_bytes()),
+        }
+
+    def _put(self, kind: str, data: bytes) -> str:
+        name = f"{kind}-{hashlib.sha256(data).hexdigest()}.safetensors"
+        if not (self._folder / name).exists():
+            write_whole(self._folder / name, data, private=True)
+        return name
+
+    def _fetch(self, stored: dict[str, object]) -> Version:
+        ndcg = stored["validation_ndcg"]
+        return Version(
+            round=RoundId(int(str(stored["round"]))),
+            shared=SharedState.from_bytes(self._get(str(stored["shared"]))),
+            private=PrivateState.from_bytes(self._get(str(stored["private"]))),
+            validation_ndcg=None if ndcg is None else float(str(ndcg)),
+        )
+
+    def _get(self, name: str) -> bytes:
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is no file of the checkpoint")
+        data = (self._folder / name).read_bytes()
+        found = hashlib.sha256(data).hexdigest()
+        if found not in name:
+            raise ValueError(f"{name} has the SHA-256 {found}")
+        return data
+
+    def _forget_all_but(self, record: dict[str, object]) -> None:
+        kept = json.dumps([record["last"], record["best"]])
+        for path in self._folder.glob("*.safetensors"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+
+    @staticmethod
+    def _check(record: dict[str, object], identity: str) -> None:
+        if record["format"] != _FORMAT:
+            raise ValueError(f"its format is {record['format']!r}, expected {_FORMAT!r}")
+        if str(record["version"]).partition(".")[0] != _VERSION.partition(".")[0]:
+            raise VersionMismatch(
+                f"The checkpoint has the format version {record['version']}; this fedrec reads "
+                f"{_VERSION.partition('.')[0]}.x.",
+                remedy="Resume it with the fedrec that wrote it.",
+            )
+        if record["identity"] != identity:
+            raise SettingsError(
+                "The checkpoint belongs to other settings or other data than these.",
+                remedy="Resume with the run folder's own resolved.toml and the same data file, "
+                "or start a new run.",
+            )

@@ -1,0 +1,238 @@
+"""A whole federation in one process: the same rounds, the same bits, no sockets.
+
+Round 1 counts who holds what, then come `rounds.total` training rounds, then one round that only
+measures, with all references. The state after round r is `Learner.apply` of round r's sum, as at
+every party of a real federation; neither the number of clients nor the protection changes a bit
+of it. A round measures the version that it starts from, so what round r measured belongs to
+version r - 1. Of equal versions on validation the earliest is the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from fedrec.clock import Clock, SystemClock
+from fedrec.config.schema import Plan, Settings
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.ids import RoundId
+from fedrec.reports.round_report import RoundReport
+from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
+from fedrec.simulation.parties import join_private, make_parties, split_private, throw_coins
+from fedrec.simulation.result import SimulationResult, Version
+from fedrec.simulation.source import read_source
+from fedrec.simulation.summing import make_adder
+from fedrec.wire.messages import RoundKind
+
+__all__ = ["Federation", "never", "round_kind", "simulate"]
+
+_SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+def never() -> bool:
+    """Ask for no stop."""
+    return False
+
+
+def round_kind(plan: Plan, round_id: int) -> RoundKind:
+    """Return what a round is for; rounds count from 1."""
+    if round_id == 1:
+        return "count"
+    return "train" if round_id <= plan.rounds.total + 1 else "evaluate"
+
+
+class Federation:
+    """All parties of a simulation and the published model, between two rounds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalogue: Catalogue,
+        users: UserSplit,
+        *,
+        n_clients: int,
+        protect: bool,
+        clock: Clock,
+    ) -> None:
+        plan = settings.plan
+        if len(users) > plan.federation.maximum_users:
+            raise SettingsError(
+                f"The data has {len(users)} users, but federation.maximum_users is "
+                f"{plan.federation.maximum_users}.",
+                remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
+            )
+        self._settings = settings
+        self._plan = plan
+        self._catalogue = catalogue
+        self._users = users
+        self._user_keys = users.user_keys()
+        self._clock = clock
+        self._parties = make_parties(settings, len(catalogue), users, n_clients)
+        self._learner = self._parties[0].learner
+        self._adder, self._vector_bytes = make_adder(
+            plan, self._learner.layout.vector_spec, n_clients=n_clients, protect=protect
+        )
+        self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
+        self._shared = self._learner.initial_shared()
+        self._rounds: list[RoundReport] = []
+        self._best: Version | None = None
+        self._evaluation: MetricSums | None = None
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round, which only measures, is over."""
+        return len(self._rounds) == self._plan.rounds.total + 2
+
+    @property
+    def _round(self) -> RoundId:
+        return RoundId(len(self._rounds))
+
+    def advance(self) -> RoundReport:
+        """Hold the next round; after an error nothing has changed.
+
+        Raises:
+            TrainingError: values are no longer finite.
+        """
+        began = self._clock.now()
+        round_id = RoundId(self._round + 1)
+        kind = round_kind(self._plan, round_id)
+        coins = throw_coins(
+            self._user_keys,
+            seed=self._plan.federation.seed,
+            round_id=round_id,
+            fraction=self._plan.rounds.user_fraction,
+        )
+        parts = [party.contribute(kind, round_id, self._shared, coins) for party in self._parties]
+        aggregate = self._adder.add_up([part.vector for part in parts])
+        shared = self._learner.apply(kind, round_id, self._shared, aggregate)
+        sums = self._learner.metrics(aggregate)
+        report = RoundReport.of(
+            round_id,
+            kind,
+            sums,
+            seconds=self._clock.now() - began,
+            vector_bytes=self._vector_bytes,
+            n_clients=len(self._parties),
+        )
+        self._keep_if_best(report)
+        self._shared = shared
+        for party, part in zip(self._parties, parts, strict=True):
+            party.private = part.private
+        self._rounds.append(report)
+        if kind == "evaluate":
+            self._evaluation = sums
+        return report
+
+    def _keep_if_best(self, report: RoundReport) -> None:
+        """Keep the version that a round started from, if the round measured it as the best."""
+        if report.validation is None:
+            return
+        ndcg = report.validation.ndcg
+        best = None if self._best is None else self._best.validation_ndcg
+        if best is None or ndcg > best:
+            self._best = self._version(ndcg)
+
+    def _version(self, validation_ndcg: float | None = None) -> Version:
+        private = join_private(self._parties, [party.private for party in self._parties])
+        return Version(
+            round=self._round,
+            shared=self._shared,
+            private=private,
+            validation_ndcg=validation_ndcg,
+        )
+
+    def result(self) -> SimulationResult:
+        """Return what has been reached so far."""
+        last = self._version()
+        return SimulationResult(
+            settings=self._settings,
+            catalogue=self._catalogue,
+            users=self._users,
+            rounds=tuple(self._rounds),
+            best=self._best or last,
+            last=last,
+            evaluation=self._evaluation,
+            finished=self.finished,
+        )
+
+    def save(self, folder: CheckpointFolder) -> None:
+        """Write a checkpoint."""
+        folder.save(
+            Checkpoint(
+                identity=self._identity,
+                last=self._version(),
+                best=self._best,
+                rounds=tuple(self._rounds),
+            )
+        )
+
+    def restore(self, folder: CheckpointFolder) -> None:
+        """Go back to a checkpoint of the same plan and data."""
+        checkpoint = folder.load(self._identity)
+        self._shared = checkpoint.last.shared
+        for party in self._parties:
+            party.private = split_private(party, checkpoint.last.private)
+        self._best = checkpoint.best
+        self._rounds = list(checkpoint.rounds)
+
+
+def simulate(
+    settings: Settings,
+    *,
+    n_clients: int = 1,
+    protect: bool = False,
+    folder: Path | None = None,
+    resume: bool = False,
+    on_round: Callable[[RoundReport], None] | None = None,
+    stop: Callable[[], bool] = never,
+    users: UserSplit | None = None,
+    catalogue: Catalogue | None = None,
+    clock: Clock | None = None,
+) -> SimulationResult:
+    """Run a federation in this process until its end, or until `stop` says so.
+
+    Args:
+        n_clients: parties among which the users are divided; 1 is fastest.
+        protect: really protect, add and reveal every round, as the settings say.
+        folder: the run folder; without one nothing is written and nothing can be resumed. A
+            checkpoint is written when the run stops, and every half minute.
+        resume: go on from the folder's checkpoint, to the same bits.
+        on_round: told of each round after it was published.
+        stop: asked after every round.
+        users, catalogue: the data; without them the settings' data file is read.
+
+    Raises:
+        SettingsError: settings that cannot be used, also for resuming.
+        DataError: data that cannot be used.
+        TrainingError: training diverged; the folder's last checkpoint is intact.
+        StorageError: there is nothing to resume, or the disk is full.
+    """
+    if (users is None) != (catalogue is None):
+        raise SettingsError("Users and catalogue belong together; one of them is missing.")
+    if resume and folder is None:
+        raise SettingsError("Resuming needs the run folder of the stopped run.")
+    if users is None or catalogue is None:
+        users, catalogue = read_source(settings.data)
+    timer = clock or SystemClock()
+    federation = Federation(
+        settings, catalogue, users, n_clients=n_clients, protect=protect, clock=timer
+    )
+    checkpoints = None if folder is None else CheckpointFolder(folder)
+    if resume and checkpoints is not None:
+        federation.restore(checkpoints)
+    saved = timer.now()
+    while not federation.finished:
+        report = federation.advance()
+        if on_round is not None:
+            on_round(report)
+        stopping = not federation.finished and stop()
+        overdue = timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
+        if checkpoints is not None and not federation.finished and (stopping or overdue):
+            federation.save(checkpoints)
+            saved = timer.now()
+        if stopping:
+            break
+    return federation.result()

@@ -1,0 +1,152 @@
+"""The clients of a simulated federation: their users, their learner, their private state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Settings
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
+from fedrec.ids import RoundId, UserId, digest
+from fedrec.streams import Purpose, stream_key, uniform, user_stream
+from fedrec.training.evaluator import Evaluator
+from fedrec.training.learner import Contribution, Learner
+from fedrec.training.state import PrivateState, SharedState
+from fedrec.wire.messages import RoundKind
+
+__all__ = ["Party", "join_private", "make_parties", "split_private", "throw_coins", "user_groups"]
+
+
+def user_groups(
+    user_ids: Sequence[UserId], n_parts: int, *, seed: int = 0
+) -> list[NDArray[np.int64]]:
+    """Return the positions of each part's users, ascending; parts may be empty.
+
+    The rule is that of `fedrec.data.partition_users`: users are ordered by a hash of
+    (seed, id) and dealt out in turn.
+
+    Raises:
+        SettingsError: `n_parts` is below 1.
+    """
+    if n_parts < 1:
+        raise SettingsError(f"{n_parts} clients were asked for.", remedy="Ask for 1 or more.")
+    hashes = [digest("fedrec partition", seed, user) for user in user_ids]
+    dealt = np.array(sorted(range(len(user_ids)), key=hashes.__getitem__), dtype=np.int64)
+    return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
+
+
+def throw_coins(
+    user_keys: NDArray[np.int64], *, seed: int, round_id: RoundId, fraction: float
+) -> NDArray[np.bool_] | None:
+    """Return who takes part in a round, bool (n_users,), or None for everybody.
+
+    In a real federation a client's own secret keys the coin; here it is the public seed, so
+    that the result does not depend on how users are grouped.
+    """
+    if fraction >= 1.0:
+        return None
+    keys = user_stream(stream_key(seed, Purpose.SELECTION, round_id), user_keys)
+    return uniform(keys, np.zeros(len(user_keys), dtype=np.int64)) < fraction
+
+
+class Party:
+    """One client: some of the users, and a learner of its own.
+
+    Args:
+        user_index: positions of its users among all users of the simulation.
+        alone: whether it is the only one; then local-only training is no reference.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        users: UserSplit,
+        user_index: NDArray[np.int64],
+        *,
+        alone: bool,
+    ) -> None:
+        self.learner = learner
+        self.users = users
+        self.user_index = user_index
+        self.private = learner.initial_private(users)
+        self._evaluator = Evaluator(learner)
+        self._alone = alone
+
+    def contribute(
+        self,
+        kind: RoundKind,
+        round_id: RoundId,
+        shared: SharedState,
+        participating: NDArray[np.bool_] | None,
+    ) -> Contribution:
+        """Return this party's part of a round; its own state stays as it is.
+
+        Args:
+            participating: of all users of the simulation.
+        """
+        layout = self.learner.layout
+        if not len(self.users):
+            nothing = np.zeros(layout.length, dtype=np.int64)
+            return Contribution(vector=nothing, private=self.private, n_clipped=0)
+        if kind == "evaluate" and self._alone:
+            metrics = self._evaluator.measure(
+                shared, self.users, self.private, references=True, round_id=round_id, local=False
+            )
+            vector = np.zeros(layout.length, dtype=np.int64)
+            vector[layout.metrics_slice] = metrics
+            return Contribution(vector=vector, private=self.private, n_clipped=0)
+        chosen = None if participating is None else participating[self.user_index]
+        return self.learner.contribute(kind, round_id, shared, self.users, self.private, chosen)
+
+
+def make_parties(settings: Settings, n_items: int, users: UserSplit, n_clients: int) -> list[Party]:
+    """Divide the users among `n_clients` parties."""
+    client = settings.client
+    groups = (
+        [np.arange(len(users), dtype=np.int64)]
+        if n_clients == 1
+        else user_groups(users.user_ids, n_clients)
+    )
+    return [
+        Party(
+            Learner(
+                settings.plan,
+                n_items,
+                device=client.device,
+                memory_mib=client.memory_mib,
+                threads=client.threads,
+            ),
+            users if n_clients == 1 else users.select(group),
+            group,
+            alone=n_clients == 1,
+        )
+        for group in groups
+    ]
+
+
+def join_private(parties: Sequence[Party], states: Sequence[PrivateState]) -> PrivateState:
+    """Return the parties' private states as one, in the order of all users."""
+    if len(parties) == 1:
+        return states[0]
+    order = np.argsort(np.concatenate([party.user_index for party in parties]))
+    return PrivateState(
+        MappingProxyType(
+            {
+                name: np.concatenate([state.tensors[name] for state in states])[order]
+                for name in states[0].tensors
+            }
+        )
+    )
+
+
+def split_private(party: Party, private: PrivateState) -> PrivateState:
+    """Return one party's share of everybody's private state."""
+    return PrivateState(
+        MappingProxyType(
+            {name: values[party.user_index] for name, values in private.tensors.items()}
+        )
+    )

@@ -1,0 +1,86 @@
+"""Ranks of every user's held-out item, for comparisons that need more than means.
+
+Only where one process holds all users: a real federation releases sums, never a user's rank.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Settings
+from fedrec.data.splits import UserSplit
+from fedrec.evaluation.metrics import Split
+from fedrec.evaluation.protocols import held_out_ranks
+from fedrec.reports.bootstrap import PairedBootstrap, paired_bootstrap
+from fedrec.simulation.result import SimulationResult, Version
+from fedrec.training.learner import Learner
+
+__all__ = ["against_popularity", "model_ranks", "popularity_ranks"]
+
+_SCORES_AT_ONCE = 1 << 26
+
+
+def model_ranks(
+    learner: Learner, version: Version, users: UserSplit, split: Split = "test"
+) -> NDArray[np.float64]:
+    """Return expected 0-based ranks under a version of the model; -1 without held-out item.
+
+    Args:
+        users: everybody, in the order of the version's private vectors.
+    """
+    ranks = np.full(len(users), -1.0)
+    for rows, scores in learner.score_blocks(version.shared, version.private, len(users)):
+        ranks[rows] = _ranks(learner, scores, users.select(rows), split)
+    return ranks
+
+
+def popularity_ranks(
+    learner: Learner, version: Version, users: UserSplit, split: Split = "test"
+) -> NDArray[np.float64]:
+    """Return expected 0-based ranks under the counts of holders; -1 without held-out item."""
+    ranks = np.full(len(users), -1.0)
+    holders = version.shared.holders
+    if holders is None:
+        return ranks
+    scores = torch.from_numpy(holders.astype(np.float64)).to(learner.device)
+    at_once = max(1, _SCORES_AT_ONCE // max(1, learner.n_items))
+    for start in range(0, len(users), at_once):
+        rows = np.arange(start, min(len(users), start + at_once))
+        ranks[rows] = _ranks(learner, scores.expand(len(rows), -1), users.select(rows), split)
+    return ranks
+
+
+def against_popularity(
+    result: SimulationResult, split: Split = "test", *, seed: int = 0
+) -> PairedBootstrap:
+    """Compare the best version's NDCG with popularity's, over users.
+
+    Raises:
+        DataError: no user has a held-out item.
+    """
+    settings: Settings = result.settings
+    client = settings.client
+    learner = Learner(
+        settings.plan,
+        len(result.catalogue),
+        device=client.device,
+        memory_mib=client.memory_mib,
+        threads=client.threads,
+    )
+    return paired_bootstrap(
+        model_ranks(learner, result.best, result.users, split),
+        popularity_ranks(learner, result.best, result.users, split),
+        at=settings.evaluation.at,
+        seed=seed,
+    )
+
+
+def _ranks(
+    learner: Learner, scores: torch.Tensor, users: UserSplit, split: Split
+) -> NDArray[np.float64]:
+    plan = learner.plan
+    return held_out_ranks(
+        scores, users, split, protocol=plan.evaluation.protocol, seed=plan.federation.seed
+    )

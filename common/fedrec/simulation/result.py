@@ -1,0 +1,88 @@
+"""What a simulated federation leaves behind."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.config.schema import Settings
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.splits import UserSplit
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.ids import RoundId
+from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.reports.result_row import ResultRow, reference_rows
+from fedrec.reports.round_report import RoundReport
+from fedrec.training.state import PrivateState, SharedState
+
+__all__ = ["SimulationResult", "Version"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Version:
+    """A version of the model, with the private vectors that belong to it.
+
+    Attributes:
+        round: the round that published it.
+        validation_ndcg: what validation measured, None where it was not measured.
+    """
+
+    round: RoundId
+    shared: SharedState
+    private: PrivateState
+    validation_ndcg: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulationResult:
+    """A simulation that ended or was stopped.
+
+    Attributes:
+        users: everybody, in the order of the private vectors.
+        rounds: one report for each round, from round 1 on.
+        best: the version with the highest NDCG on validation, the earliest of equals; the last
+            one where nothing was measured.
+        last: the last version.
+        evaluation: sums of the final evaluation with all references; None when stopped before.
+        finished: whether the federation came to its end.
+    """
+
+    settings: Settings
+    catalogue: Catalogue
+    users: UserSplit
+    rounds: tuple[RoundReport, ...]
+    best: Version
+    last: Version
+    evaluation: MetricSums | None
+    finished: bool
+
+    @property
+    def best_report(self) -> RoundReport | None:
+        """The round that measured the best version: the one after it."""
+        for report in self.rounds:
+            if report.round == self.best.round + 1 and report.test is not None:
+                return report
+        return None
+
+    def rows(self) -> tuple[ResultRow, ...]:
+        """Return the result table on test: the chosen model first, then the references."""
+        report = self.best_report
+        own = () if report is None or report.test is None else (report.test,)
+        name = self.settings.algorithm.name
+        model = ResultRow(
+            label=f"{name} ({self.settings.update.structure}), round {self.best.round}",
+            samples=own,
+            note="round chosen on validation",
+        )
+        references = () if self.evaluation is None else reference_rows(self.evaluation)
+        return ((model,) if own else ()) + references
+
+    def recommender(self) -> Recommender:
+        """Return the best version, ready to recommend."""
+        fingerprint = self.catalogue.fingerprint()
+        model = ModelFile(
+            plan=self.settings.plan,
+            catalogue_fingerprint=fingerprint,
+            round=self.best.round,
+            shared=self.best.shared,
+        )
+        return Recommender(model, self.catalogue, UsersFile.of(self.users, self.best.private))

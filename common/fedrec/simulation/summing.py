@@ -1,0 +1,77 @@
+"""How a simulated round adds up: plainly, or really protected and revealed."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.errors import SettingsError
+from fedrec.protection import PROTECTIONS, ProtectionPlan, VectorSpec
+
+__all__ = ["Adder", "PlainAdder", "ProtectedAdder", "make_adder"]
+
+_FEWEST_UNDER_ENCRYPTION = 3
+
+
+class Adder(ABC):
+    """Adds the vectors of a round."""
+
+    @abstractmethod
+    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return the exact sum, int64 (length,)."""
+
+
+class PlainAdder(Adder):
+    """Adds integers."""
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Return the sum."""
+        total = np.zeros_like(vectors[0])
+        for vector in vectors:
+            total += vector
+        return total
+
+
+class ProtectedAdder(Adder):
+    """Does what clients, coordinator and revealing client do, in one process with one key."""
+
+    def __init__(self, name: str, spec: VectorSpec, chosen: ProtectionPlan) -> None:
+        protection = PROTECTIONS[name](spec, chosen)
+        self._protection = protection
+        self._context, secret = protection.generate()
+        with secret:
+            self._member = protection.member(self._context, secret)
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Protect every vector, add the messages and reveal the sum."""
+        accumulator = self._protection.accumulator(self._context)
+        for vector in vectors:
+            accumulator.add(self._member.protect(vector))
+        return self._member.reveal(accumulator.finish(), len(vectors))
+
+
+def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -> tuple[Adder, int]:
+    """Return the adder and the bytes of one client's message under the plan's protection.
+
+    Args:
+        protect: really protect, add and reveal, which takes time and changes no bit.
+
+    Raises:
+        SettingsError: the protection cannot protect this vector, or that many clients.
+    """
+    name = plan.protection.name
+    chosen = PROTECTIONS[name].plan(spec, preset=plan.protection.preset)
+    if not protect:
+        return PlainAdder(), chosen.message_bytes
+    fewest = 1 if name == "none" else _FEWEST_UNDER_ENCRYPTION
+    if not fewest <= n_clients <= chosen.max_summands:
+        raise SettingsError(
+            f"{n_clients} clients cannot be summed under {name}; expected {fewest} to "
+            f"{chosen.max_summands}.",
+            remedy="Simulate another number of clients, or without really protecting.",
+        )
+    return ProtectedAdder(name, spec, chosen), chosen.message_bytes

@@ -1,0 +1,48 @@
+"""`fedrec doctor` looks at everything and breaks at nothing."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrec.cli import doctor as doctor_module
+from fedrec.cli.doctor import examine
+
+from .conftest import Fedrec
+
+
+def test_this_machine_is_well(fedrec: Fedrec) -> None:
+    outcome = fedrec("doctor", "--json")
+    assert outcome.code == 0
+    assert outcome.json["ok"] is True
+    names = [finding["name"] for finding in outcome.json["findings"]]
+    assert len(names) == len(set(names))
+    assert {"Python", "numpy", "tenseal", "encryption", "loopback", "cache"} <= set(names)
+    assert all(set(f) == {"name", "verdict", "found", "remedy"} for f in outcome.json["findings"])
+
+
+def test_a_package_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    requires = ["numpy>=99", "nosuchthing>=1", "alsonot>=1; extra == 'client'", "hypothesis>=1"]
+    monkeypatch.setattr("importlib.metadata.requires", lambda name: requires)
+    found = {finding.name: finding for finding in examine()}
+    assert found["numpy"].verdict == "warn"
+    assert found["numpy"].remedy == "pip install 'numpy>=99'"
+    assert found["nosuchthing"].verdict == "fail"
+    assert found["alsonot"].verdict == "warn"
+    assert found["alsonot"].remedy == "pip install 'fedrec[client]'"
+
+
+def test_a_check_that_breaks_is_a_finding(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:
+    def _encryption() -> None:
+        raise OSError("no such library")
+
+    monkeypatch.setattr(doctor_module, "_CHECKS", (_encryption,))
+    outcome = fedrec("doctor")
+    assert outcome.code == 1
+    assert outcome.out.startswith("fail encryption: OSError: no such library\n")
+
+
+def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FEDREC_CACHE", "/proc/version/fedrec")
+    (finding,) = [finding for finding in examine() if finding.name == "cache"]
+    assert finding.verdict == "warn"
+    assert "FEDREC_CACHE" in finding.remedy

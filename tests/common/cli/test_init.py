@@ -1,0 +1,63 @@
+"""`fedrec init` writes what works, and overwrites nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedrec.config.loading import load_settings
+
+from .conftest import Fedrec
+
+
+def test_it_never_replaces_a_file_unasked(fedrec: Fedrec, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("# mine\n")
+    outcome = fedrec("init", path)
+    assert outcome.code == 2
+    assert "exists already and was not touched" in outcome.err
+    assert path.read_text() == "# mine\n"
+    assert fedrec("init", path, "--force").code == 0
+    assert load_settings(path, environ={}).protection.name == "bfv"
+
+
+def test_data_sets_paths_and_leaves_room(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    path = tmp_path / "settings" / "run.toml"
+    found = fedrec("init", path, "--data", interactions_file, "--clients", 3, "--json").json
+    assert found["n_users"] == 24
+    assert found["next"] == [f"fedrec check {path}", f"fedrec simulate {path}"]
+    settings = load_settings(path, environ={})
+    assert settings.federation.maximum_users == 64
+    assert settings.federation.name == "settings"
+    assert 'path = "../data/interactions.csv"' in path.read_text()
+    assert settings.data.catalogue is not None
+    assert Path(settings.data.catalogue).samefile(interactions_file.parent / "catalogue.csv")
+
+
+def test_without_a_catalogue_it_says_how_to_make_one(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    (interactions_file.parent / "catalogue.csv").unlink()
+    out = fedrec("init", tmp_path / "run.toml", "--data", interactions_file).out
+    assert f"fedrec data catalogue {interactions_file} --out" in out
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "none"])
+def test_protections(fedrec: Fedrec, tmp_path: Path, protection: str) -> None:
+    path = tmp_path / "run.toml"
+    assert fedrec("init", path, "--protection", protection, "--name", "trial").code == 0
+    settings = load_settings(path, environ={})
+    assert (settings.protection.name, settings.federation.name) == (protection, "trial")
+
+
+def test_impossible_wishes_are_refused(fedrec: Fedrec, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    assert fedrec("init", path, "--clients", 2).code == 2
+    name = fedrec("init", path, "--name", "no spaces")
+    assert name.code == 2
+    assert "expected text from 1 to 64 characters" in name.err
+    assert fedrec("init", path, "--protection", "rot13").code == 2
+    assert not path.exists()

@@ -1,0 +1,156 @@
+"""`fedrec keys` from the clients' first start to an epoch that they can open."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedrec.config.loading import load_settings
+from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import open_epoch
+from fedrec.identity.identity import Identity
+from fedrec.training.layout import protection_of
+
+from .conftest import Fedrec
+
+
+@pytest.fixture
+def members(fedrec: Fedrec, tmp_path: Path) -> list[Path]:
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    for folder in folders:
+        assert fedrec("keys", "identity", folder, "--label", folder.name).code == 0
+    return folders
+
+
+@pytest.fixture(params=["bfv", "ckks", "none"])
+def settings_file(fedrec: Fedrec, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    path = tmp_path / "run.toml"
+    assert fedrec("init", path, "--clients", 3, "--protection", request.param).code == 0
+    return path
+
+
+def new_command(settings: Path, members: list[Path], keys: Path) -> list[object]:
+    options: list[object] = []
+    for folder in members:
+        options += ["--client", folder / "identity.pub.json"]
+    return ["keys", "new", settings, *options, "--into", keys, "--items", 20]
+
+
+def test_every_member_can_open_the_epoch(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    found = fedrec(*new_command(settings_file, members, keys), "--json").json
+    assert (found["epoch"], found["authority_is_new"], len(found["members"])) == (1, True, 3)
+    assert stat.S_IMODE((keys / "authority" / "authority.key").stat().st_mode) == 0o600
+    epoch = KeyEpoch.load(keys / "epoch.json")
+    protection = protection_of(load_settings(settings_file, environ={}).plan, 20)
+    protection.check_context(epoch.server_context)
+    assert epoch.roster.protection_fingerprint == protection.chosen.fingerprint()
+    for folder in members:
+        identity = Identity.load(folder)
+        _, secrets = open_epoch(
+            roster_json=epoch.roster.to_json(),
+            server_context=epoch.server_context,
+            wrapped=epoch.secrets_for(identity.client_id),
+            identity=identity,
+            pinned_authority_key=read_authority_key(keys / "authority.pub.json"),
+        )
+        protection.member(epoch.server_context, secrets.protection_secret).close()
+        secrets.destroy()
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_the_next_epoch_is_of_the_same_authority(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    command = new_command(settings_file, members, tmp_path / "keys")
+    first = fedrec(*command, "--json").json
+    second = fedrec(*command, "--json").json
+    assert (second["epoch"], second["authority_is_new"]) == (2, False)
+    assert second["authority"] == first["authority"]
+    assert fedrec(*command, "--epoch", 2).code == 5
+    assert fedrec(*command, "--epoch", 9, "--json").json["epoch"] == 9
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_a_lost_authority_is_not_replaced_in_silence(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    command = new_command(settings_file, members, tmp_path / "keys")
+    assert fedrec(*command).code == 0
+    (tmp_path / "keys" / "authority" / "authority.key").unlink()
+    outcome = fedrec(*command)
+    assert outcome.code == 5
+    assert "Restore the folder from a copy" in outcome.err
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_too_few_or_foreign_members_are_refused(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    few = fedrec(*new_command(settings_file, members[:1], keys))
+    assert few.code == 5
+    assert "no round could be published" in few.err
+    twice = [members[0], members[0], members[1]]
+    assert fedrec(*new_command(settings_file, twice, keys)).code == 5
+    assert not keys.exists()
+    assert fedrec(*new_command(settings_file, members, keys)).code == 0
+    renamed = [*new_command(settings_file, members, keys)]
+    settings_file.write_text(settings_file.read_text().replace('name = "', 'name = "x-', 1))
+    assert "belongs to the federation" in fedrec(*renamed).err
+
+
+@pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
+def test_show_tells_no_secret(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    assert fedrec(*new_command(settings_file, members, keys)).code == 0
+    shown = fedrec("keys", "show", tmp_path, "--json")
+    kinds = {Path(row["path"]).name: row for row in shown.json["files"]}
+    assert set(kinds) == {
+        "authority.key",
+        "authority.pub.json",
+        "epoch.json",
+        "identity.key",
+        "identity.pub.json",
+    }
+    secrets = [
+        part
+        for file in (keys / "authority" / "authority.key", members[0] / "identity.key")
+        for part in file.read_text().split('"')
+        if len(part) > 40
+    ]
+    assert secrets
+    text = fedrec("keys", "show", tmp_path).out
+    assert not any(part in shown.out or part in text for part in secrets)
+    assert kinds["authority.key"]["authority"] == kinds["epoch.json"]["authority"]
+
+
+def test_identity_is_made_once(fedrec: Fedrec, tmp_path: Path) -> None:
+    first = fedrec("keys", "identity", tmp_path / "a", "--label", "one", "--json").json
+    second = fedrec("keys", "identity", tmp_path / "a", "--json").json
+    assert first == second
+    assert first["label"] == "one"
+
+
+def test_a_token_is_private_and_kept(fedrec: Fedrec, tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "clients.token"
+    assert fedrec("keys", "token", path).code == 0
+    token = path.read_text()
+    assert len(token.strip()) == 64
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert fedrec("keys", "token", path).code == 5
+    assert path.read_text() == token
+
+
+def test_show_refuses_what_is_no_key_file(fedrec: Fedrec, tmp_path: Path) -> None:
+    (tmp_path / "x.json").write_text("[]")
+    assert fedrec("keys", "show", tmp_path / "x.json").code == 5
+    assert fedrec("keys", "show", tmp_path / "none").code == 5
+    assert fedrec("keys", "show", tmp_path).code == 5

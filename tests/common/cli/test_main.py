@@ -1,0 +1,172 @@
+"""The command as a whole: what it imports, its exit codes, and how it fails."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedrec import __version__
+from fedrec.cli.failures import EXIT_CODES, report_failure
+from fedrec.cli.main import VERBS, app
+from fedrec.errors import ERRORS, FedrecError
+
+from .conftest import Fedrec
+
+HEAVY = ("torch", "numpy", "tenseal", "grpc", "pyarrow", "structlog", "matplotlib")
+
+
+def run_python(code: str) -> str:
+    finished = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60
+    )
+    return finished.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "unwanted"),
+    [
+        (["--help"], (*HEAVY, "pydantic", "fedrec.config.schema")),
+        (["--version"], (*HEAVY, "pydantic", "rich")),
+        # typer itself takes pydantic to show the types of options.
+        (["check", "--help"], HEAVY),
+        (["simulate", "--help"], HEAVY),
+        (["keys", "new", "--help"], HEAVY),
+    ],
+)
+def test_help_imports_nothing_heavy(arguments: list[str], unwanted: tuple[str, ...]) -> None:
+    code = (
+        "import sys\n"
+        "from fedrec.cli.main import main\n"
+        "try:\n"
+        f"    main({arguments})\n"
+        "except SystemExit as ended:\n"
+        "    assert not ended.code\n"
+        f"print('loaded', [name for name in {unwanted} if name in sys.modules])\n"
+    )
+    assert run_python(code).splitlines()[-1] == "loaded []"
+
+
+@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.target])
+def test_every_verb_has_help_with_examples(fedrec: Fedrec, name: str) -> None:
+    outcome = fedrec(name, "--help")
+    assert outcome.code == 0
+    assert "Examples:" in outcome.out
+
+
+def test_help_documents_verbs_and_exit_codes(fedrec: Fedrec) -> None:
+    shown = fedrec("--help").out
+    for name in (*VERBS, "coordinator", "client"):
+        assert re.search(rf"^│ {name}\s", shown, re.MULTILINE), name
+    for code, meaning in EXIT_CODES.items():
+        assert re.search(rf"^\s+{code}\s+{re.escape(meaning)}", shown, re.MULTILINE)
+
+
+def test_every_error_has_a_documented_exit_code() -> None:
+    assert {kind.exit_code for kind in ERRORS.values()} <= set(EXIT_CODES)
+
+
+def test_version(fedrec: Fedrec) -> None:
+    assert fedrec("--version").out == f"fedrec {__version__}\n"
+
+
+def test_python_m_fedrec() -> None:
+    finished = subprocess.run(
+        [sys.executable, "-m", "fedrec", "--version"], capture_output=True, text=True, timeout=60
+    )
+    assert (finished.returncode, finished.stdout) == (0, f"fedrec {__version__}\n")
+
+
+def test_a_misspelt_verb_is_answered_with_the_nearest(fedrec: Fedrec) -> None:
+    outcome = fedrec("chek")
+    assert outcome.code == 2
+    assert "Did you mean 'check'?" in outcome.err
+
+
+def test_no_colour_where_no_terminal_is(fedrec: Fedrec, tmp_path: Path) -> None:
+    assert "\x1b" not in fedrec("doctor").out
+
+
+def add_verb(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
+    """Make `fedrec doctor` raise."""
+
+    def broken() -> None:
+        raise error
+
+    monkeypatch.setattr("fedrec.cli.doctor._CHECKS", ())
+    monkeypatch.setattr("fedrec.cli.doctor.examine", broken)
+
+
+@pytest.mark.parametrize("kind", sorted(ERRORS))
+def test_an_error_ends_with_its_exit_code(
+    fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    add_verb(monkeypatch, ERRORS[kind]("What was found.", remedy="What to do."))
+    outcome = fedrec("doctor")
+    assert outcome.code == ERRORS[kind].exit_code
+    assert outcome.err == f"error [{kind}]: What was found.\n  What to do.\n"
+    assert outcome.out == ""
+
+
+def test_an_error_is_one_object_with_json(fedrec: Fedrec, tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("[rounds]\ntotla = 1\ntotal = 0\n")
+    outcome = fedrec("check", tmp_path / "run.toml", "--json")
+    assert outcome.code == 2
+    assert set(outcome.json) == {"error", "exit_code", "message", "problems", "remedy"}
+    assert outcome.json["error"] == "settings"
+    assert len(outcome.json["problems"]) == 2
+    assert outcome.err == ""
+
+
+def test_problems_come_before_the_sentence_that_nothing_was_started(
+    fedrec: Fedrec, tmp_path: Path
+) -> None:
+    (tmp_path / "run.toml").write_text("[rounds]\ntotla = 1\n[update]\nrank = 64\n")
+    lines = fedrec("check", tmp_path / "run.toml").err.splitlines()
+    assert "run.toml:2: rounds.totla" in lines[0]
+    assert "run.toml:4: update.rank" in lines[1]
+    assert lines[2].endswith("2 problems, nothing was started.")
+
+
+def test_a_missing_package_names_the_extra(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_verb(monkeypatch, ModuleNotFoundError("No module named 'torch.nn'", name="torch.nn"))
+    outcome = fedrec("doctor")
+    assert outcome.code == 2
+    assert "needs torch, which is not installed" in outcome.err
+    assert "pip install 'fedrec[client]'" in outcome.err
+
+
+def test_the_unexpected_is_one_sentence_and_an_incident(
+    fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    add_verb(monkeypatch, ZeroDivisionError("boom"))
+    outcome = fedrec("doctor")
+    assert outcome.code == 1
+    assert "Traceback" not in outcome.err
+    (log,) = tmp_path.glob("fedrec-incident-*.log")
+    assert str(log) in outcome.err
+    assert log.stat().st_mode & 0o077 == 0
+    assert "ZeroDivisionError: boom" in log.read_text()
+    assert "Traceback" in fedrec("--debug", "doctor").err
+
+
+def test_ctrl_c_ends_with_130(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:
+    add_verb(monkeypatch, KeyboardInterrupt())
+    assert fedrec("doctor").code == 130
+    assert report_failure(KeyboardInterrupt(), as_json=False, debug=False) == 130
+
+
+def test_a_failure_without_remedy_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    report_failure(FedrecError("Something."), as_json=False, debug=False)
+    assert capsys.readouterr().err == "error [error]: Something.\n"
+    report_failure(FedrecError("Something."), as_json=True, debug=False)
+    assert json.loads(capsys.readouterr().out)["remedy"] == ""
+
+
+def test_the_app_is_named() -> None:
+    assert app.info.name == "fedrec"

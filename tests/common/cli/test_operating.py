@@ -1,0 +1,135 @@
+"""`fedrec status`, `watch` and `stop` against a coordinator's operators' service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from fedrec.wire.v1 import admin_pb2
+from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
+
+from .conftest import Fedrec
+
+TOKEN = "an-operators-token"
+
+
+class FakeAdmin(AdminServicer):
+    """A run in its second round."""
+
+    def __init__(self) -> None:
+        self.stopped: list[bool] = []
+
+    def GetStatus(self, request: Any, context: Any) -> Any:
+        self._check(context)
+        return admin_pb2.Status(
+            federation="movies",
+            run="abc",
+            protection="bfv",
+            published_round=1,
+            rounds_published=1,
+            rounds_planned=62,
+            clients_seen=3,
+            clients_in_roster=4,
+            current=admin_pb2.RoundStatus(
+                round=2, kind="train", phase="collecting", expected=3, arrived=2,
+                bytes_received=2048, seconds_left=9.5,
+            ),
+            last_event=2,
+        )  # fmt: skip
+
+    def WatchEvents(self, request: Any, context: Any) -> Iterator[Any]:
+        self._check(context)
+        lines = [
+            ("round published", 1, '{"bytes_received": 4096, "metrics": [1], "seconds": 0.5}'),
+            ("round\x1b[31m opened", 2, '{"asked": 3}'),
+            ("run finished", 0, '{"failed": false, "reason": "all rounds are published"}'),
+            ("never shown", 0, ""),
+        ]
+        for number, (kind, round_id, fields) in enumerate(lines, start=1):
+            if number > request.after_event:
+                yield admin_pb2.Event(
+                    sequence=number, unix_seconds=0, kind=kind, round=round_id, fields_json=fields
+                )
+
+    def StopRun(self, request: Any, context: Any) -> Any:
+        self._check(context)
+        self.stopped.append(request.now)
+        return admin_pb2.StopRunReply(message="The run ends.")
+
+    @staticmethod
+    def _check(context: Any) -> None:
+        if dict(context.invocation_metadata()).get("authorization") != f"Bearer {TOKEN}":
+            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
+
+
+@pytest.fixture
+def admin() -> Iterator[tuple[FakeAdmin, str]]:
+    service = FakeAdmin()
+    server = grpc.server(ThreadPoolExecutor(2))
+    add_AdminServicer_to_server(service, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    server.start()
+    yield service, f"127.0.0.1:{port}"
+    server.stop(None).wait()
+
+
+@pytest.fixture
+def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
+    token = tmp_path / "token"
+    token.write_text(f"{TOKEN}\n")
+    return [admin[1], "--plaintext", "--token-file", token]
+
+
+def test_status(fedrec: Fedrec, call: list[object]) -> None:
+    found = fedrec("status", *call, "--json").json
+    assert set(found) == {
+        "clients_in_roster", "clients_seen", "current", "federation", "finish_reason",
+        "finished", "last_event", "protection", "published_round", "rounds_abandoned",
+        "rounds_planned", "rounds_published", "run",
+    }  # fmt: skip
+    assert found["current"]["arrived"] == 2
+    out = fedrec("status", *call).out
+    assert "1 of 62 published" in out
+    assert "2 of 3 updates, 2 KiB" in out
+
+
+def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:
+    lines = fedrec("watch", *call).out.splitlines()
+    assert [line.split("  ")[1] for line in lines] == [
+        "round 1: round published",
+        "round 2: round [31m opened",
+        "run finished",
+    ]
+    assert "bytes_received 4 KiB, seconds 0.5 s" in lines[0]
+    assert "metrics" not in lines[0]
+    objects = fedrec("watch", *call, "--json", "--after", 2)
+    assert objects.json["kind"] == "run finished"
+
+
+def test_stop(fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]) -> None:
+    assert fedrec("stop", *call, "--json").json == {"message": "The run ends."}
+    assert fedrec("stop", *call, "--now").out == "The run ends.\n"
+    assert admin[0].stopped == [False, True]
+
+
+def test_a_wrong_token_is_refused(
+    fedrec: Fedrec, admin: tuple[FakeAdmin, str], tmp_path: Path
+) -> None:
+    assert fedrec("status", admin[1], "--plaintext").code == 5
+    missing = fedrec("status", admin[1], "--plaintext", "--token-file", tmp_path / "none")
+    assert missing.code == 2
+    (tmp_path / "odd").write_text("two\nlines")
+    assert fedrec("status", admin[1], "--plaintext", "--token-file", tmp_path / "odd").code == 2
+
+
+def test_nobody_answers(fedrec: Fedrec) -> None:
+    assert fedrec("status", "127.0.0.1:1", "--plaintext").code == 3
+
+
+def test_plaintext_stays_on_this_machine(fedrec: Fedrec) -> None:
+    assert fedrec("stop", "192.0.2.1:7447", "--plaintext").code == 2

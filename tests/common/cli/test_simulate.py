@@ -1,0 +1,88 @@
+"""`fedrec simulate` and what `fedrec recommend` makes of its run."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedrec.cli.stop_request import StopRequest
+from fedrec.cli.terminal import human_bytes, human_share
+
+from .conftest import Fedrec
+
+SMALL = (
+    "rounds.total=2",
+    "algorithm.dim=4",
+    "update.rank=2",
+    "federation.minimum_item_users=1",
+    "evaluation.at=5",
+    "client.threads=1",
+)
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    assert fedrec("init", path, "--data", interactions_file, "--clients", 3).code == 0
+    return path
+
+
+def small(*more: str) -> list[str]:
+    return [text for value in (*SMALL, *more) for text in ("--set", value)]
+
+
+def test_the_last_line_is_the_run_and_it_recommends(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small())
+    assert outcome.code == 0, outcome.err
+    run = Path(outcome.out.splitlines()[-1])
+    assert run.parent == tmp_path / "runs"
+    assert "popularity" in outcome.out
+    assert [line.split("  ")[0] for line in outcome.err.splitlines()] == [
+        f"round {number}/4" for number in (1, 2, 3, 4)
+    ]
+    user = (tmp_path / "data" / "interactions.csv").read_text().splitlines()[1].split(",")[0]
+    found = fedrec("recommend", run, "--user", user, "-n", 3, "--json").json
+    assert [item["rank"] for item in found["items"]] == [1, 2, 3]
+    items = (tmp_path / "data" / "catalogue.csv").read_text().splitlines()
+    history = ("--history", items[2].split(",")[0], "--history", items[3].split(",")[0])
+    assert fedrec("recommend", run, *history).code == 0
+    assert fedrec("recommend", run, "--user", "nobody").code == 2
+    assert fedrec("recommend", run).code == 2
+    assert fedrec("recommend", tmp_path, "--user", user).code == 1
+
+
+def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: Path) -> None:
+    plain = fedrec("simulate", settings_file, *small(), "--clients", 3, "--json").json
+    protected = fedrec("simulate", settings_file, *small(), "--protect", "--json").json
+    assert plain["results"] == protected["results"]
+    assert set(plain) == {"run", "finished", "rounds", "best_round", "at", "results"}
+
+
+def test_settings_are_checked_first(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
+    assert fedrec("simulate", settings_file, "--set", "update.rank=99").code == 2
+    assert fedrec("simulate", settings_file, "--set", "rounds.total").code == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_first_ctrl_c_asks_and_the_second_stops(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = StopRequest("Stopping.")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stop.on_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested()
+        assert capsys.readouterr().err == "Stopping.\n"
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_numbers_have_units() -> None:
+    sizes = [0, 1023, 1024, 1536, 1024**2 - 1, 1024**2, 5 * 1024**3, 1024**5]
+    assert [human_bytes(size) for size in sizes] == [
+        "0 B", "1023 B", "1 KiB", "1.5 KiB", "1024 KiB", "1 MiB", "5 GiB", "1024 TiB",
+    ]  # fmt: skip
+    assert human_share(1, 4) == "25 %"
+    assert human_share(30, 2) == "15.0 x"

@@ -1,0 +1,145 @@
+"""What goes together, and what is refused with the nearest that does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedrec.config.combinations import COMBINATIONS, Combination, check_plan, find_conflicts
+from fedrec.config.schema import (
+    AlgorithmSettings,
+    EvaluationSettings,
+    Plan,
+    ProtectionSettings,
+    RoundSettings,
+    UpdateSettings,
+)
+from fedrec.protection import PROTECTIONS
+from fedrec.updates import UPDATES
+
+
+def test_the_default_plan_works() -> None:
+    assert check_plan(Plan()) == []
+
+
+def test_everything_that_exists_stands_in_the_table() -> None:
+    assert {row.algorithm for row in COMBINATIONS} == {"fedmf"}
+    assert {name for row in COMBINATIONS for name in row.updates} == set(UPDATES)
+    assert {name for row in COMBINATIONS for name in row.protections} == set(PROTECTIONS)
+
+
+def test_a_combination_outside_the_table_is_refused_with_the_nearest() -> None:
+    table = (
+        Combination(
+            algorithm="fedmf",
+            updates=("dense",),
+            protections=("none", "ckks"),
+            protocols=("full",),
+            reason="For the test.",
+        ),
+        Combination(
+            algorithm="other",
+            updates=("colr",),
+            protections=("bfv",),
+            protocols=("full",),
+            reason="Another.",
+        ),
+    )
+    (conflict,) = find_conflicts(Plan(), table)
+    assert conflict.keys == ("update.structure", "protection.name")
+    assert conflict.sentence == (
+        "fedmf + colr + bfv + full is no meaningful combination: For the test. The nearest that "
+        'works has update.structure = "dense" and protection.name = "none".'
+    )
+
+
+def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
+    return Plan.model_validate({"rounds": rounds or {}, "protection": {"name": protection}})
+
+
+@pytest.mark.parametrize(
+    ("refused", "keys", "advice"),
+    [
+        (
+            Plan(update=UpdateSettings(rank=33), algorithm=AlgorithmSettings(dim=32)),
+            ("update.rank", "algorithm.dim"),
+            "Lower update.rank to 32",
+        ),
+        (
+            Plan(protection=ProtectionSettings(name="bfv", preset="lean")),
+            ("protection.preset", "protection.name"),
+            'Set protection.preset = "default"',
+        ),
+        (
+            plan({"minimum_summands": 2}),
+            ("rounds.minimum_summands",),
+            "Set rounds.minimum_summands = 3",
+        ),
+        (
+            plan({"minimum_clients": 3, "minimum_summands": 5}),
+            ("rounds.minimum_clients", "rounds.minimum_summands"),
+            "Set rounds.minimum_clients = 5",
+        ),
+        (
+            plan({"clients_per_round": 4, "minimum_clients": 5}),
+            ("rounds.clients_per_round", "rounds.minimum_clients"),
+            "Set rounds.clients_per_round = 5",
+        ),
+        (
+            plan({"clients_per_round": 65}),
+            ("rounds.recompute_limit", "rounds.clients_per_round"),
+            "Set rounds.recompute_limit = 65",
+        ),
+        (
+            plan({"minimum_clients": 100}, "none"),
+            ("rounds.recompute_limit", "rounds.minimum_clients"),
+            "Set rounds.recompute_limit = 100",
+        ),
+        (
+            plan({"over_provision": 1.5}),
+            ("rounds.over_provision", "rounds.clients_per_round"),
+            "leave over_provision out",
+        ),
+        (
+            Plan(evaluation=EvaluationSettings(protocol="sampled", at=100)),
+            ("evaluation.at", "evaluation.protocol"),
+            "Set evaluation.at = 99",
+        ),
+        (
+            Plan(update=UpdateSettings(fraction_bits=40), rounds=RoundSettings()),
+            None,
+            "",
+        ),
+    ],
+)
+def test_numbers_that_contradict_each_other(
+    refused: Plan, keys: tuple[str, ...] | None, advice: str
+) -> None:
+    found = find_conflicts(refused)
+    if keys is None:
+        assert found == []
+        return
+    (conflict,) = found
+    assert conflict.keys == keys
+    assert advice in conflict.sentence
+
+
+def test_what_the_planner_refuses_is_refused_before_the_start() -> None:
+    settings = {
+        "federation": {"maximum_users": 2**31},
+        "update": {"fraction_bits": 40},
+    }
+    (sentence,) = check_plan(Plan.model_validate(settings))
+    assert "federation.maximum_users" in sentence
+
+
+def test_without_encryption_one_client_is_enough() -> None:
+    assert check_plan(plan({"minimum_clients": 1, "minimum_summands": 1}, "none")) == []
+
+
+@pytest.mark.parametrize("name", sorted(PROTECTIONS))
+def test_every_preset_can_be_chosen(name: str) -> None:
+    for preset in (*PROTECTIONS[name].presets, "default"):
+        choice = {"protection": {"name": name, "preset": preset}}
+        assert check_plan(Plan.model_validate(choice)) == []

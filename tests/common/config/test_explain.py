@@ -1,0 +1,69 @@
+"""Every setting explains itself."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+
+from fedrec.config.explain import (
+    all_settings,
+    as_toml,
+    explain,
+    nearest_key,
+    section_sentences,
+    settings_markdown,
+)
+from fedrec.config.schema import Settings
+from fedrec.errors import SettingsError
+
+
+def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
+    for setting in all_settings().values():
+        assert setting.sentence.endswith("."), setting.key
+        assert not setting.allowed.startswith("<"), setting.key
+        assert "Optional" not in setting.allowed, setting.key
+    assert set(section_sentences()) == set(Settings.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("key", "allowed"),
+    [
+        ("rounds.total", "an integer from 1 to 1000000"),
+        ("federation.seed", "an integer of at least 0, below 2^63"),
+        ("update.clip", "a number above 0, at most 1000000"),
+        ("protection.name", 'one of "none", "bfv", "ckks"'),
+        ("data.path", "text, or left out"),
+        ("data.strict", "true or false"),
+        ("client.label", "text of at most 64 characters"),
+        ("federation.name", "text from 1 to 64 characters matching ^[A-Za-z0-9._-]+$"),
+    ],
+)
+def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
+    (setting,) = explain(key)
+    assert setting.allowed == allowed
+
+
+def test_a_section_or_everything_can_be_explained() -> None:
+    assert {setting.section for setting in explain("update")} == {"update"}
+    assert len(explain()) == len(all_settings())
+    assert explain("rounds.total")[0].environment == "FEDREC_ROUNDS__TOTAL"
+
+
+def test_an_unknown_key_names_the_nearest() -> None:
+    with pytest.raises(SettingsError) as caught:
+        explain("rounds.totl")
+    assert caught.value.remedy == "The nearest setting is rounds.total."
+    assert nearest_key("xyzzy.plugh") == ""
+
+
+def test_markdown_has_a_row_for_every_setting() -> None:
+    text = settings_markdown()
+    rows = [line for line in text.splitlines() if line.startswith("| `")]
+    assert len(rows) == len(all_settings())
+    assert all(line.replace("\\|", "").count("|") == 5 for line in rows)
+
+
+@pytest.mark.parametrize("value", [1, 1.5, 1e-9, True, False, "", 'quo"ted\\\n', "üñ"])
+def test_values_are_written_as_toml_reads_them(value: object) -> None:
+    assert tomllib.loads(f"x = {as_toml(value)}")["x"] == value

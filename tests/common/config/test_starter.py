@@ -1,0 +1,38 @@
+"""The first settings file works as it is written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedrec.config.loading import load_settings
+from fedrec.config.starter import ProtectionName, Starter, users_with_room
+from fedrec.errors import SettingsError
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "none"])
+@pytest.mark.parametrize("n_clients", [0, 3, 7, 50, 51, 1000])
+def test_it_can_be_loaded(tmp_path: Path, protection: ProtectionName, n_clients: int) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(Starter(protection=protection, n_clients=n_clients).text(), encoding="utf-8")
+    settings = load_settings(path, environ={})
+    assert settings.protection.name == protection
+    assert settings.rounds.minimum_clients <= max(n_clients, 3)
+
+
+def test_it_leaves_room_for_twice_the_users() -> None:
+    assert [users_with_room(n) for n in (1, 2, 3, 512, 943, 1025)] == [2, 4, 8, 1024, 2048, 4096]
+    assert "maximum_users = 2048\n" in Starter(n_users=943).text()
+
+
+def test_paths_that_are_known_are_set_and_others_only_shown() -> None:
+    text = Starter(data="data/a.csv").text()
+    assert '\npath = "data/a.csv"\n' in text
+    assert '\n# catalogue = ""\n' in text
+
+
+def test_too_few_clients_for_encryption_are_refused() -> None:
+    with pytest.raises(SettingsError, match="fewer than 3 clients is never revealed"):
+        Starter(n_clients=2)
+    assert "minimum_clients = 1\n" in Starter(n_clients=1, protection="none").text()

@@ -1,0 +1,51 @@
+"""Metrics, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, rank_values
+
+ONE = 1 << 20
+
+
+def contribution(rank, at=10):
+    return rank_values(np.array([rank]), at)[0].tolist()
+
+
+def test_the_first_place_is_worth_everything():
+    assert contribution(0.0) == [1, 1, ONE, ONE]
+
+
+def test_the_second_place_is_worth_one_over_log2_of_three():
+    assert contribution(1.0) == [1, 1, round(0.6309297535714575 * ONE), ONE // 2]
+
+
+def test_the_tenth_place_is_a_hit_and_the_eleventh_is_not():
+    assert contribution(9.0) == [1, 1, round(0.2890648263178879 * ONE), round(ONE / 10)]
+    assert contribution(10.0) == [1, 0, 0, 0]
+    assert contribution(10.0, at=11)[1] == 1
+
+
+def test_a_tie_with_one_other_item_counts_half_a_place():
+    # log2(2.5) = 1.3219281
+    assert contribution(0.5) == [1, 1, round(0.7564707973660302 * ONE), round(ONE / 1.5)]
+    assert contribution(9.5)[1] == 1
+
+
+def test_a_user_without_held_out_item_counts_nowhere():
+    assert contribution(-1.0) == [0, 0, 0, 0]
+
+
+def test_rates_are_means_over_users_with_a_held_out_item():
+    sums = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    first = METRIC_NAMES.index("model.test.users")
+    sums[first : first + 4] = rank_values(np.array([0.0, 1.0, 50.0, -1.0]), 10).sum(0)
+    rates = MetricSums(sums).rates("model", "test")
+    assert rates.users == 3
+    assert rates.hr == rates.recall == pytest.approx(2 / 3)
+    assert rates.ndcg == pytest.approx((1 + 0.63092975) / 3, abs=1e-6)
+    assert rates.mrr == pytest.approx(0.5, abs=1e-6)
+    assert MetricSums(sums).rates("model", "validation") is None
+    assert MetricSums(sums).loss is None

@@ -1,0 +1,132 @@
+"""Ranks of held-out items against a slow plain version, and the drawn candidates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedrec.data import NO_ITEM, UserSplit, generate, leave_one_out
+from fedrec.evaluation import protocols
+from fedrec.evaluation.protocols import draw_candidates, held_out_ranks
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def users() -> UserSplit:
+    data = generate(n_users=37, n_items=150, n_clusters=3, interactions_per_user=12, seed=5)
+    split = leave_one_out(data.interactions, data.catalogue)
+    # One user without a test item, one without any held-out item.
+    split.test_items[3] = NO_ITEM
+    split.test_items[8] = split.validation_items[8] = NO_ITEM
+    return split
+
+
+def plain_ranks(scores, users, split):
+    """Count, for one user after the other, who stands before the held-out item."""
+    ranks = []
+    for user in range(len(users)):
+        held = (users.validation_items if split == "validation" else users.test_items)[user]
+        if held == NO_ITEM:
+            ranks.append(-1.0)
+            continue
+        left_out = {*users.train_of(user).tolist(), int(held)}
+        if split == "test":
+            left_out.add(int(users.validation_items[user]))
+        own = scores[user, held]
+        rank = 0.0
+        for item in range(scores.shape[1]):
+            if item not in left_out:
+                rank += 1.0 if scores[user, item] > own else 0.5 * (scores[user, item] == own)
+        ranks.append(rank)
+    return np.array(ranks)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+@pytest.mark.parametrize("levels", [5, 10_000])
+def test_full_agrees_with_counting_by_hand(users, split, levels):
+    random = np.random.default_rng(1)
+    scores = random.integers(levels, size=(37, 150)).astype(np.float32)
+    scores[random.random(scores.shape) < 0.2] = -np.inf
+    given = torch.from_numpy(scores.copy())
+    found = held_out_ranks(given, users, split, protocol="full", seed=1)
+    assert np.array_equal(found, plain_ranks(scores, users, split))
+    assert np.array_equal(given.numpy(), scores)
+
+
+@pytest.mark.parametrize("protocol", ["sampled", "paper"])
+def test_a_drawn_rank_counts_the_candidates_only(users, protocol):
+    scores = torch.from_numpy(
+        np.random.default_rng(2).integers(20, size=(37, 150)).astype(np.float32)
+    )
+    found = held_out_ranks(scores, users, "test", protocol=protocol, seed=4)
+    items, usable = draw_candidates(users, 150, seed=4, device=CPU)
+    assert usable.all()
+    for user in range(37):
+        held = users.test_items[user]
+        own, others = scores[user, held], scores[user, items[user]]
+        rank = float((others > own).sum() + 0.5 * (others == own).sum())
+        assert found[user] == (rank if held != NO_ITEM else -1.0)
+
+
+@pytest.mark.parametrize("protocol", ["full", "sampled"])
+def test_a_score_that_is_not_a_number_ranks_last(users, protocol):
+    scores = torch.zeros((37, 150))
+    scores[0, users.test_items[0]] = torch.nan
+    ranks = held_out_ranks(scores, users, "test", protocol=protocol, seed=1)
+    n_candidates = 99 if protocol == "sampled" else 150 - len(users.train_of(0)) - 2
+    assert ranks[0] == n_candidates
+    assert ranks[1] == pytest.approx((99 if protocol == "sampled" else n_candidates) / 2)
+
+
+def test_candidates_are_99_distinct_items_that_the_user_does_not_have(users):
+    items, usable = draw_candidates(users, 150, seed=9, device=CPU)
+    assert items.shape == (37, 99)
+    assert usable.all()
+    for user in range(37):
+        drawn = set(items[user].tolist())
+        assert len(drawn) == 99
+        held = {int(users.validation_items[user]), int(users.test_items[user])}
+        assert not drawn & (held | set(users.train_of(user).tolist()))
+
+
+def test_candidates_follow_from_seed_and_user_alone(users, monkeypatch):
+    items, _ = draw_candidates(users, 150, seed=9, device=CPU)
+    chosen = np.array([30, 2, 17])
+    some, _ = draw_candidates(users.select(chosen), 150, seed=9, device=CPU)
+    assert torch.equal(some, items[torch.from_numpy(chosen)])
+    monkeypatch.setattr(protocols, "_WORDS_AT_ONCE", 300)
+    assert torch.equal(draw_candidates(users, 150, seed=9, device=CPU)[0], items)
+    monkeypatch.undo()
+    assert not torch.equal(draw_candidates(users, 150, seed=10, device=CPU)[0], items)
+
+
+def test_candidates_are_uniform_over_the_free_items():
+    data = generate(n_users=2000, n_items=400, n_clusters=4, interactions_per_user=5, seed=2)
+    users = leave_one_out(data.interactions, data.catalogue)
+    items, _ = draw_candidates(users, 400, seed=3, device=CPU)
+    drawn = np.bincount(items.numpy().ravel(), minlength=400)
+    held = np.bincount(
+        np.concatenate([users.train_items, users.validation_items, users.test_items]),
+        minlength=400,
+    )
+    chance = 99 / 395
+    expected = (2000 - held) * chance
+    deviations = (drawn - expected) / np.sqrt(expected * (1 - chance))
+    assert np.abs(deviations).max() < 4.5
+    assert 0.8 < deviations.std() < 1.2
+
+
+def test_a_user_with_few_free_items_has_fewer_candidates():
+    data = generate(n_users=4, n_items=40, n_clusters=2, interactions_per_user=10, seed=2)
+    users = leave_one_out(data.interactions, data.catalogue)
+    items, usable = draw_candidates(users, 40, seed=3, device=CPU)
+    assert items.shape == (4, 40)
+    assert usable.sum(1).tolist() == [30] * 4
+    best = torch.zeros((4, 40))
+    best[torch.arange(4), torch.from_numpy(users.test_items)] = 1.0
+    ranks = held_out_ranks(best, users, "test", protocol="sampled", seed=3)
+    assert ranks.tolist() == [0.0] * 4
+    ranks = held_out_ranks(-best, users, "test", protocol="sampled", seed=3)
+    assert ranks.tolist() == [30.0] * 4

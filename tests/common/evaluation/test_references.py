@@ -1,0 +1,118 @@
+"""What the model is compared with: popularity's known figures, and who knows nothing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedrec.config.schema import Plan, Settings
+from fedrec.data import fetch_ml_100k, generate, leave_one_out
+from fedrec.errors import TrainingError
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.simulation import simulate
+from fedrec.training.evaluator import Evaluator
+from fedrec.training.learner import Learner
+
+
+def popularity_of(interactions, catalogue):
+    users = leave_one_out(interactions, catalogue)
+    learner = Learner(Plan.model_validate({"rounds": {"total": 1}}), len(catalogue), device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    shared = learner.apply("count", 1, shared, counted.vector)
+    measured = Evaluator(learner).measure(
+        shared, users, private, references=True, round_id=2, local=False
+    )
+    assert MetricSums(measured).rates("local", "test") is None
+    return MetricSums(measured).rates("popularity", "test")
+
+
+def test_popularity_on_ml_100k_whatever_the_order_of_rows():
+    """The reference figures of DESIGN section 5."""
+    dataset = fetch_ml_100k()
+    interactions, _ = dataset.read()
+    found = popularity_of(interactions, dataset.catalogue)
+    assert found.users == 943
+    assert found.hr == pytest.approx(0.0764, abs=0.0005)
+    assert found.ndcg == pytest.approx(0.0389, abs=0.0005)
+    order = np.random.default_rng(3).permutation(len(interactions))
+    assert popularity_of(interactions.take(order), dataset.catalogue) == found
+
+
+def structureless(protocol):
+    """Nobody can learn anything here; whoever beats chance was told the answer."""
+    data = generate(
+        n_users=60, n_items=500, n_clusters=1, interactions_per_user=42, noise=1.0, seed=11
+    )
+    users = leave_one_out(data.interactions, data.catalogue)
+    settings = Settings.model_validate(
+        {
+            "federation": {"minimum_item_users": 1, "maximum_users": 64},
+            "algorithm": {"dim": 64, "learning_rate": 4.0, "regularisation": 0.0},
+            "update": {"structure": "dense", "clip": 8.0},
+            "protection": {"name": "none"},
+            "evaluation": {"protocol": protocol, "every_rounds": 1000},
+            "rounds": {"total": 40},
+        }
+    )
+    result = simulate(settings, users=users, catalogue=data.catalogue)
+    evaluation = result.evaluation
+    return evaluation.rates("model", "test"), evaluation.rates("know_nothing", "test")
+
+
+@pytest.mark.slow
+def test_without_structure_the_sampled_protocol_stays_at_chance():
+    model, counter = structureless("sampled")
+    assert model.hr == pytest.approx(0.1, abs=0.1)
+    assert counter.hr == pytest.approx(0.1, abs=0.1)
+
+
+@pytest.mark.slow
+def test_without_structure_the_papers_protocol_gives_the_answer_away():
+    model, counter = structureless("paper")
+    assert counter.hr >= 0.9
+    assert model.hr >= 0.25
+
+
+@pytest.fixture
+def small():
+    data = generate(n_users=30, n_items=60, n_clusters=3, interactions_per_user=9, seed=4)
+    plan = Plan.model_validate(
+        {"federation": {"minimum_item_users": 1}, "rounds": {"total": 2}, "algorithm": {"dim": 4},
+         "update": {"structure": "dense"}}
+    )  # fmt: skip
+    users = leave_one_out(data.interactions, data.catalogue)
+    learner = Learner(plan, 60, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    return learner, learner.apply("count", 1, shared, counted.vector), users, private
+
+
+def test_every_reference_counts_every_user(small):
+    """Also those whose items are all held by too few, and who therefore never train."""
+    learner, shared, users, private = small
+    holders = shared.holders.copy()
+    holders[users.train_of(0)] = 0
+    shared = shared.with_holders(holders)
+    sums = MetricSums(learner.contribute("evaluate", 4, shared, users, private).vector[-44:])
+    assert {sums.rates(name, "test").users for name in ("model", "popularity", "know_nothing")} == {
+        30
+    }
+
+
+def test_local_training_that_diverges_costs_no_more_than_its_own_row(small, monkeypatch):
+    learner, shared, users, private = small
+
+    def diverge(*_):
+        raise TrainingError("diverged")
+
+    monkeypatch.setattr(Learner, "train_alone", diverge)
+    sums = Evaluator(learner).measure(shared, users, private, references=True, round_id=4)
+    assert MetricSums(sums).rates("local", "test") is None
+    assert MetricSums(sums).rates("model", "test").users == 30
+
+
+def test_local_training_is_measured(small):
+    learner, shared, users, private = small
+    sums = Evaluator(learner).measure(shared, users, private, references=True, round_id=4)
+    assert MetricSums(sums).rates("local", "test").users == 30

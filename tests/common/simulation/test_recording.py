@@ -1,0 +1,70 @@
+"""The run folder that a simulation leaves behind."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pytest
+
+from fedrec import Recommender
+from fedrec.clock import FakeClock
+from fedrec.config.schema import Settings
+from fedrec.reports import RunFolder
+from fedrec.simulation import message_sizes, record_simulation, simulate
+
+
+@pytest.fixture
+def recorded(settings_of, data, tmp_path):
+    users, catalogue = data
+    settings = settings_of(
+        federation={"name": "films"}, protection={"name": "bfv"}, rounds={"total": 3}
+    )
+    run = RunFolder.create(tmp_path / "runs", "films", FakeClock())
+    result = simulate(
+        settings, users=users, catalogue=catalogue, folder=run.path, on_round=run.append_round
+    )
+    record_simulation(result, run)
+    return result, run
+
+
+def test_every_file_is_there(recorded):
+    result, run = recorded
+    names = {path.name for path in run.path.iterdir()}
+    assert names == {
+        "catalogue.csv",
+        "environment.json",
+        "ledger.json",
+        "metrics.parquet",
+        "model.safetensors",
+        "report.html",
+        "resolved.toml",
+        "rounds.jsonl",
+        "users.safetensors",
+    }
+    assert run.path.name == "films-20231114-221320"
+    assert run.rounds() == result.rounds
+    text = (run.path / "resolved.toml").read_text()
+    assert Settings.model_validate(tomllib.loads(text)) == result.settings
+    ledger = json.loads((run.path / "ledger.json").read_text())
+    assert ledger["differential_privacy"] is False
+    assert [release["kind"] for release in ledger["releases"]] == ["count", "train", "evaluate"]
+    page = (run.path / "report.html").read_text()
+    assert "films: fedmf" in page
+    assert page.count("<svg") == 2
+
+
+def test_the_model_of_the_folder_recommends(recorded):
+    result, run = recorded
+    recommender = Recommender.load(run.path)
+    assert recommender.round == result.best.round
+    ids, scores = recommender.recommend(result.users.user_ids[0], 5)
+    assert len(ids) == len(scores) == 5
+
+
+def test_sizes_name_what_the_settings_chose(settings_of):
+    bars = message_sizes(settings_of(protection={"name": "bfv"}).plan, 90)
+    chosen = [bar.label for bar in bars if bar.chosen]
+    assert chosen == ["colr, bfv (default)"]
+    assert {bar.label.partition(",")[0] for bar in bars} == {"colr", "dense"}
+    assert all(bar.n_bytes > 0 for bar in bars)

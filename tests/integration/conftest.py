@@ -1,0 +1,48 @@
+"""One event loop for all coordinators, and federations that end with their test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from integration.support.bench import Bench
+from integration.support.parties import Federation, Loop
+
+from fedrec.config.schema import Plan
+
+Found = Callable[..., Federation]
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Log errors only: a failing test shows them, not the life of three clients."""
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    yield
+    structlog.reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def loop() -> Iterator[Loop]:
+    """The loop on which coordinators live."""
+    made = Loop()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def found(tmp_path: Path, loop: Loop) -> Iterator[Found]:
+    """Start a federation; it is stopped with the test, however the test ends."""
+    started: list[Federation] = []
+
+    def start(plan: Plan, n_clients: int = 3, **options: Any) -> Federation:
+        folder = tmp_path / f"federation-{len(started)}"
+        folder.mkdir()
+        started.append(Federation(Bench.make(folder, plan, n_clients), loop, **options))
+        return started[-1]
+
+    yield start
+    for federation in started:
+        federation.stop()

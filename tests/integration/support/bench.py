@@ -1,0 +1,187 @@
+"""A small federation's data and folders, and what its model must be, computed in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.loading import load_settings
+from fedrec.config.schema import Plan, Settings
+from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
+from fedrec.demo.workspace import DemoData, Workspace, prepare
+from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.ids import RoundId
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState, SharedState
+from fedrec.wire.messages import PublishedRound, RoundKind
+from fedrec_client.private_store import PrivateStore
+
+N_USERS, N_ITEMS = 40, 60
+ROUNDS = 3
+KINDS: tuple[RoundKind, ...] = ("count", *(("train",) * ROUNDS), "evaluate")
+
+
+@cache
+def data() -> DemoData:
+    """Return planted tastes of people whose names are easy to find among other bytes."""
+    made = generate(
+        n_users=N_USERS, n_items=N_ITEMS, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+    )
+    names = np.array([f"person-{u}@example.org" for u in made.interactions.user_ids], dtype=object)
+    interactions = Interactions(
+        user_ids=names,
+        item_ids=made.interactions.item_ids,
+        timestamps=made.interactions.timestamps,
+    )
+    return DemoData(name="test", interactions=interactions, catalogue=made.catalogue, note="")
+
+
+def plan_of(protection: str, n_clients: int = 3, **rounds: float) -> Plan:
+    """Return the plan of the tests; every client is needed in every round unless told otherwise."""
+    return Plan.model_validate(
+        {
+            "federation": {
+                "name": "tests", "seed": 11, "maximum_users": 64, "minimum_item_users": 6,
+            },
+            "algorithm": {"dim": 4},
+            "update": {"structure": "colr", "rank": 2},
+            "protection": {"name": protection},
+            "evaluation": {"at": 5},
+            "rounds": {"total": ROUNDS, "minimum_clients": n_clients, **rounds},
+        }
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bench:
+    """Folders of a federation whose clients share the users of `data`."""
+
+    workspace: Workspace
+
+    @classmethod
+    def make(cls, folder: Path, plan: Plan, n_clients: int = 3) -> Bench:
+        """Write everything that the parties start from."""
+        return cls(workspace=prepare(folder, plan, data(), n_clients=n_clients))
+
+    @property
+    def plan(self) -> Plan:
+        """What all parties agree on."""
+        return self.workspace.plan
+
+    @property
+    def n_clients(self) -> int:
+        """How many clients are in the roster."""
+        return len(self.workspace.client_settings)
+
+    def coordinator_settings(self, **changes: Any) -> Settings:
+        """Return the coordinator's settings."""
+        overrides = {f"coordinator.{name}": value for name, value in changes.items()}
+        return load_settings(self.workspace.coordinator_settings, overrides)
+
+    def client_settings(self, number: int, address: str, **changes: Any) -> Settings:
+        """Return the settings of a client, counted from 0; dotted keys have two underscores."""
+        overrides = {"client.coordinator": address, "client.device": "cpu"}
+        overrides |= {name.replace("__", "."): value for name, value in changes.items()}
+        return load_settings(self.workspace.client_settings[number], overrides)
+
+    def state(self, number: int) -> Path:
+        """Return a client's state folder."""
+        return self.workspace.client_states[number]
+
+    def model(self, number: int) -> bytes:
+        """Return the canonical bytes of the shared model that a client ended with."""
+        store = PrivateStore(self.state(number), read_only=True)
+        assert store.state.shared is not None
+        return SharedState.from_bytes(store.read(store.state.shared)).canonical_bytes()
+
+    def private(self, number: int) -> PrivateState:
+        """Return what a client knows of its users."""
+        store = PrivateStore(self.state(number), read_only=True)
+        assert store.state.private is not None
+        return PrivateState.from_bytes(store.read(store.state.private))
+
+    def users(self) -> list[UserSplit]:
+        """Return each client's users."""
+        parts = partition_users(data().interactions, self.n_clients)
+        return [leave_one_out(part, data().catalogue) for part in parts]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Result:
+    """A run as one process computes it.
+
+    Attributes:
+        model: the canonical bytes of the last shared model.
+        metrics: by round, the published sums.
+        private: each party's private state.
+    """
+
+    model: bytes
+    metrics: Mapping[int, list[int]]
+    private: tuple[PrivateState, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """One published round: its number, what it was for, and who was counted."""
+
+    round: RoundId
+    kind: RoundKind
+    clients: frozenset[int]
+
+
+def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]) -> Result:
+    """Play rounds without protection, wire or store: contribute, add, apply."""
+    learner = Learner(plan, N_ITEMS, device="cpu", threads=1)
+    shared = learner.initial_shared()
+    private = [learner.initial_private(users) for users in parties]
+    metrics: dict[int, list[int]] = {}
+    for played in rounds:
+        total: NDArray[np.int64] = np.zeros(learner.layout.length, dtype=np.int64)
+        for number in sorted(played.clients):
+            made = learner.contribute(
+                played.kind, played.round, shared, parties[number], private[number]
+            )
+            total += made.vector
+            private[number] = made.private
+        shared = learner.apply(played.kind, played.round, shared, total)
+        metrics[played.round] = total[learner.layout.metrics_slice].tolist()
+    return Result(model=shared.canonical_bytes(), metrics=metrics, private=tuple(private))
+
+
+@cache
+def merged() -> Result:
+    """Return the undisturbed run of one party that holds everybody; protection plays no part."""
+    users = leave_one_out(data().interactions, data().catalogue)
+    rounds = [
+        Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
+        for number, kind in enumerate(KINDS, start=1)
+    ]
+    return compute(plan_of("none"), [users], rounds)
+
+
+def federal(metrics: Mapping[int, list[int]]) -> dict[int, list[int]]:
+    """Leave out what a party's users reach alone: that alone depends on who is in the party."""
+    end = METRIC_NAMES.index("local.validation.users")
+    return {number: sums[:end] for number, sums in metrics.items()}
+
+
+def accepted(bench: Bench, published: Sequence[PublishedRound]) -> list[Accepted]:
+    """Return who was counted in each published round."""
+    from fedrec.identity.identity import Identity
+
+    number_of = {Identity.load(bench.state(n)).client_id: n for n in range(bench.n_clients)}
+    return [
+        Accepted(
+            round=found.round,
+            kind=found.kind,
+            clients=frozenset(number_of[header.client_id] for header in found.contributions),
+        )
+        for found in published
+    ]

@@ -1,0 +1,224 @@
+"""A coordinator that wants to read one client's update, as a client of it would see it."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from integration.support.links import DEADLINE_SECONDS, Passing
+
+from fedrec.identity.identity import Identity
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection import Accumulator
+from fedrec.wire.chunks import Blob
+from fedrec.wire.link import Link
+from fedrec.wire.messages import Reveal, RevealStatement, Task, UploadHeader
+from fedrec_client.private_store import PrivateStore
+
+__all__ = ["TRICKS", "Falsifier", "Liars", "Silence", "Trick"]
+
+Fetch = Callable[[ClientId], bytes]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Attempt:
+    """A falsified task, and the payloads that go with it."""
+
+    task: Reveal
+    payloads: dict[ClientId, bytes] = field(default_factory=dict)
+
+
+Trick = Callable[[Reveal, UploadHeader, Fetch, Callable[[], Accumulator]], Attempt]
+
+
+def presenting(task: Reveal, total: bytes) -> Reveal:
+    blob = Blob.of(total)
+    return replace(task, sum_length=blob.length, sum_sha256=blob.sha256)
+
+
+def alone(
+    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
+) -> Attempt:
+    """The victim's update is the whole round."""
+    changed = replace(task, contributions=(victim,))
+    return Attempt(task=presenting(changed, fetch(victim.client_id)))
+
+
+def as_sum(
+    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
+) -> Attempt:
+    """The list is honest, the sum is the victim's update."""
+    return Attempt(task=presenting(task, fetch(victim.client_id)))
+
+
+def repeated(
+    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
+) -> Attempt:
+    """The list is honest, every contribution is the victim's."""
+    payload = fetch(victim.client_id)
+    total = make()
+    for _ in task.contributions:
+        total.add(payload)
+    payloads = {header.client_id: payload for header in task.contributions}
+    return Attempt(task=presenting(task, total.finish()), payloads=payloads)
+
+
+def relabelled(
+    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
+) -> Attempt:
+    """The list names everybody, with the victim's bytes and signature."""
+    payload = fetch(victim.client_id)
+    total = make()
+    for _ in task.contributions:
+        total.add(payload)
+    headers = tuple(replace(victim, client_id=header.client_id) for header in task.contributions)
+    payloads = {header.client_id: payload for header in headers}
+    changed = replace(task, contributions=headers)
+    return Attempt(task=presenting(changed, total.finish()), payloads=payloads)
+
+
+TRICKS: tuple[Trick, ...] = (alone, as_sum, repeated, relabelled)
+
+
+class Falsifier(Passing):
+    """Falsifies a key holder's tasks, a trick each, and then lets the honest one through.
+
+    Attributes:
+        revealed: rounds for which a statement left the client while tricks were left.
+        tried: the tricks that were played.
+        opened: what the client had noted as opened when the last trick was over.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        state: Path,
+        make: Callable[[], Accumulator],
+        tricks: tuple[Trick, ...] = TRICKS,
+        from_round: int = 2,
+    ) -> None:
+        super().__init__(link)
+        self._tricks = deque(tricks)
+        self._state = state
+        self._make = make
+        self._from_round = from_round
+        self._payloads: dict[ClientId, bytes] = {}
+        self._playing = False
+        self.revealed: list[RoundId] = []
+        self.tried: list[str] = []
+        self.opened: list[int] = []
+
+    def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+    ) -> Task:
+        found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
+        if self._playing:
+            state = PrivateStore(self._state, read_only=True).state
+            self.opened += [entry.round for entry in state.revealed]
+        self._payloads, self._playing = {}, False
+        task = found.task
+        if not isinstance(task, Reveal) or task.round < self._from_round or not self._tricks:
+            return found
+        victim = next(h for h in task.contributions if h.client_id != client_id)
+        trick = self._tricks.popleft()
+
+        def fetch(contributor: ClientId) -> bytes:
+            return self.link.contribution(client_id, run, task.round, contributor)
+
+        attempt = trick(task, victim, fetch, self._make)
+        self._payloads, self._playing = attempt.payloads, True
+        self.tried.append(trick.__name__)
+        return replace(found, task=attempt.task)
+
+    def contribution(
+        self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
+    ) -> bytes:
+        if contributor in self._payloads:
+            return self._payloads[contributor]
+        return super().contribution(client_id, run, round_id, contributor)
+
+    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+        if self._playing:
+            self.revealed.append(statement.round)
+        super().submit_reveal(statement, sealed)
+
+
+class Chosen:
+    """The first key holder that is asked for a role in a round, whoever that is."""
+
+    def __init__(self, role: str, round_id: int) -> None:
+        self._role = role
+        self._round = round_id
+        self._lock = threading.Lock()
+        self.who: ClientId | None = None
+
+    def is_meant(self, task: Task, client_id: ClientId) -> bool:
+        """Tell whether this client is the one, now that it got a task."""
+        work = task.task
+        fits = isinstance(work, Reveal) and (work.role, work.round) == (self._role, self._round)
+        with self._lock:
+            if fits and self.who is None:
+                self.who = client_id
+            return fits and self.who == client_id
+
+
+class Silence:
+    """Makes the first key holder of a role say nothing until it is released."""
+
+    def __init__(self, role: str, round_id: int) -> None:
+        self.chosen = Chosen(role, round_id)
+        self.released = threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        silence = self
+
+        class Silent(Passing):
+            def next_task(
+                self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+            ) -> Task:
+                found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
+                if silence.chosen.is_meant(found, client_id):
+                    assert silence.released.wait(DEADLINE_SECONDS)
+                return found
+
+        return Silent(link)
+
+
+class Liars:
+    """Makes the first key holder of a role sign something else than it found."""
+
+    def __init__(self, role: str, round_id: int, identities: dict[ClientId, Identity]) -> None:
+        self.chosen = Chosen(role, round_id)
+        self._identities = identities
+        self.lies: list[RevealStatement] = []
+
+    def __call__(self, link: Link) -> Link:
+        liars = self
+
+        class Lying(Passing):
+            lie = False
+
+            def next_task(
+                self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+            ) -> Task:
+                found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
+                self.lie = liars.chosen.is_meant(found, client_id)
+                return found
+
+            def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+                if self.lie:
+                    statement = liars.falsify(statement)
+                super().submit_reveal(statement, sealed)
+
+        return Lying(link)
+
+    def falsify(self, statement: RevealStatement) -> RevealStatement:
+        """Return another statement, signed by the same client."""
+        changed = replace(statement, aggregate_tag=bytes(len(statement.aggregate_tag)))
+        signature = self._identities[statement.client_id].sign(changed.statement())
+        self.lies.append(replace(changed, signature=signature))
+        return self.lies[-1]

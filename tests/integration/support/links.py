@@ -1,0 +1,104 @@
+"""Links that do to a client what a network or a hostile coordinator might do."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.link import Link
+from fedrec.wire.messages import RevealStatement, Task, UploadHeader
+
+__all__ = ["DEADLINE_SECONDS", "Acknowledged", "InTurn", "Passing", "Wrap"]
+
+DEADLINE_SECONDS = 60.0
+"""How long a test waits for what must happen; nothing that goes well takes as long."""
+
+Wrap = Callable[[Link], Link]
+
+
+class Passing:
+    """Hands every call on; subclasses change some."""
+
+    def __init__(self, link: Link) -> None:
+        self.link = link
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.link, name)
+
+    def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+    ) -> Task:
+        return self.link.next_task(client_id, run, version, wait_seconds=wait_seconds)
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        return self.link.submit_update(header, payload)
+
+    def contribution(
+        self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId
+    ) -> bytes:
+        return self.link.contribution(client_id, run, round_id, contributor)
+
+    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
+        self.link.submit_reveal(statement, sealed)
+
+    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+        self.link.submit_snapshot(statement, blob)
+
+
+class InTurn:
+    """Lets the updates of a round arrive in an order that is chosen for each round."""
+
+    def __init__(self, order: Callable[[RoundId], Sequence[int]]) -> None:
+        self._order = order
+        self._arrived: list[tuple[RoundId, int]] = []
+        self._news = threading.Condition()
+
+    def link_of(self, number: int) -> Wrap:
+        """Return the wrapper of a client's link."""
+        turns = self
+
+        class Queued(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                turns.wait(header.round, number)
+                found = super().submit_update(header, payload)
+                turns.done(header.round, number)
+                return found
+
+        return Queued
+
+    def wait(self, round_id: RoundId, number: int) -> None:
+        order = list(self._order(round_id))
+        before = {(round_id, other) for other in order[: order.index(number)]}
+        with self._news:
+            came = self._news.wait_for(lambda: before <= set(self._arrived), DEADLINE_SECONDS)
+        assert came, f"the updates before client {number}'s never arrived"
+
+    def done(self, round_id: RoundId, number: int) -> None:
+        with self._news:
+            self._arrived.append((round_id, number))
+            self._news.notify_all()
+
+    @property
+    def arrived(self) -> list[tuple[RoundId, int]]:
+        """Rounds and clients in the order of their acknowledgements."""
+        return list(self._arrived)
+
+
+class Acknowledged:
+    """Remembers what a coordinator acknowledged, whatever happens to it afterwards."""
+
+    def __init__(self) -> None:
+        self.updates: set[tuple[RoundId, ClientId]] = set()
+
+    def __call__(self, link: Link) -> Link:
+        known = self.updates
+
+        class Watched(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                found = super().submit_update(header, payload)
+                known.add((header.round, header.client_id))
+                return found
+
+        return Watched(link)

@@ -1,0 +1,257 @@
+"""A coordinator on an event loop of its own, and clients in threads, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Coroutine
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from integration.support.bench import N_ITEMS, Bench
+from integration.support.links import DEADLINE_SECONDS, Wrap
+
+from fedrec.config.schema import Settings
+from fedrec.errors import FedrecError
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.training.layout import vector_spec
+from fedrec.wire.admin_link import AdminLink, RunEvent
+from fedrec.wire.messages import PublishedRound
+from fedrec_client.app import ClientApp, ClientOutcome, open_link
+from fedrec_client.events import ClientEvent
+from fedrec_client.stopping import Stopped, StopSwitch
+from fedrec_server.app import Coordinator
+from fedrec_server.federation import PublicCatalogue
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+
+T = TypeVar("T")
+
+
+class Loop:
+    """One event loop in one thread for all coordinators: gRPC's own poller serves one well."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="coordinators")
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run to the end and return the result."""
+        return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_SECONDS)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class AheadOfTime:
+    """The machine's clock, which tests set forward where a coordinator would wait."""
+
+    def __init__(self) -> None:
+        self._ahead = 0.0
+
+    def now(self) -> float:
+        """Return seconds since the Unix epoch."""
+        return time.time() + self._ahead
+
+    def jump(self, seconds: float) -> None:
+        """Let time pass at once."""
+        self._ahead += seconds
+
+
+class Client:
+    """A `ClientApp` in a thread.
+
+    Args:
+        settings: as the command would load them.
+        wrap: puts something between the client and its gRPC link.
+        on_event: told of every event, in the client's thread.
+        maximum_attempts: give up after so many failed calls in a row.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        wrap: Wrap = lambda link: link,
+        on_event: Callable[[ClientEvent], None] = lambda event: None,
+        maximum_attempts: int = 0,
+        new_run: bool = False,
+    ) -> None:
+        self.events: list[ClientEvent] = []
+        self._news = threading.Condition()
+        self._told = on_event
+        self._switch = StopSwitch()
+        self._outcome: ClientOutcome | None = None
+        self._error: BaseException | None = None
+        self.link = wrap(open_link(settings))
+        self._app = ClientApp(
+            settings,
+            link=self.link,
+            on_event=self._on_event,
+            stop=self._switch,
+            jitter=lambda: 0.1,
+            maximum_attempts=maximum_attempts,
+        )
+        self._new_run = new_run
+        self._thread = threading.Thread(target=self._run, name="client", daemon=True)
+        self._thread.start()
+
+    def result(self) -> ClientOutcome:
+        """Return how the run ended for this client; raise what stopped it."""
+        self._join()
+        if self._error is not None:
+            raise self._error
+        assert self._outcome is not None
+        return self._outcome
+
+    def failure(self) -> FedrecError:
+        """Return the error that stopped this client."""
+        self._join()
+        assert isinstance(self._error, FedrecError), repr(self._error or self._outcome)
+        return self._error
+
+    def wait_for(self, name: str, round_id: int | None = None) -> ClientEvent:
+        """Wait for an event and return it."""
+
+        def found() -> ClientEvent | None:
+            fits = (e for e in self.events if e.name == name and round_id in (None, e.round))
+            return next(fits, None)
+
+        with self._news:
+            event = self._news.wait_for(
+                lambda: found() or self._ended, timeout=DEADLINE_SECONDS
+            ) and found()
+        assert event, f"no {name} of round {round_id}: {self._summary()}"
+        return event
+
+    def stop(self) -> None:
+        """Stop, wherever the client is."""
+        with suppress(Stopped, KeyboardInterrupt):
+            self._switch.request()
+        self.link.close()
+        self._thread.join(DEADLINE_SECONDS)
+
+    @property
+    def _ended(self) -> bool:
+        return self._outcome is not None or self._error is not None
+
+    def _run(self) -> None:
+        try:
+            self._outcome = self._app.run(new_run=self._new_run)
+        except BaseException as error:
+            self._error = error
+        with self._news:
+            self._news.notify_all()
+
+    def _on_event(self, event: ClientEvent) -> None:
+        with self._news:
+            self.events.append(event)
+            self._news.notify_all()
+        self._told(event)
+
+    def _join(self) -> None:
+        self._thread.join(DEADLINE_SECONDS)
+        assert not self._thread.is_alive(), f"still running: {self._summary()}"
+
+    def _summary(self) -> str:
+        told = [f"{e.name} {e.round} {e.detail}" for e in self.events[-8:]]
+        return f"{told}, {self._error!r}, {self._outcome!r}"
+
+
+class Federation:
+    """A coordinator and its clients.
+
+    Args:
+        bench: their folders.
+        loop: where the coordinator lives.
+        failpoint: handed to the coordinator.
+        coordinator: changes of the coordinator's settings.
+    """
+
+    def __init__(
+        self, bench: Bench, loop: Loop, *, failpoint: Failpoint = no_failpoint, **coordinator: Any
+    ) -> None:
+        self.bench = bench
+        self.clients: list[Client] = []
+        self.clock = AheadOfTime()
+        self._loop = loop
+        settings = bench.coordinator_settings(**coordinator)
+        assert settings.data.catalogue is not None
+        self.coordinator = Coordinator.from_settings(
+            settings,
+            PublicCatalogue.load(_path(settings.data.catalogue)),
+            vector_spec(bench.plan, N_ITEMS),
+            clock=self.clock,
+            failpoint=failpoint,
+        )
+        self.address = loop.run(self.coordinator.start())
+        self._stopped = False
+
+    def client(self, number: int, **options: Any) -> Client:
+        """Start a client of the roster; options of `Client`, the rest are settings."""
+        known = {"wrap", "on_event", "maximum_attempts", "new_run"}
+        settings = {name: options.pop(name) for name in set(options) - known}
+        found = self.bench.client_settings(number, self.address, **settings)
+        self.clients.append(Client(found, **options))
+        return self.clients[-1]
+
+    def start_all(self, **options: Any) -> list[Client]:
+        """Start every client of the roster."""
+        return [self.client(number, **options) for number in range(self.bench.n_clients)]
+
+    def published(self, number: int = 0) -> list[PublishedRound]:
+        """Return all published rounds as a client fetches them."""
+        return published_rounds(self.bench, self.address, number)
+
+    def journal(self) -> list[RunEvent]:
+        """Return what the operator sees."""
+        link = AdminLink(self.address, token=self.bench.workspace.operators_token, plaintext=True)
+        try:
+            return list(link.events(follow=False))
+        finally:
+            link.close()
+
+    def metrics(self) -> dict[int, list[int]]:
+        """Return the published metric sums by round."""
+        published = (event for event in self.journal() if event.kind == "round published")
+        return {event.round: event.fields["metrics"] for event in published}
+
+    def stop(self) -> None:
+        """Stop everybody."""
+        for client in self.clients:
+            client.stop()
+        self.stop_coordinator()
+
+    def stop_coordinator(self) -> None:
+        """Stop the coordinator alone."""
+        if not self._stopped:
+            self._stopped = True
+            self._loop.run(self.coordinator.stop(grace_seconds=0.2))
+
+
+def published_rounds(bench: Bench, address: str, number: int = 0) -> list[PublishedRound]:
+    """Return all published rounds as a client fetches them."""
+    link = open_link(bench.client_settings(number, address))
+    client_id = Identity.load(bench.state(number)).client_id
+    rounds: list[PublishedRound] = []
+    try:
+        run = link.federation(client_id).run
+        while True:
+            after = rounds[-1].round if rounds else RoundId(0)
+            found = link.published(client_id, run, after)
+            if found is None:
+                return rounds
+            rounds.append(found)
+    finally:
+        link.close()
+
+
+def _path(name: str) -> Any:
+    from pathlib import Path
+
+    return Path(name)

@@ -1,0 +1,43 @@
+"""The published model is the same bits, whatever protects it and however the users are dealt."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from integration.conftest import Found
+from integration.support.bench import KINDS, Bench, data, federal, merged, plan_of
+from integration.support.links import InTurn
+
+from fedrec.data import leave_one_out
+from fedrec.ids import RoundId
+
+
+@pytest.mark.parametrize(
+    ("protection", "n_clients"), [("none", 3), ("none", 7), ("bfv", 3), ("bfv", 7), ("ckks", 3)]
+)
+def test_equal_to_one_process(found: Found, protection: str, n_clients: int) -> None:
+    turns = InTurn(lambda round_id: np.random.default_rng([round_id]).permutation(n_clients))
+    federation = found(plan_of(protection, n_clients), n_clients)
+    for number in range(n_clients):
+        federation.client(number, wrap=turns.link_of(number))
+    outcomes = [client.result() for client in federation.clients]
+    assert {outcome.reason for outcome in outcomes} == {"all rounds are published"}
+    assert {outcome.version for outcome in outcomes} == {len(KINDS)}
+    assert federal(federation.metrics()) == federal(merged().metrics)
+    bench = federation.bench
+    assert {bench.model(number) for number in range(n_clients)} == {merged().model}
+    check_private(bench)
+    first = [number for round_id, number in turns.arrived if round_id == RoundId(2)]
+    second = [number for round_id, number in turns.arrived if round_id == RoundId(3)]
+    assert sorted(first) == sorted(second) == list(range(n_clients))
+    assert first != second
+
+
+def check_private(bench: Bench) -> None:
+    """Every user's vector is the one that it would have in a single process."""
+    everybody = leave_one_out(data().interactions, data().catalogue).user_ids
+    (wanted,) = merged().private[0].tensors.values()
+    for number, users in enumerate(bench.users()):
+        (values,) = bench.private(number).tensors.values()
+        rows = [everybody.index(user) for user in users.user_ids]
+        assert np.array_equal(values, wanted[rows])

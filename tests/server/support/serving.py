@@ -1,0 +1,132 @@
+"""A real coordinator on a free port of this machine, in a thread with a loop of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import grpc
+from server.support.federations import Bench, identity
+
+from fedrec.config.schema import CoordinatorSettings
+from fedrec.wire.convert import upload_header_to_proto
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import UploadHeader
+from fedrec.wire.v1 import update_pb2
+from fedrec_server.app import Coordinator
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+
+TOKEN = "t" * 32
+ADMIN_TOKEN = "a" * 32
+T = TypeVar("T")
+
+
+def settings_of(folder: Path, **changes: object) -> CoordinatorSettings:
+    """Return settings for plaintext on loopback with both tokens."""
+    for name, token in (("token", TOKEN), ("admin", ADMIN_TOKEN)):
+        (folder / name).write_text(token)
+    values: dict[str, object] = {
+        "port": 0,
+        "state": str(folder / "state"),
+        "token_file": str(folder / "token"),
+        "admin_token_file": str(folder / "admin"),
+        "plaintext": True,
+        "reserve_bytes": 0,
+        "maximum_upload_bytes": 16 << 20,
+    }
+    return CoordinatorSettings.model_validate(values | changes)
+
+
+@dataclass
+class Serving:
+    """A running coordinator and ways to talk to it."""
+
+    coordinator: Coordinator
+    address: str
+    loop: asyncio.AbstractEventLoop
+    bench: Bench
+
+    def do(self, work: Coroutine[Any, Any, T]) -> T:
+        """Run something in the coordinator's loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(30)
+
+    @property
+    def run(self) -> str:
+        """Return the run's name."""
+        return self.coordinator.engine.run
+
+    @contextmanager
+    def link(self, token: str = TOKEN, attempts: int = 1) -> Iterator[GrpcLink]:
+        """Open a client's link."""
+        with GrpcLink(self.address, token=token, plaintext=True, attempts=attempts) as link:
+            yield link
+
+    @contextmanager
+    def channel(self) -> Iterator[Any]:
+        """Open a bare channel."""
+        channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
+        try:
+            yield channel
+        finally:
+            channel.close()
+
+    def come(self, numbers: range) -> None:
+        """Let clients poll once, so that the round opens."""
+        with self.link() as link:
+            for number in numbers:
+                link.next_task(identity(number).client_id, self.run, 0, wait_seconds=0.0)  # type: ignore[arg-type]
+
+    def upload(self, number: int, round_id: int = 1) -> bool:
+        """Upload a client's update."""
+        payload = self.bench.payload(number, round_id)
+        with self.link() as link:
+            return link.submit_update(
+                self.bench.header(number, round_id, payload, self.run), payload
+            )
+
+    def submit(self, header: UploadHeader, *chunks: tuple[int, bytes]) -> Any:
+        """Send an upload chunk by chunk, whatever it is."""
+        parts = [update_pb2.UploadPart(header=upload_header_to_proto(header))]
+        parts += [
+            update_pb2.UploadPart(chunk=update_pb2.Chunk(offset=offset, data=data))
+            for offset, data in chunks
+        ]
+        with self.channel() as channel:
+            method = channel.stream_unary(
+                "/fedrec.wire.v1.Coordinator/SubmitUpdate",
+                request_serializer=update_pb2.UploadPart.SerializeToString,
+                response_deserializer=update_pb2.UploadReceipt.FromString,
+            )
+            return method(iter(parts), timeout=20, metadata=(("authorization", f"Bearer {TOKEN}"),))
+
+
+@contextmanager
+def serving(
+    bench: Bench,
+    folder: Path,
+    *,
+    failpoint: Failpoint = no_failpoint,
+    prepare: Callable[[CoordinatorSettings], CoordinatorSettings] = lambda settings: settings,
+) -> Iterator[Serving]:
+    """Run a coordinator."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    coordinator = Coordinator(prepare(settings_of(folder)), bench.federation, failpoint=failpoint)
+    try:
+        address = asyncio.run_coroutine_threadsafe(coordinator.start(), loop).result(30)
+        found = Serving(coordinator, address, loop, bench)
+        try:
+            yield found
+        finally:
+            if coordinator.is_running:
+                found.do(coordinator.stop(grace_seconds=0.0))
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()

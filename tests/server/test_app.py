@@ -1,0 +1,225 @@
+"""Starting, refusing to start, and stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from server.support.federations import Bench, identity
+from server.support.serving import TOKEN, serving, settings_of
+
+from fedrec.errors import SettingsError, Unreachable
+from fedrec.ids import RoundId
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import Wait
+from fedrec_server.app import Coordinator
+
+TESTS = Path(__file__).parents[1]
+
+PROGRAM = """
+import asyncio, json, sys
+from pathlib import Path
+from server.support.federations import Bench
+from server.support.serving import settings_of
+from fedrec_server.app import Coordinator
+
+bench = Bench.of(3)
+coordinator = Coordinator(settings_of(Path(sys.argv[1])), bench.federation)
+asyncio.run(coordinator.serve(lambda address, run: print(json.dumps([address, run]), flush=True)))
+print("ended")
+"""
+
+
+def start_program(folder: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(folder)],
+        env={"PYTHONPATH": str(TESTS)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def told(program: subprocess.Popen[str]) -> list[str]:
+    """Return the line with address and run; others are log lines."""
+    assert program.stdout is not None
+    for line in program.stdout:
+        if line.startswith("["):
+            found: list[str] = json.loads(line)
+            return found
+    raise AssertionError("the program ended early")
+
+
+def test_port_in_use_is_named(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    first.mkdir()
+    second.mkdir()
+    with serving(Bench.of(3), first) as found:
+        port = int(found.address.rpartition(":")[2])
+        other = Coordinator(settings_of(second, port=port), Bench.of(3).federation)
+        with pytest.raises(SettingsError, match=r"coordinator\.port"):
+            asyncio.run(other.start())
+
+
+def test_state_folder_in_use_is_named(tmp_path: Path) -> None:
+    with serving(Bench.of(3), tmp_path) as found:
+        other = Coordinator(settings_of(tmp_path), found.bench.federation)
+        with pytest.raises(SettingsError, match=r"coordinator\.state.*process"):
+            asyncio.run(other.start())
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"host": "0.0.0.0"}, "loopback"),
+        ({"plaintext": False}, r"coordinator\.certificate"),
+        ({"plaintext": False, "token_file": None}, r"coordinator\.token_file"),
+        ({"token_file": "missing"}, r"coordinator\.token_file"),
+        ({"certificate": "some.pem"}, "exclude"),
+    ],
+)
+def test_unsafe_transport_is_refused(
+    tmp_path: Path, changes: dict[str, object], named: str
+) -> None:
+    with pytest.raises(SettingsError, match=named):
+        Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
+
+
+def test_short_token_is_refused(tmp_path: Path) -> None:
+    settings = settings_of(tmp_path)
+    (tmp_path / "token").write_text("short")
+    with pytest.raises(SettingsError, match="at least 16"):
+        Coordinator(settings, Bench.of(3).federation)
+
+
+def test_tls(tmp_path: Path) -> None:
+    certificate = self_signed(tmp_path)
+    changes = {
+        "plaintext": False,
+        "certificate": str(tmp_path / "certificate.pem"),
+        "private_key": str(tmp_path / "key.pem"),
+    }
+    with (
+        serving(
+            Bench.of(3),
+            tmp_path,
+            prepare=lambda settings: settings.model_copy(update=changes),
+        ) as found,
+        GrpcLink(
+            found.address.replace("127.0.0.1", "localhost"),
+            token=TOKEN,
+            root_certificate=certificate,
+            attempts=1,
+        ) as link,
+    ):
+        assert link.federation(identity(0).client_id).federation == "movies"
+        with found.link() as plaintext, pytest.raises(Unreachable):
+            plaintext.federation(identity(0).client_id)
+
+
+def self_signed(folder: Path) -> bytes:
+    from datetime import UTC, datetime, timedelta
+
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
+    now = datetime.now(UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+        .public_bytes(serialization.Encoding.PEM)
+    )
+    (folder / "certificate.pem").write_bytes(certificate)
+    (folder / "key.pem").write_bytes(
+        key.private_bytes(
+            serialization.Encoding.PEM,
+            serialization.PrivateFormat.PKCS8,
+            serialization.NoEncryption(),
+        )
+    )
+    return certificate
+
+
+def test_stop_answers_long_polls_and_keeps_the_run(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+    with serving(bench, tmp_path) as found:
+        run = found.run
+        answers = []
+
+        def wait() -> None:
+            with found.link() as link:
+                me = identity(0).client_id
+                answers.append(link.next_task(me, run, RoundId(0), wait_seconds=60.0))
+
+        waiting = threading.Thread(target=wait)
+        waiting.start()
+        until(lambda: bool(found.coordinator.engine.presence.waiters))
+        found.do(found.coordinator.stop(grace_seconds=10.0))
+        waiting.join(10)
+        assert isinstance(answers[0].task, Wait) and "stops" in answers[0].task.reason
+    with serving(bench, tmp_path) as found:
+        assert found.run == run
+
+
+def until(condition: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    for _ in range(500):
+        if condition():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not happen")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_signal_ends_the_process_in_order(tmp_path: Path, number: int) -> None:
+    with start_program(tmp_path) as program:
+        address, _ = told(program)
+        with GrpcLink(address, token=TOKEN, plaintext=True) as link:
+            assert link.federation(identity(0).client_id).published_round == 0
+        program.send_signal(number)
+        output, errors = program.communicate(timeout=20)
+        assert program.returncode == 0, errors
+        assert "ended" in output
+
+
+def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:
+    runs = []
+    for _ in range(2):
+        with start_program(tmp_path) as program:
+            runs.append(told(program)[1])
+            os.kill(program.pid, signal.SIGKILL)
+            program.communicate(timeout=20)
+    # Keys are made anew by the program, the run in the folder is the same.
+    assert runs[0] == runs[1]
+
+
+def test_server_imports_neither_torch_nor_client() -> None:
+    script = (
+        "import sys, pkgutil, importlib, fedrec_server\n"
+        "for found in pkgutil.walk_packages(fedrec_server.__path__, 'fedrec_server.'):\n"
+        "    importlib.import_module(found.name)\n"
+        "import fedrec.data.catalogue\n"
+        "bad = {'torch', 'fedrec_client', 'pyarrow', 'matplotlib'} & set(sys.modules)\n"
+        "assert not bad, bad\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
