@@ -103,7 +103,9 @@ def main() -> None:
     for name in sides:
         if name != "per-client loop":
             print_ratio("per-client loop", name, seconds)
-            print(f"  {samples / np.median(seconds[name]) / 1e6:.2f} million sample updates a second")
+            print(
+                f"  {samples / np.median(seconds[name]) / 1e6:.2f} million sample updates a second"
+            )
 
 
 if __name__ == "__main__":

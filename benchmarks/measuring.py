@@ -18,7 +18,9 @@ def describe_machine() -> str:
             model = next(line.split(":", 1)[1].strip() for line in info if "model name" in line)
     except (OSError, StopIteration):
         pass
-    versions = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "tenseal", "grpcio"))
+    versions = ", ".join(
+        f"{name} {version(name)}" for name in ("torch", "numpy", "tenseal", "grpcio")
+    )
     return f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
 
 

@@ -60,7 +60,12 @@ class DemoOptions:
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
-                "algorithm": {"dim": 16, "learning_rate": 2.0, "regularisation": 5e-3},
+                "algorithm": {
+                    "dim": 16,
+                    "learning_rate": 2.0,
+                    "regularisation": 5e-3,
+                    "local_epochs": 1,
+                },
                 "update": {"structure": "colr", "rank": self.rank, "clip": 2.0},
                 "protection": {"name": self.protection, "preset": self.preset},
                 "rounds": {

@@ -15,7 +15,7 @@ def data() -> tuple[UserSplit, Catalogue]:
     return leave_one_out(made.interactions, made.catalogue), made.catalogue
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def settings_of():
     """Return a function that makes the small federation's settings."""
 

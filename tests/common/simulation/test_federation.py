@@ -29,7 +29,7 @@ def run(settings, data, **options):
     return simulate(settings, users=users, catalogue=catalogue, **options)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def alone(settings_of, data):
     return run(settings_of(), data)
 
@@ -37,18 +37,14 @@ def alone(settings_of, data):
 @pytest.mark.parametrize("n_clients", [1, 3, 7])
 @pytest.mark.parametrize(
     "protection",
-    [
-        {"name": "none"},
-        {"name": "bfv"},
-        {"name": "ckks", "preset": "lean"},
-    ],
+    [{"name": "none"}, {"name": "bfv"}, {"name": "ckks", "preset": "lean"}],
     ids=["none", "bfv", "ckks"],
 )
 def test_the_same_bits_for_every_number_of_clients_and_protection(
     settings_of, data, alone, protection, n_clients
 ):
     result = run(
-        settings_of(protection=protection, rounds={"total": 6}),
+        settings_of(protection=protection),
         data,
         n_clients=n_clients,
         protect=protection["name"] == "none" or n_clients >= 3,
@@ -187,7 +183,7 @@ def test_numbers_that_cannot_work_are_refused(settings_of, data):
         run(bfv, data, n_clients=17, protect=True)
     with pytest.raises(SettingsError, match="0 clients"):
         run(bfv, data, n_clients=0)
-    with pytest.raises(SettingsError, match="data.path"):
+    with pytest.raises(SettingsError, match=r"data\.path"):
         simulate(bfv)
     with pytest.raises(SettingsError, match="belong together"):
         simulate(bfv, users=data[0])

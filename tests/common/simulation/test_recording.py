@@ -14,13 +14,13 @@ from fedrec.reports import RunFolder
 from fedrec.simulation import message_sizes, record_simulation, simulate
 
 
-@pytest.fixture
-def recorded(settings_of, data, tmp_path):
+@pytest.fixture(scope="module")
+def recorded(settings_of, data, tmp_path_factory):
     users, catalogue = data
     settings = settings_of(
         federation={"name": "films"}, protection={"name": "bfv"}, rounds={"total": 3}
     )
-    run = RunFolder.create(tmp_path / "runs", "films", FakeClock())
+    run = RunFolder.create(tmp_path_factory.mktemp("out") / "runs", "films", FakeClock())
     result = simulate(
         settings, users=users, catalogue=catalogue, folder=run.path, on_round=run.append_round
     )

@@ -1,0 +1,183 @@
+"""Durable, acknowledged uploads of 5.3 MB from 8 client processes, against two limits.
+
+Limits: a bare gRPC stream server (aio, 1 MiB chunks, payload thrown away, nothing checked or
+kept), and writing and fsyncing the same eight files. fedrec's coordinator receives, hashes,
+verifies the signature, writes, fsyncs, renames, commits, parses and adds up before it
+acknowledges. All three are measured in turn in every repetition, by the same 8 processes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import multiprocessing as mp
+import os
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+import numpy as np
+from measuring import describe_machine, summary
+from small_federation import federation
+
+from fedrec.config.plan import plan_fingerprint
+from fedrec.demo.processes import Processes
+from fedrec.identity.identity import Identity
+from fedrec.training.layout import Layout, protection_of
+from fedrec.wire.chunks import Blob, split
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
+
+N_CLIENTS = 8
+N_ITEMS, RANK = 60_000, 21
+
+
+def bare_server(ready) -> None:
+    """Serve a stream method that throws everything away."""
+
+    async def serve() -> None:
+        async def swallow(requests, context):
+            total = 0
+            async for request in requests:
+                total += len(request)
+            return str(total).encode()
+
+        server = grpc.aio.server()
+        handler = grpc.stream_unary_rpc_method_handler(swallow)
+        server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler("Bare", {"Put": handler}),)
+        )
+        port = server.add_insecure_port("127.0.0.1:0")
+        await server.start()
+        ready.send(port)
+        await server.wait_for_termination()
+
+    asyncio.run(serve())
+
+
+def client(number: int, pipe, settings: dict) -> None:
+    """Do what the parent asks for: prepare a round, upload it, send the bare stream, write."""
+    identity = Identity.load(Path(settings["state"]))
+    plan, token = settings["plan"], Path(settings["token"]).read_text().strip()
+    link = GrpcLink(settings["address"], token=token, plaintext=True)
+    info = link.federation(identity.client_id)
+    layout = Layout.of(plan, info.n_items)
+    member = protection_of(plan, info.n_items).member(info.server_context, b"")
+    channel = grpc.insecure_channel(f"127.0.0.1:{settings['bare_port']}")
+    put = channel.stream_unary("/Bare/Put")
+    vector = np.zeros(layout.length, dtype=np.int64)
+    vector[layout.change_slice] = np.random.default_rng(number).integers(
+        -1000, 1000, layout.change_slice.stop
+    )
+    payload = member.protect(vector)
+    header, version = None, 0
+    while True:
+        order = pipe.recv()
+        if order == "prepare":
+            while True:
+                task = link.next_task(identity.client_id, info.run, version, wait_seconds=20)
+                version = task.published_round
+                if isinstance(task.task, Train):
+                    break
+            blob = Blob.of(payload)
+            unsigned = dict(
+                protocol_version=PROTOCOL_VERSION,
+                federation=info.federation,
+                run=info.run,
+                round=task.task.round,
+                epoch=info.epoch,
+                client_id=identity.client_id,
+                catalogue_fingerprint=info.catalogue_fingerprint,
+                plan_fingerprint=plan_fingerprint(plan),
+                length=blob.length,
+                sha256=blob.sha256,
+            )
+            signature = identity.sign(UploadHeader(**unsigned).statement())
+            header = UploadHeader(**unsigned, signature=signature)
+        elif order == "fedrec":
+            link.submit_update(header, payload)
+        elif order == "bare":
+            put((piece for _, piece in split(payload)), timeout=60)
+        elif order == "disk":
+            path = Path(settings["scratch"]) / f"file-{number}"
+            with path.open("wb") as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            path.rename(path.with_suffix(".done"))
+        elif order == "end":
+            return
+        pipe.send(len(payload))
+
+
+def main() -> None:
+    """Print throughput of the three and fedrec's share of the slower limit."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=9)
+    runs = parser.parse_args().runs
+    print(describe_machine())
+    context = mp.get_context("spawn")
+    with tempfile.TemporaryDirectory() as scratch:
+        workspace = federation(
+            Path(scratch) / "run",
+            n_clients=N_CLIENTS,
+            n_items=N_ITEMS,
+            rank=RANK,
+            rounds=runs + 1,
+            protection="none",
+        )
+        ours, theirs = context.Pipe()
+        bare = context.Process(target=bare_server, args=(theirs,), daemon=True)
+        bare.start()
+        port = ours.recv()
+        with Processes(Path(scratch) / "logs") as processes:
+            processes.start(
+                "coordinator", "coordinator", "run", str(workspace.coordinator_settings)
+            )
+            address = processes.first_line("coordinator")["address"]
+            pipes, children = [], []
+            for number in range(N_CLIENTS):
+                mine, other = context.Pipe()
+                settings = {
+                    "state": str(workspace.client_states[number]),
+                    "token": str(workspace.folder / "keys" / "clients.token"),
+                    "address": address,
+                    "bare_port": port,
+                    "plan": workspace.plan,
+                    "scratch": scratch,
+                }
+                child = context.Process(target=client, args=(number, other, settings), daemon=True)
+                child.start()
+                pipes.append(mine)
+                children.append(child)
+
+            def everybody(order: str) -> float:
+                begin = time.perf_counter()
+                for pipe in pipes:
+                    pipe.send(order)
+                sizes = [pipe.recv() for pipe in pipes]
+                return sum(sizes) / (time.perf_counter() - begin) / 1e6
+
+            rates: dict[str, list[float]] = {"fedrec": [], "bare": [], "disk": []}
+            for run in range(runs + 1):
+                everybody("prepare")
+                for name, values in rates.items():
+                    rate = everybody(name)
+                    if run:
+                        values.append(rate)
+            for pipe in pipes:
+                pipe.send("end")
+            for child in children:
+                child.join(10)
+        bare.terminate()
+    for name, values in rates.items():
+        print(f"  {name}: {summary(values, 'MB/s')}")
+    limit = min(("bare", "disk"), key=lambda name: statistics.median(rates[name]))
+    shares = [ours / other for ours, other in zip(rates["fedrec"], rates[limit], strict=True)]
+    print(f"  fedrec / {limit} (the slower limit): {summary(shares, 'x')}")
+
+
+if __name__ == "__main__":
+    main()

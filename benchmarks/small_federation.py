@@ -1,0 +1,65 @@
+"""A federation for benchmarks: vectors of a wanted size, clients that do not train."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue, Interactions
+from fedrec.demo.workspace import DemoData, Workspace, prepare
+
+USERS_PER_CLIENT = 2
+
+
+def federation(
+    folder: Path, *, n_clients: int, n_items: int, rank: int, rounds: int, protection: str
+) -> Workspace:
+    """Prepare a federation whose update has n_items x (rank + 1) values and a few more."""
+    n_users = USERS_PER_CLIENT * n_clients
+    users = np.repeat(np.arange(n_users), 5).astype(str).astype(object)
+    items = np.random.default_rng(0).integers(0, n_items, len(users)).astype(str).astype(object)
+    catalogue = Catalogue.of([str(item) for item in range(n_items)])
+    plan = Plan.model_validate(
+        {
+            "federation": {"name": "bench", "maximum_users": 1024, "minimum_item_users": 1},
+            "algorithm": {"dim": max(rank, 2)},
+            "update": {"rank": rank},
+            "protection": {"name": protection},
+            "rounds": {
+                "total": rounds,
+                "minimum_clients": n_clients,
+                "minimum_summands": min(3, n_clients),
+            },
+        }
+    )
+    interactions = Interactions.from_columns(users, items).deduplicated()
+    data = DemoData(name="bench", interactions=interactions, catalogue=catalogue, note="")
+    folder.mkdir(parents=True, exist_ok=True)
+    return prepare(folder, plan, data, n_clients=n_clients)
+
+
+def run_client(settings_file: str, coordinator: str) -> None:
+    """Take part as the real client does, with a fixed vector in place of training."""
+    from fedrec.config.loading import load_settings
+    from fedrec.training.learner import Contribution, Learner
+    from fedrec_client.app import ClientApp
+
+    def contribute(self, kind, round_id, shared, users, private, participating=None):
+        vector = np.zeros(self.layout.length, dtype=np.int64)
+        values = np.random.default_rng(round_id).integers(-1000, 1000, self.layout.length)
+        vector[self.layout.change_slice] = values[self.layout.change_slice]
+        return Contribution(vector=vector, private=private, n_clipped=0)
+
+    def apply(self, kind, round_id, shared, aggregate):
+        return shared
+
+    Learner.contribute, Learner.apply = contribute, apply
+    settings = load_settings(settings_file, {"client.coordinator": coordinator})
+    ClientApp(settings).run()
+
+
+if __name__ == "__main__":
+    run_client(sys.argv[1], sys.argv[2])

@@ -1,0 +1,53 @@
+"""A model written down by hand: two tastes, so that the right answers are known."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue, UserSplit
+from fedrec.ids import RoundId, UserId
+from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.training.state import PrivateState, SharedState
+
+
+@pytest.fixture(scope="session")
+def catalogue() -> Catalogue:
+    return Catalogue.of(["a0", "b0", "a1", "b1", "a2", "b2", "rare"])
+
+
+@pytest.fixture(scope="session")
+def model(catalogue) -> ModelFile:
+    """Items a* lie along the first axis, b* along the second; nobody learned `rare`."""
+    table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2], [1, 0.1], [0.1, 1], [99, 99]], float)
+    plan = Plan.model_validate({"algorithm": {"dim": 2}, "federation": {"minimum_item_users": 10}})
+    return ModelFile(
+        plan=plan,
+        catalogue_fingerprint=catalogue.fingerprint(),
+        round=RoundId(17),
+        shared=SharedState(
+            MappingProxyType({"item_embedding": table}), np.array([10, 10, 10, 10, 10, 10, 9])
+        ),
+    )
+
+
+@pytest.fixture(scope="session")
+def users() -> UsersFile:
+    """anna likes a* and has a0, a2 and b0; ben likes b* and has nothing of the catalogue's rest."""
+    split = UserSplit(
+        user_ids=(UserId("anna"), UserId("ben"), UserId("cleo")),
+        train_indptr=np.array([0, 1, 2, 7]),
+        train_items=np.array([0, 1, 0, 1, 2, 3, 4]),
+        validation_items=np.array([4, -1, -1]),
+        test_items=np.array([1, -1, -1]),
+    )
+    vectors = np.array([[1, 0], [0, 1], [1, 1]], np.float32)
+    return UsersFile.of(split, PrivateState(MappingProxyType({"user_embedding": vectors})))
+
+
+@pytest.fixture
+def recommender(model, catalogue, users) -> Recommender:
+    return Recommender(model, catalogue, users)

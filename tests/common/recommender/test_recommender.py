@@ -1,0 +1,158 @@
+"""Recommendations from a model whose right answers are known."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import fedrec
+from fedrec.data import Catalogue
+from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.recommender import Recommender
+from fedrec.training.state import PrivateState
+
+
+def test_the_best_that_the_user_does_not_have(recommender):
+    ids, scores = recommender.recommend("anna", 3)
+    # a0, a2 and b0 are had already, be it for training, validation or test.
+    assert ids.tolist() == ["a1", "b1", "b2"]
+    assert scores.tolist() == pytest.approx([2.0, 0.1, 0.1])
+    assert scores.dtype == np.float32
+
+
+def test_equal_scores_stand_in_the_order_of_the_catalogue(recommender):
+    assert recommender.recommend("anna", 2)[0].tolist() == ["a1", "b1"]
+
+
+def test_many_users_are_asked_like_one(recommender):
+    ids, scores = recommender.recommend(["ben", "anna"], 2)
+    assert ids.shape == scores.shape == (2, 2)
+    assert ids[1].tolist() == recommender.recommend("anna", 2)[0].tolist()
+    assert ids[0].tolist() == ["b1", "b2"]
+    assert recommender.recommend(["anna"], 2)[0].shape == (1, 2)
+    assert recommender.recommend([], 2)[0].shape == (0, 0)
+
+
+def test_who_has_almost_everything_gets_what_is_left(recommender):
+    ids, _ = recommender.recommend("cleo", 5)
+    assert ids.tolist() == ["b2"]
+    ids, scores = recommender.recommend(["anna", "cleo"], 5)
+    assert ids.tolist() == [["a1", "b1", "b2"], ["b2", "", ""]]
+    assert np.isneginf(scores[1, 1:]).all()
+
+
+def test_what_was_never_learned_is_never_recommended(recommender):
+    ids, _ = recommender.recommend("anna", 99, exclude_seen=False)
+    assert len(ids) == 6
+    assert "rare" not in ids
+    ids, _ = recommender.recommend("anna", 9, candidates=["rare"])
+    assert len(ids) == 0
+
+
+def test_candidates_and_block(recommender):
+    ids, _ = recommender.recommend("ben", 9, candidates=["a1", "b1", "b2", "b0"])
+    assert ids.tolist() == ["b1", "b2", "a1"]
+    ids, _ = recommender.recommend("ben", 9, candidates=["a1", "b1", "b2"], block=["b1"])
+    assert ids.tolist() == ["b2", "a1"]
+    ids, _ = recommender.recommend("ben", 1, exclude_seen=False)
+    assert ids.tolist() == ["b0"]
+
+
+def test_similar_items_have_the_same_taste(recommender):
+    ids, scores = recommender.similar_items("a0", 2)
+    assert ids.tolist() == ["a1", "a2"]
+    assert scores[0] == pytest.approx(2 / np.hypot(2, 0.1))
+    ids, _ = recommender.similar_items(["b0", "a2"], 1)
+    assert ids.tolist() == [["b1"], ["a1"]]
+    with pytest.raises(DataError, match="never learned"):
+        recommender.similar_items("rare")
+
+
+def test_a_newcomer_is_recommended_what_the_history_says(recommender):
+    vector = recommender.fold_in(["a0", "a2", "rare"])
+    assert vector.shape == (2,)
+    assert vector.dtype == np.float32
+    assert vector[0] > 0 > vector[1]
+    ids, _ = recommender.recommend_vector(vector, 1, exclude=["a0", "a2"])
+    assert ids.tolist() == ["a1"]
+    assert np.array_equal(recommender.fold_in(["a2", "a0", "a2"]), vector)
+    with pytest.raises(DataError, match="None of the 1 items"):
+        recommender.fold_in(["rare"])
+
+
+def test_fold_in_is_the_minimum_of_its_loss(recommender, model):
+    """The gradient of the documented loss vanishes."""
+    vector = recommender.fold_in(["a0", "b1"]).astype(float)
+    items = model.shared.tensors["item_embedding"][:6]
+    settings = model.plan.algorithm
+    chance = 1 / (1 + np.exp(-(items @ vector)))
+    positive = np.array([1, 0, 0, 1, 0, 0], bool)
+    k = settings.negatives_per_positive
+    gradient = ((chance - 1)[positive, None] * items[positive]).mean(0) / (1 + k)
+    gradient += (chance[~positive, None] * items[~positive]).mean(0) * k / (1 + k)
+    gradient += 2 * settings.regularisation * vector
+    assert np.abs(gradient).max() < 1e-6
+
+
+def test_bad_questions_name_the_remedy(recommender):
+    with pytest.raises(DataError, match="'dora'") as error:
+        recommender.recommend(["anna", "dora"])
+    assert "fold_in" in error.value.remedy
+    with pytest.raises(CatalogueMismatch, match="'zzz'"):
+        recommender.recommend("anna", block=["zzz"])
+    with pytest.raises(DataError, match="0 items"):
+        recommender.recommend("anna", 0)
+    for vector in (np.zeros(3), np.array([np.nan, 0.0])):
+        with pytest.raises(DataError, match="user vector"):
+            recommender.recommend_vector(vector)
+
+
+def test_without_user_vectors_it_says_where_they_are(model, catalogue):
+    coordinators = Recommender(model, catalogue)
+    with pytest.raises(DataError, match="stay with the clients"):
+        coordinators.recommend("anna")
+    assert coordinators.user_ids == ()
+    ids, _ = coordinators.recommend_vector(np.array([1.0, 0.0]), 1)
+    assert ids.tolist() == ["a0"]
+
+
+def test_files_that_do_not_belong_together(model, catalogue, users):
+    with pytest.raises(CatalogueMismatch):
+        Recommender(model, Catalogue.of(["x"]), users)
+    wrong = replace(users, private=PrivateState({"user_embedding": np.zeros((3, 5), np.float32)}))
+    with pytest.raises(StorageError, match="fit each other"):
+        Recommender(model, catalogue, wrong)
+
+
+def test_saved_and_loaded_it_answers_the_same(recommender, tmp_path):
+    recommender.save(tmp_path / "run")
+    loaded = Recommender.load(tmp_path / "run")
+    assert repr(loaded) == "Recommender(round=17, n_items=7, n_users=3)"
+    for one, other in zip(
+        recommender.recommend(["anna", "ben", "cleo"]),
+        loaded.recommend(["anna", "ben", "cleo"]),
+        strict=True,
+    ):
+        assert np.array_equal(one, other)
+
+
+def test_recommending_needs_no_torch(recommender, tmp_path):
+    recommender.save(tmp_path)
+    program = (
+        "import sys, fedrec\n"
+        "assert 'numpy' not in sys.modules, 'import fedrec is not cheap'\n"
+        f"fedrec.Recommender.load({str(tmp_path)!r}).recommend('anna')\n"
+        "assert 'torch' not in sys.modules\n"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_package_lists_what_it_exports():
+    assert sorted(fedrec.__all__) == ["Recommender", "__version__"]
+    assert fedrec.Recommender is Recommender
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        fedrec.nothing  # noqa: B018

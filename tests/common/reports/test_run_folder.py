@@ -1,0 +1,128 @@
+"""The folder of a run."""
+
+from __future__ import annotations
+
+import json
+import tomllib
+
+import pyarrow.parquet as pq
+import pytest
+
+from fedrec.clock import FakeClock
+from fedrec.config.schema import Settings
+from fedrec.errors import StorageError
+from fedrec.reports import ReportContent, RoundReport, RunFolder, ledger_of
+from fedrec.reports.environment import describe_environment
+from fedrec.reports.toml import settings_to_toml
+
+
+@pytest.fixture
+def run(tmp_path):
+    return RunFolder.create(tmp_path / "runs", "my films/1", FakeClock())
+
+
+def test_it_is_named_after_run_and_time(run, tmp_path):
+    assert run.path == tmp_path / "runs" / "my-films-1-20231114-221320"
+    again = RunFolder.create(tmp_path / "runs", "my films/1", FakeClock())
+    assert again.path.name == "my-films-1-20231114-221320-2"
+
+
+def test_a_name_cannot_lead_out_of_the_folder(tmp_path):
+    assert RunFolder.create(tmp_path, "../../x", FakeClock()).path.parent == tmp_path
+    assert RunFolder.create(tmp_path, "..", FakeClock()).path.name.startswith("run-")
+
+
+def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):
+    with pytest.raises(StorageError, match="no run folder"):
+        RunFolder.open(tmp_path)
+    run.write_settings(Settings())
+    assert RunFolder.open(run.path).path == run.path
+
+
+def test_an_unwritable_place_is_an_error_with_a_remedy(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StorageError) as error:
+        RunFolder.create(tmp_path / "file", "x")
+    assert "output.runs" in error.value.remedy
+
+
+def test_settings_can_be_run_again(run):
+    settings = Settings.model_validate(
+        {
+            "federation": {"name": "a-b", "seed": 2**62},
+            "algorithm": {"regularisation": 1e-7},
+            "data": {"path": 'we"ird\\na\tme\x7f \N{SNOWMAN}.csv', "strict": True},
+        }
+    )
+    run.write_settings(settings)
+    text = (run.path / "resolved.toml").read_text(encoding="utf-8")
+    assert Settings.model_validate(tomllib.loads(text)) == settings
+    assert text.startswith("# The settings")
+    assert "catalogue" not in settings_to_toml(settings)
+
+
+def test_rounds_can_be_read_while_the_run_goes_on(run, rounds):
+    assert run.rounds() == ()
+    for report in rounds[:3]:
+        run.append_round(report)
+    assert run.rounds() == rounds[:3]
+    # A crash in the middle of a line, then the round once more.
+    with (run.path / "rounds.jsonl").open("a") as file:
+        file.write('{"round":4,"ki')
+    assert run.rounds() == rounds[:3]
+
+
+def test_a_repeated_round_counts_once(run, rounds):
+    for report in (*rounds[:3], rounds[2], rounds[1]):
+        run.append_round(report)
+    assert run.rounds() == rounds[:3]
+    run.write_metrics(rounds)
+    assert len((run.path / "rounds.jsonl").read_text().splitlines()) == 5
+    assert run.rounds() == rounds
+
+
+def test_a_report_that_is_none(rounds):
+    assert RoundReport.from_json(rounds[1].to_json()) == rounds[1]
+    for text in ("{}", "[1]", "nonsense", '{"round": 1}'):
+        with pytest.raises(StorageError, match="no round's report"):
+            RoundReport.from_json(text)
+
+
+def test_metrics_are_a_tidy_table(run, rounds):
+    run.write_metrics(rounds)
+    table = pq.read_table(run.path / "metrics.parquet").to_pylist()
+    assert len(table) == 8
+    first = table[0]
+    assert (first["round"], first["version"], first["split"]) == (2, 1, "validation")
+    assert first["ndcg"] == 0.04
+    assert {row["scorer"] for row in table} == {"model"}
+
+
+def test_the_environment_names_versions_and_no_person(run):
+    run.write_environment()
+    found = json.loads((run.path / "environment.json").read_text())
+    assert dict(map(tuple, found["packages"]))["numpy"]
+    assert found["cpu_count"] >= 1
+    assert set(found) == {
+        "fedrec", "python", "packages", "system", "machine", "cpu", "cpu_count",
+    }  # fmt: skip
+    assert describe_environment().fedrec == found["fedrec"]
+
+
+def test_the_ledger_claims_no_differential_privacy(run, rounds):
+    plan = Settings.model_validate({"update": {"clip": 0.5}}).plan
+    run.write_ledger(ledger_of(plan, rounds, simulated=False))
+    found = json.loads((run.path / "ledger.json").read_text())
+    assert found["format"] == "fedrec privacy ledger 1.0"
+    assert found["differential_privacy"] is False
+    assert found["statements"][0].startswith("No differential privacy")
+    assert "colludes" in found["statements"][1]
+    assert [entry["n_releases"] for entry in found["releases"]] == [1, 3, 1]
+    assert [entry["clip"] for entry in found["releases"]] == [None, 0.5, None]
+    simulated = ledger_of(plan, rounds, simulated=True)
+    assert "one process" in simulated.statements[1]
+
+
+def test_the_report_is_a_file_of_the_folder(run):
+    content = ReportContent(title="t", subtitle="s", rows=(), at=10)
+    assert run.write_report(content) == run.path / "report.html"

@@ -1,0 +1,162 @@
+"""A party's contribution: independent of chunks and threads, clipped in the open, finite."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.errors import SettingsError, TrainingError
+from fedrec.training.learner import Learner, choose_device
+from fedrec.training.state import PrivateState, SharedState
+
+
+def plan_of(**changes):
+    settings = {
+        "federation": {"maximum_users": 256, "minimum_item_users": 4, "seed": 5},
+        "algorithm": {"dim": 8, "batch_size": 32},
+        "update": {"rank": 3, "clip": 1.0},
+        "rounds": {"total": 2},
+    }
+    for section, values in changes.items():
+        settings[section] = settings.get(section, {}) | values
+    return Plan.model_validate(settings)
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=90, n_items=200, n_clusters=4, interactions_per_user=20, seed=1)
+    # Unequal activity, so that users fall into several classes of minibatches.
+    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
+        np.linspace(0.25, 1.0, 90), 20
+    )
+    return leave_one_out(data.interactions.take(keep), data.catalogue)
+
+
+def counted(learner, users):
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("count", 1, shared, users, private)
+    return learner.apply("count", 1, shared, part.vector), private, part
+
+
+def test_the_count_round_sums_holders_and_nothing_else(users):
+    learner = Learner(plan_of(), 200, device="cpu")
+    shared, _, part = counted(learner, users)
+    assert np.array_equal(shared.holders, np.bincount(users.train_items, minlength=200))
+    assert not part.vector[learner.layout.change_slice].any()
+    assert not part.vector[learner.layout.metrics_slice].any()
+
+
+def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
+    learner = Learner(plan_of(federation={"minimum_item_users": 8}), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    rare = np.nonzero(shared.holders < 8)[0]
+    assert 0 < len(rare) < 200
+    part = learner.contribute("train", 2, shared, users, private)
+    assert not learner.layout.change_of(part.vector)[rare].any()
+    assert not part.vector[learner.layout.count_slice][rare].any()
+    items, scores = learner.recommend(shared, users, part.private, 0, 200)
+    assert not np.isin(rare, items).any()
+    assert not np.isin(users.train_of(0), items).any()
+    assert (np.diff(scores) <= 0).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_neither_chunks_nor_threads_change_a_bit(users, threads, monkeypatch):
+    learner = Learner(plan_of(), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    whole = learner.contribute("train", 2, shared, users, private)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(threads)
+        small = Learner(plan_of(), 200, device="cpu")
+        small.memory_bytes = 200_000
+        again = small.contribute("train", 2, shared, users, private)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(whole.vector, again.vector)
+    for name, values in whole.private.tensors.items():
+        assert np.array_equal(values, again.private.tensors[name])
+
+
+def test_only_participating_users_train_but_all_are_measured(users):
+    learner = Learner(plan_of(), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    some = np.arange(len(users)) % 3 == 0
+    part = learner.contribute("train", 2, shared, users, private, some)
+    sums = learner.metrics(part.vector)
+    assert sums.participants == some.sum()
+    assert sums.rates("model", "test").users == (users.test_items >= 0).sum()
+    vectors = part.private.tensors["user_embedding"]
+    assert np.array_equal(vectors[~some], private.tensors["user_embedding"][~some])
+    assert (vectors[some] != private.tensors["user_embedding"][some]).any(1).all()
+    nobody = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
+    assert not nobody.vector[learner.layout.change_slice].any()
+
+
+def test_values_outside_the_public_range_are_clipped_and_counted(users):
+    learner = Learner(plan_of(update={"clip": 0.01}), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    part = learner.contribute("train", 2, shared, users, private)
+    sums = learner.metrics(part.vector)
+    assert part.n_clipped > 0
+    assert sums.sum_of("clipped_values") == part.n_clipped
+    assert 0 < sums.sum_of("clipped_users") <= len(users)
+    counts = part.vector[learner.layout.count_slice]
+    change = learner.layout.change_of(part.vector)
+    assert (np.abs(change).max(1) <= counts << learner.layout.fraction_bits).all()
+
+
+def test_divergence_stops_with_the_setting_to_lower(users):
+    learner = Learner(plan_of(), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
+    with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
+        learner.contribute("train", 2, shared, users, broken)
+
+
+def test_more_users_than_the_bound_was_proven_for_are_refused(users):
+    learner = Learner(plan_of(federation={"maximum_users": 50}), 200, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    with pytest.raises(SettingsError, match=r"federation\.maximum_users is 50"):
+        learner.contribute("count", 1, shared, users, private)
+
+
+def test_a_missing_cuda_device_is_named():
+    if torch.cuda.is_available():
+        assert choose_device("cuda").type == "cuda"
+    else:
+        with pytest.raises(SettingsError, match=r'client\.device is "cuda"'):
+            choose_device("cuda")
+    with pytest.raises(SettingsError, match=r"auto, cpu, cuda"):
+        choose_device("abacus")
+
+
+def test_states_survive_bytes_and_private_ones_are_no_shared_ones(users):
+    learner = Learner(plan_of(), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    again = SharedState.from_bytes(shared.to_bytes())
+    assert again.canonical_bytes() == shared.canonical_bytes()
+    kept = PrivateState.from_bytes(private.to_bytes())
+    assert np.array_equal(kept.tensors["user_embedding"], private.tensors["user_embedding"])
+    assert not hasattr(private, "canonical_bytes")
+    for raw, reader in ((private.to_bytes(), SharedState), (shared.to_bytes(), PrivateState)):
+        with pytest.raises(Exception, match="not a stored"):
+            reader.from_bytes(raw)
+    with pytest.raises(Exception, match="not a stored"):
+        SharedState.from_bytes(b"garbage")
+
+
+@pytest.mark.cuda
+def test_cuda_trains_to_nearly_the_same_sums(users):
+    plan = plan_of()
+    learner, other = Learner(plan, 200, device="cpu"), Learner(plan, 200, device="cuda")
+    shared, private, _ = counted(learner, users)
+    here = learner.contribute("train", 2, shared, users, private)
+    there = other.contribute("train", 2, shared, users, private)
+    assert np.array_equal(
+        here.vector[learner.layout.count_slice], there.vector[learner.layout.count_slice]
+    )
+    assert np.abs(here.vector - there.vector).max() <= 1 << 12

@@ -1,0 +1,207 @@
+"""Coordinators and clients in processes of their own, so that they can be killed.
+
+The processes are forked from a server that has imported torch and gRPC already, which takes
+longer than a whole federation.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ctypes
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+from integration.support.bench import N_ITEMS, Bench
+from integration.support.links import DEADLINE_SECONDS, Passing
+
+from fedrec.config.schema import Settings
+from fedrec.training.layout import vector_spec
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+
+__all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
+
+PRELOADED = ["fedrec_client.app", "fedrec.training.learner", "fedrec_server.app", "tenseal"]
+PR_SET_PDEATHSIG = 1
+PIECE_BYTES = 16 * 1024
+"""Updates of the tests are sent in pieces of this size, so that half of one can be there."""
+
+
+def processes() -> Any:
+    """Return the way in which all processes of the tests are made."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOADED)
+    return context
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillClient:
+    """Where a client dies.
+
+    Attributes:
+        place: "in training", "before the upload", or the name of an event.
+    """
+
+    place: str
+    round: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class KillCoordinator:
+    """Where a coordinator dies.
+
+    Attributes:
+        failpoint: the name of the place in the code.
+        counted: updates that the round in progress has at that moment.
+        words: key holders' statements that it has.
+    """
+
+    failpoint: str
+    round: int
+    phase: str
+    counted: int = 0
+    words: int = 0
+
+
+class Child:
+    """A process of the tests."""
+
+    def __init__(self, work: Any, *arguments: Any) -> None:
+        context = processes()
+        self._ours, theirs = context.Pipe()
+        self.process: BaseProcess = context.Process(target=work, args=(*arguments, theirs))
+        self.process.start()
+        theirs.close()
+
+    def told(self) -> Any:
+        """Return the next thing that the child tells."""
+        assert self._ours.poll(DEADLINE_SECONDS), "the child says nothing"
+        return self._ours.recv()
+
+    def ended(self) -> int:
+        """Wait for the end and return the exit code."""
+        self.process.join(DEADLINE_SECONDS)
+        assert self.process.exitcode is not None, "the child does not end"
+        return self.process.exitcode
+
+    def close(self) -> None:
+        """End the process if it still runs."""
+        if self.process.is_alive():
+            self.process.kill()
+        self.process.join(DEADLINE_SECONDS)
+        self._ours.close()
+
+
+class ClientProcess(Child):
+    """A client of the roster; `told` returns the reason why its run ended."""
+
+    def __init__(
+        self, bench: Bench, number: int, address: str, kill: KillClient | None = None
+    ) -> None:
+        super().__init__(_run_client, bench.client_settings(number, address), kill)
+
+
+class CoordinatorProcess(Child):
+    """A coordinator; killed at one of several places, if any are given."""
+
+    def __init__(
+        self, bench: Bench, *, kill: KillCoordinator | None = None, **changes: Any
+    ) -> None:
+        super().__init__(_run_coordinator, bench.coordinator_settings(**changes), kill)
+        self.address: str = self.told()
+
+
+def _die_with_the_tests() -> None:
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _kill_this_process() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _run_client(settings: Settings, kill: KillClient | None, parent: Connection) -> None:
+    from fedrec.wire import chunks, grpc_link
+    from fedrec_client.app import ClientApp, open_link
+    from fedrec_client.events import ClientEvent
+
+    _die_with_the_tests()
+    chunks.CHUNK_BYTES = grpc_link.CHUNK_BYTES = PIECE_BYTES
+    training: list[int] = []
+
+    def on_event(event: ClientEvent) -> None:
+        if event.name == "training" and event.round is not None:
+            training[:] = [event.round]
+        if kill is not None and (event.name, event.round) == (kill.place, kill.round):
+            _kill_this_process()
+
+    if kill is not None and kill.place == "in training":
+        _die_in_training(kill.round, training)
+    link: Link = open_link(settings)
+    if kill is not None and kill.place == "before the upload":
+        link = _DyingLink(link, kill.round)
+    client = ClientApp(settings, link=link, on_event=on_event, jitter=lambda: 0.1)
+    parent.send(client.run().reason)
+
+
+def _die_in_training(round_id: int, training: list[int]) -> None:
+    """Die where a chunk of users has been trained but nothing of it is kept."""
+    from fedrec.training.learner import Learner
+
+    summed = Learner._training_sums
+
+    def dying(*values: Any) -> Any:
+        if training == [round_id]:
+            _kill_this_process()
+        return summed(*values)
+
+    Learner._training_sums = staticmethod(dying)  # type: ignore[method-assign]  # in a child
+
+
+class _DyingLink(Passing):
+    def __init__(self, link: Link, round_id: int) -> None:
+        super().__init__(link)
+        self._round = round_id
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        if header.round == self._round:
+            _kill_this_process()
+        return super().submit_update(header, payload)
+
+
+def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: Connection) -> None:
+    from fedrec_server.app import Coordinator
+    from fedrec_server.federation import PublicCatalogue
+
+    _die_with_the_tests()
+    known: list[Coordinator] = []
+
+    def failpoint(name: str) -> None:
+        if kill is not None and known and known[0]._engine is not None:
+            round_ = known[0].engine.state.current
+            if round_ is not None and kill == KillCoordinator(
+                failpoint=name,
+                round=round_.number,
+                phase=round_.phase,
+                counted=len(round_.accepted),
+                words=len(round_.words),
+            ):
+                _kill_this_process()
+
+    catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
+    spec = vector_spec(settings.plan, N_ITEMS)
+    coordinator = Coordinator.from_settings(settings, catalogue, spec, failpoint=failpoint)
+    known.append(coordinator)
+    asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))
+
+
+def close_all(children: Iterable[Child]) -> None:
+    """End what still runs."""
+    for child in children:
+        child.close()
