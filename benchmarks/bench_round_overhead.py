@@ -9,6 +9,7 @@ the clients' own bookkeeping.
 from __future__ import annotations
 
 import argparse
+import itertools
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[fl
                 for child in children:
                     child.terminate()
                     child.wait()
-    return [b - a for a, b in zip(opened[1:-1], opened[2:], strict=True)], size
+    return [b - a for a, b in itertools.pairwise(opened[1:])], size
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What every benchmark prints: the machine, the versions, and interleaved runs with their spread."""
+"""What every benchmark prints: the machine, versions, and interleaved runs with their spread."""
 
 from __future__ import annotations
 

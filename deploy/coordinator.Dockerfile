@@ -19,11 +19,25 @@ print(*project['dependencies'], *project['optional-dependencies']['server'], sep
 COPY . .
 RUN pip --python /opt/fedrec/bin/python install --no-deps .
 
-FROM ${BASE} AS coordinator
+FROM ${BASE} AS installed
 ENV PATH=/opt/fedrec/bin:$PATH PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 RUN useradd --uid 10001 --user-group --no-create-home --home-dir /var/lib/fedrec fedrec \
     && install -d -o fedrec -g fedrec -m 700 /var/lib/fedrec
 COPY --from=builder /opt/fedrec /opt/fedrec
+
+# `--target setup` prepares the federation of compose.yaml; it needs pip to fetch the data.
+FROM installed AS setup
+# A new volume takes its owner from the folder that it is mounted on.
+RUN python -m ensurepip > /dev/null \
+    && for party in authority coordinator client-1 client-2 client-3; do \
+         install -d -o fedrec -g fedrec -m 700 "/federation/$party"; \
+       done
+COPY --chmod=755 deploy/prepare.sh /usr/local/bin/prepare-federation
+USER 10001:10001
+WORKDIR /federation
+ENTRYPOINT ["prepare-federation"]
+
+FROM installed
 COPY deploy/health.py /usr/local/lib/fedrec/health.py
 USER 10001:10001
 WORKDIR /var/lib/fedrec
@@ -35,21 +49,3 @@ HEALTHCHECK --interval=30s --timeout=10s --start-period=20s --retries=3 \
     CMD ["python", "/usr/local/lib/fedrec/health.py", "/var/lib/fedrec/run.toml"]
 ENTRYPOINT ["fedrec"]
 CMD ["coordinator", "run", "/var/lib/fedrec/run.toml"]
-
-# Prepares the federation of compose.yaml; needs pip to fetch the data, and no torch.
-FROM coordinator AS setup
-USER root
-# A new volume takes its owner from the folder that it is mounted on.
-RUN python -m ensurepip > /dev/null \
-    && for party in authority coordinator client-1 client-2 client-3; do \
-         install -d -o fedrec -g fedrec -m 700 "/federation/$party"; \
-       done
-COPY --chmod=755 deploy/prepare.sh /usr/local/bin/prepare-federation
-USER 10001:10001
-WORKDIR /federation
-HEALTHCHECK NONE
-ENTRYPOINT ["prepare-federation"]
-CMD []
-
-# What a build without --target makes.
-FROM coordinator

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import math
 import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 from integration.conftest import Found
-from integration.support.bench import KINDS, Bench, federal, merged, plan_of
+from integration.support.bench import KINDS, N_ITEMS, Bench, federal, merged, plan_of
 from integration.support.children import (
+    PIECE_BYTES,
     Child,
     ClientProcess,
     CoordinatorProcess,
@@ -18,13 +23,24 @@ from integration.support.children import (
     KillCoordinator,
     close_all,
 )
-from integration.support.links import Acknowledged
+from integration.support.links import DEADLINE_SECONDS, Acknowledged
 from integration.support.parties import Client, Federation, published_rounds
 from integration.support.proxy import Proxy
 
 from fedrec.identity.identity import Identity
+from fedrec.training.layout import protection_of
 
 VICTIM = 2
+T = TypeVar("T")
+
+
+def poll(look: Callable[[], T]) -> T:
+    """Look again and again until there is something."""
+    deadline = time.monotonic() + DEADLINE_SECONDS
+    while not (seen := look()):
+        assert time.monotonic() < deadline, "it never happened"
+        threading.Event().wait(0.01)
+    return seen
 
 
 @contextmanager
@@ -57,15 +73,145 @@ def test_a_client_killed_in_training_and_around_the_upload(found: Found) -> None
             KillClient(place="in training", round=2),
             KillClient(place="protected", round=3),
             KillClient(place="sent", round=3),
-            KillClient(place="revealing", round=4),
             KillClient(place="sent", round=5),
         ):
-            child = ClientProcess(federation.bench, VICTIM, federation.address, kill)
-            children.append(child)
-            if kill.place == "revealing":
-                # Whether this client is asked to reveal depends on the run's random name.
-                continue
-            assert child.ended() == -signal.SIGKILL, kill
+            children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
+            assert children[-1].ended() == -signal.SIGKILL, kill
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
         assert children[-1].told() == "all rounds are published"
         check_finished(federation)
+
+
+def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
+    writes: list[int] = []
+
+    def count(name: str) -> None:
+        round_ = federation.coordinator.engine.state.current
+        if name == "draft.write" and round_ is not None and round_.phase == "collecting":
+            writes.append(round_.number)
+
+    federation = found(plan_of("bfv"), failpoint=count)
+    bench = federation.bench
+    whole = protection_of(bench.plan, N_ITEMS).chosen.message_bytes
+    partial = bench.workspace.coordinator_state / "partial"
+    sent = [0]
+    held, cut = threading.Event(), threading.Event()
+
+    def hold(data: bytes) -> bool:
+        """Pass on the first upload and half of the second one."""
+        sent[0] += len(data)
+        if sent[0] < 1.6 * whole:
+            return True
+        held.set()
+        assert cut.wait(DEADLINE_SECONDS)
+        return False
+
+    for number in range(VICTIM):
+        federation.client(number)
+    proxy = Proxy(federation.address, hold)
+    children: list[Child] = []
+    with ending(children), closing(proxy):
+        children.append(ClientProcess(bench, VICTIM, proxy.address))
+        assert held.wait(DEADLINE_SECONDS)
+        there = poll(lambda: [path.stat().st_size for path in partial.iterdir()])
+        assert 0 < max(there) < whole
+        children[-1].process.kill()
+        assert children[-1].ended() == -signal.SIGKILL
+        cut.set()
+        children.append(ClientProcess(bench, VICTIM, federation.address))
+        assert children[-1].told() == "all rounds are published"
+        check_finished(federation)
+    pieces = math.ceil(whole / PIECE_BYTES)
+    assert writes.count(2) == VICTIM + pieces, "the upload began anew instead of going on"
+
+
+def test_a_client_killed_before_it_hears_of_the_acknowledgement(found: Found) -> None:
+    def kill(name: str) -> None:
+        round_ = federation.coordinator.engine.state.current
+        if name == "update.ack" and round_ is not None and round_.number == 3:
+            if list(round_.accepted)[-1] == victim and len(children) == 1:
+                children[-1].process.kill()
+
+    federation = found(plan_of("none"), failpoint=kill)
+    victim = Identity.load(federation.bench.state(VICTIM)).client_id
+    children: list[Child] = []
+    with ending(children):
+        children.append(ClientProcess(federation.bench, VICTIM, federation.address))
+        for number in range(VICTIM):
+            federation.client(number)
+        assert children[-1].ended() == -signal.SIGKILL
+        children.append(ClientProcess(federation.bench, VICTIM, federation.address))
+        assert children[-1].told() == "all rounds are published"
+        check_finished(federation)
+
+
+COLLECTING = [
+    KillCoordinator(failpoint="draft.write", round=1, phase="collecting", counted=1),
+    KillCoordinator(failpoint="draft.synced", round=2, phase="collecting", counted=2),
+    KillCoordinator(failpoint="rows.committed", round=2, phase="collecting", counted=2),
+    KillCoordinator(failpoint="update.ack", round=3, phase="collecting", counted=1),
+    KillCoordinator(failpoint="file.rename", round=3, phase="summing", counted=3),
+]
+REVEALING = [
+    KillCoordinator(failpoint="draft.synced", round=4, phase="revealing", counted=3),
+    KillCoordinator(failpoint="reveal.ack", round=4, phase="revealing", counted=3, words=1),
+]
+
+
+@pytest.mark.parametrize(
+    ("protection", "kills"),
+    [
+        (
+            "none",
+            [
+                *COLLECTING,
+                KillCoordinator(failpoint="rows.commit", round=4, phase="summing", counted=3),
+                KillCoordinator(failpoint="rows.committed", round=5, phase="summing", counted=3),
+            ],
+        ),
+        (
+            "bfv",
+            [
+                *COLLECTING,
+                *REVEALING,
+                KillCoordinator(
+                    failpoint="rows.commit", round=4, phase="revealing", counted=3, words=1
+                ),
+                KillCoordinator(
+                    failpoint="rows.committed", round=5, phase="revealing", counted=3, words=1
+                ),
+            ],
+        ),
+    ],
+    ids=["none", "bfv"],
+)
+def test_the_coordinator_killed_everywhere(
+    tmp_path: Path, protection: str, kills: list[KillCoordinator]
+) -> None:
+    bench = Bench.make(tmp_path, plan_of(protection))
+    acknowledged = Acknowledged()
+    children: list[Child] = []
+    clients: list[Client] = []
+    with ending(children):
+        try:
+            first = CoordinatorProcess(bench, kill=kills[0])
+            children.append(first)
+            clients += [
+                Client(bench.client_settings(number, first.address), wrap=acknowledged)
+                for number in range(bench.n_clients)
+            ]
+            port = int(first.address.rpartition(":")[2])
+            for killed, following in zip(kills, [*kills[1:], None], strict=True):
+                assert children[-1].ended() == -signal.SIGKILL, killed
+                children.append(CoordinatorProcess(bench, kill=following, port=port))
+            for client in clients:
+                assert client.result().reason == "all rounds are published"
+            published = published_rounds(bench, first.address)
+        finally:
+            for client in clients:
+                client.stop()
+    assert [found.round for found in published] == list(range(1, len(KINDS) + 1))
+    counted = {(h.round, h.client_id) for found in published for h in found.contributions}
+    assert acknowledged.updates == counted
+    assert len(counted) == bench.n_clients * len(KINDS)
+    assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}

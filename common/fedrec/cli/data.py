@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.interactions_files import (
+from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+from fedrec.data.writing import (
     CATALOGUE_FILE,
     INTERACTIONS_FILE,
     prepare_folder,
     write_interactions,
 )
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
 
 if TYPE_CHECKING:
     from fedrec.data import Interactions, ReadReport

@@ -63,6 +63,7 @@ def new(
     from fedrec.config.loading import load_settings
     from fedrec.identity.authority_key import write_authority_key
     from fedrec.identity.public import PublicIdentity
+    from fedrec.training.key_epochs import make_epoch
 
     settings = load_settings(settings_file)
     n_items, _ = catalogue_size(settings, items)
@@ -70,7 +71,7 @@ def new(
     _check_membership(settings.plan, members)
     number = _epoch_number(into / EPOCH_FILE, settings.plan.federation.name, epoch)
     authority, is_new = _load_or_create(into)
-    made = _make_epoch(authority, settings.plan, n_items, members, number)
+    made = make_epoch(authority, settings.plan, n_items, members, number=number)
     write_authority_key(into / AUTHORITY_PUBLIC_FILE, authority.public_key)
     made.save(into / EPOCH_FILE)
     content = _epoch_content(made) | {
@@ -205,26 +206,6 @@ def _epoch_number(path: Path, federation: str, wanted: int) -> int:
             remedy=f"Ask for epoch {last.epoch + 1} or leave --epoch out.",
         )
     return wanted or last.epoch + 1
-
-
-def _make_epoch(
-    authority: Authority, plan: Plan, n_items: int, members: list[PublicIdentity], number: int
-) -> KeyEpoch:
-    from fedrec.training.layout import protection_of
-
-    protection = protection_of(plan, n_items)
-    context, secret = protection.generate()
-    with secret:
-        return authority.new_epoch(
-            federation=plan.federation.name,
-            epoch=number,
-            members=members,
-            minimum_summands=plan.rounds.minimum_summands,
-            protection=plan.protection.name,
-            protection_fingerprint=protection.chosen.fingerprint(),
-            server_context=context,
-            protection_secret=secret.export_for_wrapping(),
-        )
 
 
 def _epoch_content(epoch: KeyEpoch) -> dict[str, object]:

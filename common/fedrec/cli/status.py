@@ -12,7 +12,7 @@ from fedrec.cli.operator_options import (
     TokenFile,
     open_admin_link,
 )
-from fedrec.cli.run_status import RunStatus, status_rows
+from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
 __all__ = ["EPILOG", "status"]
@@ -33,7 +33,7 @@ def status(
 ) -> None:
     """Show the round in progress, how many are published, and who was seen."""
     with closing(open_admin_link(address, token_file, root_certificate, plaintext)) as link:
-        found = RunStatus.of(link.status())
+        found = link.status()
     if as_json:
         print_json(asdict(found))
         return

@@ -19,13 +19,13 @@ from fedrec.cli.operator_options import (
     TokenFile,
     open_admin_link,
 )
-from fedrec.cli.run_status import RunStatus, status_rows
+from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from fedrec.wire.admin_link import AdminLink, RunEvent
+    from fedrec.wire.admin_link import AdminLink, RunEvent, RunStatus
 
 __all__ = ["EPILOG", "watch"]
 
@@ -80,11 +80,11 @@ def _watch_live(link: AdminLink, events: Iterator[RunEvent]) -> None:
     from rich.live import Live
 
     lines: list[str] = []
-    first = RunStatus.of(link.status())
+    first = link.status()
     with Live(_view(first, lines), console=new_console(), auto_refresh=False) as live:
         for event in events:
             lines = [*lines, _line(event)][-SHOWN_EVENTS:]
-            live.update(_view(RunStatus.of(link.status()), lines), refresh=True)
+            live.update(_view(link.status(), lines), refresh=True)
 
 
 def _view(found: RunStatus, lines: list[str]) -> RenderableType:

@@ -195,7 +195,7 @@ def _recommend(workspace: Workspace) -> tuple[str, dict[str, Any]]:
 
 def _rows(plan: Plan, outcome: _Outcome) -> list[ResultRow]:
     version = outcome.best.round - 1
-    assert outcome.best.test is not None  # noqa: S101  # measured rounds have both splits
+    assert outcome.best.test is not None  # measured rounds have both splits
     name = f"{plan.algorithm.name} + {plan.update.structure} under {plan.protection.name}"
     rows = [
         ResultRow(
@@ -218,7 +218,7 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
     popularity = (
         outcome.view.references.rates("popularity", "test") if outcome.view.references else None
     )
-    assert outcome.best.test is not None  # noqa: S101  # measured rounds have both splits
+    assert outcome.best.test is not None  # measured rounds have both splits
     if popularity is not None and popularity.ndcg > 0:
         ratio = outcome.best.test.ndcg / popularity.ndcg
         findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")

@@ -62,7 +62,7 @@ class Processes:
             Unreachable: when it ends or says nothing sensible.
         """
         process = self._running[name]
-        assert process.stdout is not None  # noqa: S101  # opened as a pipe above
+        assert process.stdout is not None  # opened as a pipe above
         line = process.stdout.readline()
         try:
             found: dict[str, str] = json.loads(line)

@@ -6,7 +6,6 @@ catalogue, a private folder for each client, the data owners' keys and the coord
 
 from __future__ import annotations
 
-import csv
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +13,13 @@ from pathlib import Path
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
+from fedrec.data.writing import write_interactions
 from fedrec.errors import DataError
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.reports.toml import settings_to_toml
-from fedrec.training.layout import protection_of
+from fedrec.training.key_epochs import make_epoch
 
 __all__ = ["DemoData", "Workspace", "load_data", "prepare"]
 
@@ -93,7 +93,7 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
     for number, part in enumerate(partition_users(data.interactions, n_clients), start=1):
         own = clients / str(number)
         own.mkdir(parents=True, mode=0o700)
-        _write_interactions(own / "interactions.csv", part)
+        write_interactions(own / "interactions.csv", part, private=True)
         identities.append(Identity.load_or_create(own / "state", f"client {number}"))
     _make_keys(folder / "keys", plan, len(data.catalogue), identities)
     operators_token = secrets.token_hex(32)
@@ -145,32 +145,8 @@ def _make_keys(folder: Path, plan: Plan, n_items: int, identities: list[Identity
     authority = Authority.create()
     authority.save(folder / "authority")
     write_authority_key(folder / "authority.pub.json", authority.public_key)
-    protection = protection_of(plan, n_items)
-    context, secret = protection.generate()
-    with secret:
-        epoch = authority.new_epoch(
-            federation=plan.federation.name,
-            epoch=1,
-            members=[identity.public for identity in identities],
-            minimum_summands=plan.rounds.minimum_summands,
-            protection=plan.protection.name,
-            protection_fingerprint=protection.chosen.fingerprint(),
-            server_context=context,
-            protection_secret=secret.export_for_wrapping(),
-        )
-    epoch.save(folder / "epoch.json")
-
-
-def _write_interactions(path: Path, interactions: Interactions) -> None:
-    times = interactions.times()
-    with path.open("x", newline="", encoding="utf-8") as file:
-        path.chmod(0o600)
-        writer = csv.writer(file)
-        writer.writerow(["user_id", "item_id", "timestamp"])
-        for user, item, time in zip(
-            interactions.user_ids, interactions.item_ids, times.tolist(), strict=True
-        ):
-            writer.writerow([user, item, time if time >= 0 else ""])
+    members = [identity.public for identity in identities]
+    make_epoch(authority, plan, n_items, members, number=1).save(folder / "epoch.json")
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
-__all__ = ["AdminLink", "RunEvent"]
+__all__ = ["AdminLink", "CurrentRound", "RunEvent", "RunStatus"]
 
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
@@ -35,6 +35,51 @@ class RunEvent:
     kind: str
     round: int
     fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurrentRound:
+    """The round in progress."""
+
+    round: int
+    kind: str
+    phase: str
+    expected: int
+    arrived: int
+    bytes_received: int
+    seconds_left: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunStatus:
+    """How far a run is.
+
+    Attributes:
+        last_event: the number of the newest event.
+        current: the round in progress, or None between rounds.
+    """
+
+    federation: str
+    run: str
+    protection: str
+    published_round: int
+    rounds_published: int
+    rounds_planned: int
+    rounds_abandoned: int
+    clients_seen: int
+    clients_in_roster: int
+    finished: bool
+    finish_reason: str
+    last_event: int
+    current: CurrentRound | None = None
+
+    @classmethod
+    def of(cls, message: Any) -> RunStatus:
+        """Take what the operators' service answered."""
+        current = None
+        if message.HasField("current"):
+            current = CurrentRound(**_fields(message.current, CurrentRound))
+        return cls(**_fields(message, RunStatus), current=current)
 
 
 class AdminLink:
@@ -61,15 +106,16 @@ class AdminLink:
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]  # generated
         self._metadata = (("authorization", f"Bearer {token}"),)
 
-    def status(self) -> admin_pb2.Status:
+    def status(self) -> RunStatus:
         """Return how far the run is."""
         try:
-            found: admin_pb2.Status = self._stub.GetStatus(
+            found = self._stub.GetStatus(
                 admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS, metadata=self._metadata
             )
-            return found
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
+
+        return RunStatus.of(found)
 
     def events(self, *, after: int = 0, follow: bool = True) -> Iterator[RunEvent]:
         """Yield the journal after an event, and go on as things happen."""
@@ -95,6 +141,11 @@ class AdminLink:
     def close(self) -> None:
         """Let go of the connection."""
         self._channel.close()
+
+
+def _fields(message: Any, kind: type[Any]) -> dict[str, Any]:
+    names = (name for name in kind.__dataclass_fields__ if name != "current")
+    return {name: getattr(message, name) for name in names}
 
 
 def _event(message: admin_pb2.Event) -> RunEvent:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fedrec.cli.interactions_files import write_interactions
+from fedrec.data.writing import write_interactions
 from fedrec.cli.main import main
 from fedrec.data import generate
 

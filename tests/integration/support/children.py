@@ -11,7 +11,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
@@ -127,12 +127,13 @@ def _kill_this_process() -> None:
 
 
 def _run_client(settings: Settings, kill: KillClient | None, parent: Connection) -> None:
-    from fedrec.wire import chunks, grpc_link
+    from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp, open_link
     from fedrec_client.events import ClientEvent
 
     _die_with_the_tests()
-    chunks.CHUNK_BYTES = grpc_link.CHUNK_BYTES = PIECE_BYTES
+    grpc_link.CHUNK_BYTES = PIECE_BYTES
+    grpc_link.split = _split
     training: list[int] = []
 
     def on_event(event: ClientEvent) -> None:
@@ -148,6 +149,11 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
         link = _DyingLink(link, kill.round)
     client = ClientApp(settings, link=link, on_event=on_event, jitter=lambda: 0.1)
     parent.send(client.run().reason)
+
+
+def _split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+    for offset in range(start, len(data), PIECE_BYTES):
+        yield offset, data[offset : offset + PIECE_BYTES]
 
 
 def _die_in_training(round_id: int, training: list[int]) -> None:

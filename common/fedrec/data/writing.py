@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from fedrec.data.files import write_atomically
+from fedrec.data.interactions import Interactions
 from fedrec.errors import DataError, StorageError
-
-if TYPE_CHECKING:
-    from fedrec.data import Interactions
 
 __all__ = ["CATALOGUE_FILE", "INTERACTIONS_FILE", "prepare_folder", "write_interactions"]
 
@@ -48,8 +46,6 @@ def write_interactions(path: Path, interactions: Interactions, *, private: bool 
     Raises:
         StorageError: it cannot be written.
     """
-    from fedrec.data.files import write_atomically
-
     times = interactions.times().tolist()
     try:
         with write_atomically(path) as file:

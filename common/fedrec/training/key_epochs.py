@@ -1,0 +1,47 @@
+"""A key epoch for a plan: what the data owners make before a federation starts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from fedrec.config.schema import Plan
+from fedrec.identity.authority import Authority
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.public import PublicIdentity
+from fedrec.training.layout import protection_of
+
+__all__ = ["make_epoch"]
+
+
+def make_epoch(
+    authority: Authority,
+    plan: Plan,
+    n_items: int,
+    members: Iterable[PublicIdentity],
+    *,
+    number: int,
+) -> KeyEpoch:
+    """Make the protection's secrets and the group key, and sign who belongs to the federation.
+
+    Args:
+        n_items: size of the catalogue; the protection's parameters follow from it.
+        members: who takes part.
+        number: the epoch's number, higher than every earlier one of this federation.
+
+    Raises:
+        SettingsError: when no parameters of the protection can carry these vectors.
+        KeysError: when the members cannot form a roster.
+    """
+    protection = protection_of(plan, n_items)
+    context, secret = protection.generate()
+    with secret:
+        return authority.new_epoch(
+            federation=plan.federation.name,
+            epoch=number,
+            members=members,
+            minimum_summands=plan.rounds.minimum_summands,
+            protection=plan.protection.name,
+            protection_fingerprint=protection.chosen.fingerprint(),
+            server_context=context,
+            protection_secret=secret.export_for_wrapping(),
+        )
