@@ -17,7 +17,7 @@ export FEDREC_CACHE="${FEDREC_CACHE:-/tmp/cache}"
 fedrec data fetch ml-100k --into /tmp/data --force
 fedrec data split /tmp/data/interactions.csv --clients 3 --into /tmp/split --force
 for party in coordinator client-1 client-2 client-3; do
-  install -d "$party/keys"
+  install -d -m 700 "$party/keys"
   install -m 600 /etc/fedrec/run.toml "$party/run.toml"
   install -m 600 /tmp/split/catalogue.csv "$party/catalogue.csv"
 done

@@ -14,11 +14,9 @@ __all__ = ["status_rows"]
 
 def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     """Return a run's status as rows for people."""
+    where = f"{found.federation}, run {found.run}, protection {found.protection}"
     rows: list[tuple[str, str]] = [
-        (
-            "federation",
-            printable(f"{found.federation}, run {found.run}, protection {found.protection}"),
-        ),
+        ("federation", _text(where)),
         ("rounds", f"{found.rounds_published} of {found.rounds_planned} published"),
         ("abandoned", str(found.rounds_abandoned)),
         ("clients", f"{found.clients_seen} seen of {found.clients_in_roster} in the roster"),

@@ -25,6 +25,7 @@ from fedrec.config.schema import Settings
 from fedrec.training.layout import vector_spec
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_server.rounds.state import Round
 
 __all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
 
@@ -60,14 +61,20 @@ class KillCoordinator:
     Attributes:
         failpoint: the name of the place in the code.
         counted: updates that the round in progress has at that moment.
-        words: key holders' statements that it has.
+        words: key holders' statements that it has; None where it does not matter.
     """
 
     failpoint: str
     round: int
     phase: str
     counted: int = 0
-    words: int = 0
+    words: int | None = None
+
+    def is_here(self, name: str, round_: Round) -> bool:
+        """Tell whether the coordinator has come to the place."""
+        here = (name, round_.number, round_.phase, len(round_.accepted))
+        wanted = (self.failpoint, self.round, self.phase, self.counted)
+        return here == wanted and self.words in (None, len(round_.words))
 
 
 class Child:
@@ -191,13 +198,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     def failpoint(name: str) -> None:
         if kill is not None and known and known[0]._engine is not None:
             round_ = known[0].engine.state.current
-            if round_ is not None and kill == KillCoordinator(
-                failpoint=name,
-                round=round_.number,
-                phase=round_.phase,
-                counted=len(round_.accepted),
-                words=len(round_.words),
-            ):
+            if round_ is not None and kill.is_here(name, round_):
                 _kill_this_process()
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
