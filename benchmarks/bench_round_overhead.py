@@ -48,7 +48,11 @@ def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[fl
                             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                         )
                     )
-                link = AdminLink(address, token=workspace.operators_token, plaintext=True)
+                link = AdminLink(
+                    address,
+                    token=workspace.operators_token,
+                    root_certificate=workspace.certificate.read_bytes(),
+                )
                 opened, size = [], 0
                 for event in link.events():
                     if event.kind == "round opened":

@@ -61,7 +61,11 @@ def client(number: int, pipe, settings: dict) -> None:
     """Do what the parent asks for: prepare a round, upload it, send the bare stream, write."""
     identity = Identity.load(Path(settings["state"]))
     plan, token = settings["plan"], Path(settings["token"]).read_text().strip()
-    link = GrpcLink(settings["address"], token=token, plaintext=True)
+    link = GrpcLink(
+        settings["address"],
+        token=token,
+        root_certificate=Path(settings["certificate"]).read_bytes(),
+    )
     info = link.federation(identity.client_id)
     layout = Layout.of(plan, info.n_items)
     member = protection_of(plan, info.n_items).member(info.server_context, b"")
@@ -144,6 +148,7 @@ def main() -> None:
                     "state": str(workspace.client_states[number]),
                     "token": str(workspace.folder / "keys" / "clients.token"),
                     "address": address,
+                    "certificate": str(workspace.certificate),
                     "bare_port": port,
                     "plan": workspace.plan,
                     "scratch": scratch,

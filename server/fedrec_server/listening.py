@@ -58,7 +58,7 @@ def check_transport(settings: CoordinatorSettings) -> None:
     if problems:
         raise SettingsError(
             f"{'; '.join(problems)}.",
-            remedy="Make certificates with `fedrec certs` and a token file, or serve a loopback "
+            remedy="Make a certificate with `fedrec keys certificate` and a token file, or serve a loopback "
             "address with coordinator.plaintext = true.",
             problems=tuple(problems),
         )

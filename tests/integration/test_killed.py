@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -51,6 +51,15 @@ def ending(children: list[Child]) -> Iterator[None]:
         yield
     finally:
         close_all(children)
+
+
+def sizes(folder: Path) -> list[int]:
+    """Return the sizes of the files that are in a folder just now."""
+    found = []
+    for path in folder.iterdir():
+        with suppress(FileNotFoundError):
+            found.append(path.stat().st_size)
+    return found
 
 
 def current(federations: list[Federation]) -> Round | None:
@@ -118,11 +127,11 @@ def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
         federation.client(number)
     proxy = Proxy(federation.address, hold)
     children: list[Child] = []
-    with ending(children), closing(proxy):
+    with closing(proxy), ending(children):
         children.append(ClientProcess(bench, VICTIM, proxy.address))
         assert held.wait(DEADLINE_SECONDS)
-        there = poll(lambda: [path.stat().st_size for path in partial.iterdir()])
-        assert 0 < max(there) < whole
+        (there,) = poll(lambda: [size for size in sizes(partial) if size])
+        assert there < whole
         children[-1].process.kill()
         assert children[-1].ended() == -signal.SIGKILL
         cut.set()

@@ -127,6 +127,34 @@ def token(
 
 
 @app.command()
+def certificate(
+    host: Annotated[
+        list[str], typer.Option(help="A name or address that clients call; may be repeated.")
+    ],
+    into: Annotated[Path, typer.Option(help="Folder of the certificate and its key.")] = Path(
+        "keys"
+    ),
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is valid.")] = 365,
+    as_json: AsJson = False,
+) -> None:
+    """Make a self-signed TLS certificate for the coordinator; clients pin it.
+
+    For coordinators without a certificate of a public or company authority.
+    """
+    from datetime import UTC, datetime
+
+    from fedrec.identity.certificates import PRIVATE_KEY_FILE, write_certificate
+
+    path = write_certificate(into, host, days=days, now=datetime.now(UTC))
+    if as_json:
+        print_json({"certificate": str(path), "private_key": str(into / PRIVATE_KEY_FILE)})
+        return
+    typer.echo(f"Wrote {path} and {into / PRIVATE_KEY_FILE}.")
+    typer.echo("Coordinator: coordinator.certificate and coordinator.private_key.")
+    typer.echo(f"Clients: a copy of {path.name} as client.root_certificate.")
+
+
+@app.command()
 def show(
     path: Annotated[
         Path, typer.Argument(metavar="PATH", help="A key file, or a folder of key files.")

@@ -152,7 +152,11 @@ def _run_federation(
                 f"client-{number}", "client", "run", str(settings), "--coordinator", address,
                 "--json",
             )  # fmt: skip
-        link = AdminLink(address, token=workspace.operators_token, plaintext=True)
+        link = AdminLink(
+            address,
+            token=workspace.operators_token,
+            root_certificate=workspace.certificate.read_bytes(),
+        )
         try:
             follow_run(
                 link,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 
 from fedrec.config.plan import plan_fingerprint
@@ -17,6 +18,7 @@ from fedrec.data.writing import write_interactions
 from fedrec.errors import DataError
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
+from fedrec.identity.certificates import write_certificate
 from fedrec.identity.identity import Identity
 from fedrec.reports.toml import settings_to_toml
 from fedrec.training.key_epochs import make_epoch
@@ -49,6 +51,7 @@ class Workspace:
     client_states: tuple[Path, ...]
     epoch: Path
     operators_token: str
+    certificate: Path
     plan: Plan
     data: DemoData
 
@@ -96,6 +99,9 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
         write_interactions(own / "interactions.csv", part, private=True)
         identities.append(Identity.load_or_create(own / "state", f"client {number}"))
     _make_keys(folder / "keys", plan, len(data.catalogue), identities)
+    certificate = write_certificate(
+        folder / "keys", ["127.0.0.1", "localhost"], days=30, now=datetime.now(UTC)
+    )
     operators_token = secrets.token_hex(32)
     _write_private(folder / "keys" / "clients.token", secrets.token_hex(32))
     _write_private(folder / "keys" / "operators.token", operators_token)
@@ -112,7 +118,8 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
                 "epoch": "keys/epoch.json",
                 "token_file": "keys/clients.token",
                 "admin_token_file": "keys/operators.token",
-                "plaintext": True,
+                "certificate": "keys/coordinator.crt",
+                "private_key": "keys/coordinator.key",
             },
         ),
         client_settings=tuple(
@@ -124,7 +131,7 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
                     "state": "state",
                     "authority_key": "../../keys/authority.pub.json",
                     "token_file": "../../keys/clients.token",
-                    "plaintext": True,
+                    "root_certificate": "../../keys/coordinator.crt",
                     "threads": 1,
                     "label": f"client {number}",
                 },
@@ -135,6 +142,7 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
         client_states=states,
         epoch=folder / "keys" / "epoch.json",
         operators_token=operators_token,
+        certificate=certificate,
         plan=plan,
         data=data,
     )

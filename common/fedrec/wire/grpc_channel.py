@@ -45,7 +45,7 @@ def open_channel(address: str, *, root_certificate: bytes | None, plaintext: boo
     if not is_loopback(address):
         raise SettingsError(
             f"Plaintext was asked for to {address}, which is not this machine.",
-            remedy="Use TLS (`fedrec certs` makes certificates), or a loopback address.",
+            remedy="Use TLS (`fedrec keys certificate` makes one), or a loopback address.",
         )
     if root_certificate is not None:
         raise SettingsError(
