@@ -1,6 +1,6 @@
-"""Asks the coordinator on this machine whether it serves; the exit code is the answer.
+"""Asks the coordinator of a settings file, on this machine, whether it serves.
 
-    python health.py SETTINGS.toml
+`python health.py SETTINGS.toml` ends with 0 if it does and with 1 if not.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ TIMEOUT_SECONDS = 5.0
 
 
 def main() -> None:
+    """Ask once and leave with the answer."""
     settings = load_settings(sys.argv[1]).coordinator
     with _channel(settings) as channel:
         stub = health_pb2_grpc.HealthStub(channel)

@@ -10,6 +10,8 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 import torch
+from reference.plain_fedmf import key_of, splitmix, user_key
+
 from fedrec.streams import (
     Purpose,
     mix,
@@ -19,8 +21,6 @@ from fedrec.streams import (
     uniform,
     user_stream,
 )
-
-from reference.plain_fedmf import key_of, splitmix, user_key
 
 
 def test_mix_equals_splitmix64_in_big_integers_numpy_and_torch():

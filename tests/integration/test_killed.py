@@ -5,11 +5,9 @@ from __future__ import annotations
 import math
 import signal
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
 
 import pytest
 from integration.conftest import Found
@@ -23,7 +21,7 @@ from integration.support.children import (
     KillCoordinator,
     close_all,
 )
-from integration.support.links import DEADLINE_SECONDS, Acknowledged
+from integration.support.links import DEADLINE_SECONDS, Acknowledged, poll
 from integration.support.parties import Client, Federation, published_rounds
 from integration.support.proxy import Proxy
 
@@ -32,16 +30,6 @@ from fedrec.training.layout import protection_of
 from fedrec_server.rounds.state import Round
 
 VICTIM = 2
-T = TypeVar("T")
-
-
-def poll(look: Callable[[], T]) -> T:
-    """Look again and again until there is something."""
-    deadline = time.monotonic() + DEADLINE_SECONDS
-    while not (seen := look()):
-        assert time.monotonic() < deadline, "it never happened"
-        threading.Event().wait(0.01)
-    return seen
 
 
 @contextmanager
@@ -174,7 +162,7 @@ COLLECTING = [
     KillCoordinator(failpoint="file.rename", round=3, phase="summing", counted=3),
 ]
 REVEALING = [
-    KillCoordinator(failpoint="draft.synced", round=4, phase="revealing", counted=3),
+    KillCoordinator(failpoint="draft.synced", round=3, phase="revealing", counted=3),
     KillCoordinator(failpoint="reveal.ack", round=4, phase="revealing", counted=3, words=1),
 ]
 
@@ -223,7 +211,7 @@ def test_the_coordinator_killed_everywhere(
             ]
             port = int(first.address.rpartition(":")[2])
             for killed, following in zip(kills, [*kills[1:], None], strict=True):
-                assert children[-1].ended() == -signal.SIGKILL, killed
+                assert children[-1].ended(killed) == -signal.SIGKILL, killed
                 children.append(CoordinatorProcess(bench, kill=following, port=port))
             for client in clients:
                 assert client.result().reason == "all rounds are published"

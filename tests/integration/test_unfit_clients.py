@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, accepted, compute, federal, plan_of
-from integration.support.certificates import self_signed
 from integration.support.links import Passing
 from integration.support.parties import Client
 
@@ -27,6 +27,7 @@ from fedrec.errors import (
     Unreachable,
     VersionMismatch,
 )
+from fedrec.identity.certificates import write_certificate
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
 from fedrec.protection import PROTECTIONS
@@ -135,24 +136,22 @@ def test_refused_in_a_round(
 
 
 def test_tls_with_a_certificate_of_its_own(found: Found, tmp_path: Path) -> None:
-    certificate, key = self_signed(tmp_path / "ours")
-    stranger, _ = self_signed(tmp_path / "theirs")
-    federation = found(
-        plan_of("bfv", 3, total=1), 4,
-        plaintext=False, certificate=str(certificate), private_key=str(key),
-    )  # fmt: skip
-    tls = {"client__plaintext": False, "client__root_certificate": str(certificate)}
-    fooled = federation.client(
-        UNFIT, maximum_attempts=2, **tls | {"client__root_certificate": str(stranger)}
+    ours, theirs = (
+        write_certificate(tmp_path / name, ["127.0.0.1"], days=1, now=datetime.now(UTC))
+        for name in ("ours", "theirs")
     )
-    plain = federation.client(UNFIT, maximum_attempts=2, client__state=str(tmp_path / "plain"))
+    key = ours.with_name("coordinator.key")
+    federation = found(plan_of("bfv", 3, total=1), 5, certificate=str(ours), private_key=str(key))
+    fooled = federation.client(3, maximum_attempts=2, client__root_certificate=str(theirs))
+    plain = federation.client(
+        4, maximum_attempts=2, client__plaintext=True, client__root_certificate=None
+    )
+    members = [federation.client(n, client__root_certificate=str(ours)) for n in MEMBERS]
     for client in (fooled, plain):
         failure = client.failure()
         assert type(failure) is Unreachable, repr(failure)
         assert "certificate" in failure.remedy
         assert failure.exit_code == 3
         assert [event.name for event in client.events] == ["unreachable"]
-    for number in MEMBERS:
-        federation.client(number, **tls)
-    for client in federation.clients[2:]:
+    for client in members:
         assert client.result().reason == "all rounds are published"

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from datetime import datetime
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -48,6 +49,13 @@ def watch(
     token_file: TokenFile = None,
     root_certificate: RootCertificate = None,
     plaintext: Plaintext = False,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SETTINGS.toml",
+            help="Also write a run folder under output.runs; needs the federation's settings.",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one for each event.")
     ] = False,
@@ -58,6 +66,8 @@ def watch(
     """
     with closing(open_admin_link(address, token_file, root_certificate, plaintext)) as link:
         events = _until_finished(link.events(after=after, follow=follow))
+        if record is not None:
+            events = _recorded(events, record)
         if as_json:
             for event in events:
                 print_json(asdict(event))
@@ -74,6 +84,39 @@ def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
         yield event
         if event.kind == LAST_EVENT:
             return
+
+
+def _recorded(events: Iterator[RunEvent], settings_file: Path) -> Iterator[RunEvent]:
+    """Pass events on, and leave a run folder when they end."""
+    from fedrec.cli.catalogue_size import catalogue_size
+    from fedrec.config.loading import load_settings
+    from fedrec.reports.federation_record import record_federation
+    from fedrec.reports.run_folder import RunFolder
+    from fedrec.reports.run_view import RunView
+
+    settings = load_settings(settings_file)
+    plan = settings.plan
+    n_items, _ = catalogue_size(settings)
+    folder = RunFolder.create(settings.output.runs, plan.federation.name)
+    folder.write_settings(settings)
+    folder.write_environment()
+    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    try:
+        for event in events:
+            report = view.take(event)
+            if report is not None:
+                folder.append_round(report)
+            yield event
+    finally:
+        record_federation(
+            folder,
+            plan,
+            view,
+            n_items=n_items,
+            title=f"{plan.federation.name}: {plan.algorithm.name}",
+            subtitle=f"{len(view.rounds)} rounds under {plan.protection.name}",
+        )
+        typer.echo(str(folder.path), err=True)
 
 
 def _watch_live(link: AdminLink, events: Iterator[RunEvent]) -> None:

@@ -1,4 +1,4 @@
-"""What travelled in a demonstration, against what other ways would have cost."""
+"""What travelled in a demonstration, by the clients' own journals."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 
-from fedrec.config.schema import Plan, ProtectionSettings, UpdateSettings
 from fedrec.demo.workspace import Workspace
-from fedrec.reports.figures import SizeBar
-from fedrec.training.layout import protection_of
 
-__all__ = ["RoundCosts", "alternatives", "measured_costs"]
+__all__ = ["RoundCosts", "measured_costs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,28 +45,3 @@ def _journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
             found = json.loads(line)
             if found["outcome"] == "counted":
                 yield found
-
-
-def alternatives(plan: Plan, n_items: int) -> list[SizeBar]:
-    """Return the upload of one client and round under this plan and under others."""
-    dense_values = n_items * plan.algorithm.dim
-    paper = ProtectionSettings(name="ckks", preset="paper")
-    dense = UpdateSettings(structure="dense", fraction_bits=plan.update.fraction_bits)
-
-    def upload(**changes: object) -> int:
-        return protection_of(plan.model_copy(update=changes), n_items).chosen.message_bytes
-
-    own = protection_of(plan, n_items).chosen
-    return [
-        SizeBar(
-            label=f"this run: {plan.update.structure}, {own.protection} {own.preset}",
-            n_bytes=own.message_bytes,
-            chosen=True,
-        ),
-        SizeBar(label="the same update, plain integers",
-                n_bytes=upload(protection=ProtectionSettings(name="none"))),
-        SizeBar(label="the same update, the paper's CKKS set", n_bytes=upload(protection=paper)),
-        SizeBar(label="dense table, plain float32", n_bytes=4 * dense_values),
-        SizeBar(label="dense table, the paper's CKKS set",
-                n_bytes=upload(protection=paper, update=dense)),
-    ]  # fmt: skip

@@ -16,18 +16,20 @@ from rich.table import Table
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.demo.comparison import Comparison, run_comparison
-from fedrec.demo.costs import RoundCosts, alternatives, measured_costs
+from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import Exposure, look_at_coordinator
 from fedrec.demo.processes import Processes
-from fedrec.demo.watching import RunView, follow_run
+from fedrec.demo.watching import follow_run
 from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
+from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
-from fedrec.reports.figures import SizeBar, quality_by_round, size_bars
-from fedrec.reports.html import Fact, Figure, ReportContent
-from fedrec.reports.ledger import ledger_of
-from fedrec.reports.result_row import ResultRow, reference_rows
-from fedrec.reports.round_report import RoundReport
+from fedrec.reports.federation_record import record_federation, result_rows
+from fedrec.reports.figures import SizeBar
+from fedrec.reports.html import Fact
+from fedrec.reports.message_sizes import message_sizes
+from fedrec.reports.result_row import ResultRow
 from fedrec.reports.run_folder import RunFolder
+from fedrec.reports.run_view import RunView
 from fedrec.reports.tables import rich_table
 from fedrec.training.layout import protection_of
 from fedrec.wire.admin_link import AdminLink
@@ -80,9 +82,10 @@ class DemoOptions:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Outcome:
     view: RunView
-    best: RoundReport
+    test: Rates
+    best_version: int
     costs: RoundCosts
-    bars: list[SizeBar]
+    bars: tuple[SizeBar, ...]
     exposure: Exposure
     comparison: Comparison | None
     recommendations: dict[str, Any]
@@ -116,7 +119,9 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"({chosen.preset}{security}), {plan.rounds.total} rounds", highlight=False
     )  # fmt: skip
     view = _run_federation(workspace, folder, options, console)
-    best = _best(view)
+    best = view.best
+    if best is None or best.test is None:
+        raise TrainingError("The run measured nothing: no user has a held-out item.")
     comparison = None
     if options.compare:
         console.print("[bold]Comparing[/]: the same federation without encryption, in one process")
@@ -124,9 +129,10 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     user, found = _recommend(workspace)
     outcome = _Outcome(
         view=view,
-        best=best,
         costs=measured_costs(workspace),
-        bars=alternatives(plan, len(data.catalogue)),
+        bars=message_sizes(plan, len(data.catalogue)),
+        test=best.test,
+        best_version=best.round - 1,
         exposure=look_at_coordinator(workspace),
         comparison=comparison,
         recommendations=found,
@@ -177,12 +183,6 @@ def _compare(plan: Plan, data: DemoData, console: Console) -> Comparison:
         return run_comparison(plan, data, lambda _: progress.advance(bar))
 
 
-def _best(view: RunView) -> RoundReport:
-    """Return the round that measured the model with the best validation NDCG; ties: earlier."""
-    measured = [report for report in view.rounds if report.validation is not None]
-    return max(measured, key=lambda report: (report.validation.ndcg, -report.round))  # type: ignore[union-attr]  # filtered above
-
-
 def _recommend(workspace: Workspace) -> tuple[str, dict[str, Any]]:
     """Let the first client recommend to its first user, in its own process."""
     settings = workspace.client_settings[0]
@@ -197,24 +197,14 @@ def _recommend(workspace: Workspace) -> tuple[str, dict[str, Any]]:
     return user, found
 
 
-def _rows(plan: Plan, outcome: _Outcome) -> list[ResultRow]:
-    version = outcome.best.round - 1
-    assert outcome.best.test is not None  # measured rounds have both splits
-    name = f"{plan.algorithm.name} + {plan.update.structure} under {plan.protection.name}"
-    rows = [
-        ResultRow(
-            label=name,
-            samples=(outcome.best.test,),
-            note=f"version {version}, chosen on validation",
-        )
-    ]
-    if outcome.comparison is not None:
-        rows.append(
-            ResultRow(label="the same without encryption", samples=(outcome.comparison.test,))
-        )
-    if outcome.view.references is not None:
-        rows += reference_rows(outcome.view.references)
-    return rows
+def _rows(plan: Plan, outcome: _Outcome) -> tuple[ResultRow, ...]:
+    return result_rows(plan, outcome.view, _compared(outcome))
+
+
+def _compared(outcome: _Outcome) -> list[ResultRow]:
+    if outcome.comparison is None:
+        return []
+    return [ResultRow(label="the same without encryption", samples=(outcome.comparison.test,))]
 
 
 def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
@@ -222,9 +212,8 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
     popularity = (
         outcome.view.references.rates("popularity", "test") if outcome.view.references else None
     )
-    assert outcome.best.test is not None  # measured rounds have both splits
     if popularity is not None and popularity.ndcg > 0:
-        ratio = outcome.best.test.ndcg / popularity.ndcg
+        ratio = outcome.test.ndcg / popularity.ndcg
         findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
     if outcome.comparison is not None:
         findings += outcome.comparison.sentences(outcome.view.rounds)
@@ -274,42 +263,32 @@ def _cost_table(outcome: _Outcome) -> Table:
 
 
 def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> None:
-    view = outcome.view
-    folder.write_metrics(view.rounds, view.references)
-    folder.write_ledger(ledger_of(plan, view.rounds, simulated=False))
-    popularity = view.references.rates("popularity", "validation") if view.references else None
-    quality = quality_by_round(
-        view.rounds, at=plan.evaluation.at, popularity=popularity,
-        best_version=outcome.best.round - 1,
-    )  # fmt: skip
-    folder.write_report(
-        ReportContent(
-            title="fedrec demo",
-            subtitle=f"{data.name}, {plan.protection.name}, {plan.rounds.total} rounds",
-            rows=tuple(_rows(plan, outcome)),
-            at=plan.evaluation.at,
-            findings=tuple(_findings(plan, outcome)),
-            figures=(
-                Figure(svg=quality, caption="Validation quality by version of the model."),
-                Figure(svg=size_bars(outcome.bars), caption="Upload of one client in one round."),
-            ),
-            statements=tuple(outcome.exposure.sentences()),
-            facts=(Fact(name="data", value=data.note), Fact(name="seconds",
-                   value=f"{outcome.seconds:.0f}")),
-            rounds=tuple(view.rounds),
-        )
-    )  # fmt: skip
+    record_federation(
+        folder,
+        plan,
+        outcome.view,
+        n_items=len(data.catalogue),
+        title="fedrec demo",
+        subtitle=f"{data.name}, {plan.protection.name}, {plan.rounds.total} rounds",
+        compared=_compared(outcome),
+        findings=_findings(plan, outcome),
+        statements=outcome.exposure.sentences(),
+        facts=(
+            Fact(name="data", value=data.note),
+            Fact(name="seconds", value=f"{outcome.seconds:.0f}"),
+        ),
+    )
     summary = {
         "plan": plan.model_dump(),
-        "test": _as_dict(outcome.best.test),
-        "best_version": outcome.best.round - 1,
+        "test": _as_dict(outcome.test),
+        "best_version": outcome.best_version,
         "without_encryption": _as_dict(outcome.comparison.test) if outcome.comparison else None,
         "references": {row.label: asdict(row.samples[0]) for row in _rows(plan, outcome)[1:]},
         "costs": asdict(outcome.costs),
         "alternatives": {bar.label: bar.n_bytes for bar in outcome.bars},
         "exposure": asdict(outcome.exposure),
         "recommendations": outcome.recommendations,
-        "abandoned": view.abandoned,
+        "abandoned": outcome.view.abandoned,
         "seconds": outcome.seconds,
     }
     path = folder.path / "summary.json"

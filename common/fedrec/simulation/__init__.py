@@ -4,14 +4,12 @@ from fedrec.simulation.federation import Federation, never, round_kind, simulate
 from fedrec.simulation.ranks import against_popularity, model_ranks, popularity_ranks
 from fedrec.simulation.recording import record_simulation, report_content
 from fedrec.simulation.result import SimulationResult, Version
-from fedrec.simulation.sizes import message_sizes
 
 __all__ = [
     "Federation",
     "SimulationResult",
     "Version",
     "against_popularity",
-    "message_sizes",
     "model_ranks",
     "never",
     "popularity_ranks",

@@ -7,11 +7,11 @@ from fedrec.reports.environment import describe_environment
 from fedrec.reports.figures import quality_by_round, size_bars
 from fedrec.reports.html import Fact, Figure, ReportContent
 from fedrec.reports.ledger import ledger_of
+from fedrec.reports.message_sizes import message_sizes
 from fedrec.reports.run_folder import RunFolder
 from fedrec.simulation.checkpoint import CheckpointFolder
 from fedrec.simulation.ranks import against_popularity
 from fedrec.simulation.result import SimulationResult
-from fedrec.simulation.sizes import message_sizes
 
 __all__ = ["record_simulation", "report_content"]
 

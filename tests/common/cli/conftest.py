@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedrec.data.writing import write_interactions
 from fedrec.cli.main import main
 from fedrec.data import generate
+from fedrec.data.writing import write_interactions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from fedrec.data import FetchedDataset, Interactions, fetch_ml_100k
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fedrec.data import Catalogue, FetchedDataset, Interactions
-from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fedrec.data import Catalogue, FetchedDataset, Interactions
+from fedrec.errors import CatalogueMismatch, DataError, StorageError
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=6)
 

@@ -10,6 +10,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
 from fedrec.data import DATASETS, FetchedDataset, cache_folder, fetch_ml_100k
 from fedrec.errors import DataError
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from fedrec.data import Interactions
-from fedrec.errors import DataError
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from fedrec.data import Interactions
+from fedrec.errors import DataError
 
 ROWS = st.lists(
     st.tuples(st.sampled_from("abc"), st.sampled_from("xyz"), st.integers(-1, 4)), max_size=20

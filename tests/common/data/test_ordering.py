@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+
 from fedrec.data import encode_ids, recency_keys, sorted_ids
 
 

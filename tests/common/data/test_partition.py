@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from fedrec.data import Interactions, partition_users
 from fedrec.errors import DataError
 

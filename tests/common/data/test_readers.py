@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
+
 from fedrec.data import READERS, FetchedDataset, Interactions, read_interactions
 from fedrec.errors import DataError
 

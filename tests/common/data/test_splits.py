@@ -6,11 +6,12 @@ from hashlib import sha256
 
 import numpy as np
 import pytest
-from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
-from fedrec.errors import CatalogueMismatch, DataError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+
+from fedrec.data import Catalogue, Interactions, UserSplit, leave_one_out
+from fedrec.errors import CatalogueMismatch, DataError
 
 Row = tuple[str, str, int]
 

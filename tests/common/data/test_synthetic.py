@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from fedrec.data import SyntheticDataset, generate, leave_one_out
 from fedrec.errors import DataError
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from fedrec.config.schema import UpdateSettings
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES

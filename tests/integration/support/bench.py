@@ -58,6 +58,15 @@ def plan_of(protection: str, n_clients: int = 3, **rounds: float) -> Plan:
     )  # fmt: skip
 
 
+def changed(settings: Settings, changes: Mapping[str, Any]) -> Settings:
+    """Return settings in which `section__field` has another value."""
+    for name, value in changes.items():
+        section, _, field = name.partition("__")
+        part = getattr(settings, section).model_copy(update={field: value})
+        settings = settings.model_copy(update={section: part})
+    return settings
+
+
 @dataclass(frozen=True, kw_only=True)
 class Bench:
     """Folders of a federation whose clients share the users of `data`."""
@@ -80,15 +89,15 @@ class Bench:
         return len(self.workspace.client_settings)
 
     def coordinator_settings(self, **changes: Any) -> Settings:
-        """Return the coordinator's settings."""
-        overrides = {f"coordinator.{name}": value for name, value in changes.items()}
-        return load_settings(self.workspace.coordinator_settings, overrides)
+        """Return the coordinator's settings, with some of its section changed."""
+        settings = load_settings(self.workspace.coordinator_settings)
+        return changed(settings, {f"coordinator__{name}": changes[name] for name in changes})
 
     def client_settings(self, number: int, address: str, **changes: Any) -> Settings:
-        """Return the settings of a client, counted from 0; dotted keys have two underscores."""
-        overrides = {"client.coordinator": address, "client.device": "cpu"}
-        overrides |= {name.replace("__", "."): value for name, value in changes.items()}
-        return load_settings(self.workspace.client_settings[number], overrides)
+        """Return the settings of a client, counted from 0; `section__field` changes one."""
+        settings = load_settings(self.workspace.client_settings[number])
+        local = {"client__coordinator": address, "client__device": "cpu"}
+        return changed(settings, {**local, **changes})
 
     def state(self, number: int) -> Path:
         """Return a client's state folder."""

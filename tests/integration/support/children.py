@@ -92,10 +92,10 @@ class Child:
         assert self._ours.poll(DEADLINE_SECONDS), "the child says nothing"
         return self._ours.recv()
 
-    def ended(self) -> int:
+    def ended(self, where: object = "") -> int:
         """Wait for the end and return the exit code."""
         self.process.join(DEADLINE_SECONDS)
-        assert self.process.exitcode is not None, "the child does not end"
+        assert self.process.exitcode is not None, f"the child does not end {where}"
         return self.process.exitcode
 
     def close(self) -> None:

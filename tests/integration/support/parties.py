@@ -123,9 +123,10 @@ class Client:
             return next(fits, None)
 
         with self._news:
-            event = self._news.wait_for(
-                lambda: found() or self._ended, timeout=DEADLINE_SECONDS
-            ) and found()
+            event = (
+                self._news.wait_for(lambda: found() or self._ended, timeout=DEADLINE_SECONDS)
+                and found()
+            )
         assert event, f"no {name} of round {round_id}: {self._summary()}"
         return event
 
@@ -170,13 +171,24 @@ class Federation:
         bench: their folders.
         loop: where the coordinator lives.
         failpoint: handed to the coordinator.
+        plaintext: speak without TLS.
         coordinator: changes of the coordinator's settings.
     """
 
     def __init__(
-        self, bench: Bench, loop: Loop, *, failpoint: Failpoint = no_failpoint, **coordinator: Any
+        self,
+        bench: Bench,
+        loop: Loop,
+        *,
+        failpoint: Failpoint = no_failpoint,
+        plaintext: bool = False,
+        **coordinator: Any,
     ) -> None:
         self.bench = bench
+        self._transport: dict[str, Any] = {}
+        if plaintext:
+            self._transport = {"client__plaintext": True, "client__root_certificate": None}
+            coordinator |= {"plaintext": True, "certificate": None, "private_key": None}
         self.clients: list[Client] = []
         self.clock = AheadOfTime()
         self._loop = loop
@@ -196,6 +208,7 @@ class Federation:
         """Start a client of the roster; options of `Client`, the rest are settings."""
         known = {"wrap", "on_event", "maximum_attempts", "new_run"}
         settings = {name: options.pop(name) for name in set(options) - known}
+        settings = {**self._transport, **settings}
         found = self.bench.client_settings(number, self.address, **settings)
         self.clients.append(Client(found, **options))
         return self.clients[-1]
@@ -206,11 +219,16 @@ class Federation:
 
     def published(self, number: int = 0) -> list[PublishedRound]:
         """Return all published rounds as a client fetches them."""
-        return published_rounds(self.bench, self.address, number)
+        return published_rounds(self.bench, self.address, number, **self._transport)
 
     def journal(self) -> list[RunEvent]:
         """Return what the operator sees."""
-        link = AdminLink(self.address, token=self.bench.workspace.operators_token, plaintext=True)
+        workspace = self.bench.workspace
+        link = AdminLink(
+            self.address,
+            token=workspace.operators_token,
+            root_certificate=workspace.certificate.read_bytes(),
+        )
         try:
             return list(link.events(follow=False))
         finally:
@@ -234,9 +252,11 @@ class Federation:
             self._loop.run(self.coordinator.stop(grace_seconds=0.2))
 
 
-def published_rounds(bench: Bench, address: str, number: int = 0) -> list[PublishedRound]:
+def published_rounds(
+    bench: Bench, address: str, number: int = 0, **changes: Any
+) -> list[PublishedRound]:
     """Return all published rounds as a client fetches them."""
-    link = open_link(bench.client_settings(number, address))
+    link = open_link(bench.client_settings(number, address, **changes))
     client_id = Identity.load(bench.state(number)).client_id
     rounds: list[PublishedRound] = []
     try:

@@ -1,0 +1,81 @@
+"""Writing a run of separate processes into its run folder, from what the coordinator may say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fedrec.config.schema import Plan
+from fedrec.reports.figures import quality_by_round, size_bars
+from fedrec.reports.html import Fact, Figure, ReportContent
+from fedrec.reports.ledger import ledger_of
+from fedrec.reports.message_sizes import message_sizes
+from fedrec.reports.result_row import ResultRow, reference_rows
+from fedrec.reports.run_folder import RunFolder
+from fedrec.reports.run_view import RunView
+
+__all__ = ["record_federation", "result_rows"]
+
+
+def result_rows(
+    plan: Plan, view: RunView, compared: Sequence[ResultRow] = ()
+) -> tuple[ResultRow, ...]:
+    """Return the model chosen on validation, what it is compared with, and the references."""
+    rows = []
+    best = view.best
+    if best is not None and best.test is not None:
+        name = f"{plan.algorithm.name} + {plan.update.structure} under {plan.protection.name}"
+        note = f"version {best.round - 1}, chosen on validation"
+        rows.append(ResultRow(label=name, samples=(best.test,), note=note))
+    references = () if view.references is None else reference_rows(view.references)
+    return (*rows, *compared, *references)
+
+
+def record_federation(
+    folder: RunFolder,
+    plan: Plan,
+    view: RunView,
+    *,
+    n_items: int,
+    title: str,
+    subtitle: str,
+    compared: Sequence[ResultRow] = (),
+    findings: Sequence[str] = (),
+    statements: Sequence[str] = (),
+    facts: Sequence[Fact] = (),
+) -> None:
+    """Write metrics, ledger and report; the model itself is with the clients.
+
+    Args:
+        n_items: size of the catalogue, for the sizes of other ways to upload.
+        compared: rows to stand below the run's own.
+
+    Raises:
+        StorageError: a file cannot be written.
+    """
+    ledger = ledger_of(plan, view.rounds, simulated=False)
+    folder.write_metrics(view.rounds, view.references)
+    folder.write_ledger(ledger)
+    references, best = view.references, view.best
+    quality = quality_by_round(
+        view.rounds,
+        at=plan.evaluation.at,
+        popularity=None if references is None else references.rates("popularity", "validation"),
+        best_version=None if best is None else best.round - 1,
+    )
+    sizes = size_bars(message_sizes(plan, n_items))
+    folder.write_report(
+        ReportContent(
+            title=title,
+            subtitle=subtitle,
+            rows=result_rows(plan, view, compared),
+            at=plan.evaluation.at,
+            findings=tuple(findings),
+            figures=(
+                Figure(svg=quality, caption="Quality on validation by version of the model."),
+                Figure(svg=sizes, caption="One client's upload in one round; orange: this run."),
+            ),
+            statements=(*statements, *ledger.statements),
+            facts=tuple(facts),
+            rounds=tuple(view.rounds),
+        )
+    )

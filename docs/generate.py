@@ -1,0 +1,227 @@
+"""Writes the reference pages that follow from the code: settings, commands and errors.
+
+    python docs/generate.py            writes docs/reference/{settings,cli,errors}.md
+    python docs/generate.py --check    exits with 1 if a committed page differs
+
+A test does what `--check` does. Nothing here depends on the terminal, the machine or the time.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+# typer carries its own copy of click, and names these types nowhere else.
+from typer._click.core import Context
+from typer.main import get_command
+
+from fedrec import errors
+from fedrec.cli.failures import EXIT_CODES
+from fedrec.cli.main import VERBS, app
+from fedrec.config.explain import settings_markdown
+from fedrec.config.loading import PATHS
+
+REFERENCE = Path(__file__).parent / "reference"
+_NOTE = "<!-- Written by docs/generate.py; `make docs` writes it again. -->\n"
+
+Command = Any
+"""Commands and parameters of click are untyped here: typer's copy is private."""
+
+
+def pages() -> dict[str, str]:
+    """Return every generated page by its file name."""
+    return {"settings.md": settings_page(), "cli.md": cli_page(), "errors.md": errors_page()}
+
+
+def settings_page() -> str:
+    """Return the reference of all settings."""
+    paths = ", ".join(f"`{key}`" for key in sorted(PATHS))
+    head = f"""\
+{_NOTE}
+# Settings
+
+One TOML file holds the settings of a federation. `fedrec init` writes a first one,
+`fedrec check FILE` says what it resolves to and where each value comes from, and
+`fedrec check --explain KEY` prints a row of the tables below.
+
+- A flag wins over the environment, that over the file, and the file over the default. The flag is
+  `--set KEY=VALUE` or one named after the setting; the variable of `rounds.total` is
+  `FEDREC_ROUNDS__TOTAL`.
+- Sections marked *plan* are what coordinator and clients must agree on. Their values have one
+  fingerprint, which every signature covers. A client refuses a coordinator whose plan differs
+  from a value that the client's own file sets.
+- Sections marked *local* belong to one machine and travel nowhere.
+- An unknown key, a value outside its range and a combination that cannot work are all reported
+  together, each with its file and line, and nothing is started.
+- Relative paths start at the folder of the settings file; those given by a flag or the
+  environment start at the working folder. Paths are {paths}.
+"""
+    return f"{head}\n{settings_markdown()}"
+
+
+def cli_page() -> str:
+    """Return the reference of all commands."""
+    root = get_command(app)
+    context = Context(root, info_name="fedrec")
+    codes = [f"| {code} | {meaning} |" for code, meaning in EXIT_CODES.items()]
+    lines = [
+        _NOTE,
+        "# Commands",
+        "",
+        "`python -m fedrec` is the same as `fedrec`. With `--json` a command prints one JSON "
+        "object on stdout, an error included; logs and progress go to stderr.",
+        "",
+        *_listing(root, context),
+        "",
+        "## Exit codes",
+        "",
+        "| code | meaning |",
+        "|---|---|",
+        *codes,
+    ]
+    lines += _options(root, context, heading="Options of `fedrec` itself")
+    for name in root.list_commands(context):
+        lines += _described(root.get_command(context, name), context, name)
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def errors_page() -> str:
+    """Return the reference of all errors."""
+    tree = textwrap.dedent((errors.__doc__ or "").split("::\n", 1)[1].split("\n\n``code``")[0])
+    lines = [
+        _NOTE,
+        "# Errors",
+        "",
+        "Every error that fedrec raises on purpose has a code that never changes its meaning. "
+        "Scripts find it under `error` in the output of `--json`; people find it in brackets, as "
+        "in `error [settings]: ...`. Between coordinator and client it travels in the gRPC "
+        "trailer `fedrec-code`.",
+        "",
+        "A peer gets the *public sentence*. The full message follows only where the error is "
+        "about the peer's own input (*detail: yes*); otherwise it stays in the log of the process "
+        "that raised it, under the incident id that the peer got in the trailer "
+        "`fedrec-incident`.",
+        "",
+        "```text",
+        tree.strip("\n"),
+        "```",
+        "",
+        "| code | what happened | public sentence | gRPC status | exit code | detail |",
+        "|---|---|---|---|---|---|",
+    ]
+    for code, kind in errors.ERRORS.items():
+        meaning = inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].replace("\n", " ")
+        cells = (f"`{code}`", meaning, kind.public, f"`{kind.grpc_status}`")
+        told = "yes" if kind.safe else "no"
+        lines.append(f"| {' | '.join(map(_cell, cells))} | {kind.exit_code} | {told} |")
+    used = {kind.exit_code for kind in errors.ERRORS.values()} | {0, 130}
+    lines += ["", "## Exit codes", "", "| code | meaning |", "|---|---|"]
+    for number, meaning in EXIT_CODES.items():
+        note = "" if number in used else " (reserved: no error of this version ends so)"
+        lines.append(f"| {number} | {meaning}{note} |")
+    return "\n".join(lines) + "\n"
+
+
+def _listing(root: Command, context: Context) -> Iterator[str]:
+    """Yield a table of the commands under their headings."""
+    yield "| command | what it does |"
+    yield "|---|---|"
+    for name in root.list_commands(context):
+        verb = VERBS[name]
+        yield f"| [`fedrec {name}`](#fedrec-{name}) | {_cell(verb.help)} |"
+
+
+def _described(command: Command, parent: Context, name: str) -> Iterator[str]:
+    """Yield the section of a command and those of its own commands."""
+    context = Context(command, info_name=name, parent=parent)
+    yield ""
+    level = "##" if parent.parent is None else "###"
+    yield f"{level} `{context.command_path}`"
+    yield ""
+    pieces = [piece.strip("{}") for piece in command.collect_usage_pieces(context)]
+    yield f"    {' '.join([context.command_path, *pieces])}"
+    for paragraph in inspect.cleandoc(command.help or "").split("\n\n"):
+        yield ""
+        yield paragraph.replace("\n", " ")
+    yield from _options(command, context)
+    yield from _examples(command)
+    for inner, found in getattr(command, "commands", {}).items():
+        yield from _described(found, context, inner)
+
+
+def _options(command: Command, context: Context, heading: str = "") -> Iterator[str]:
+    rows = [_row(found, context) for found in command.params if not found.hidden]
+    if not rows:
+        return
+    if heading:
+        yield from ("", f"## {heading}")
+    yield ""
+    yield "| argument or option | takes | default | meaning |"
+    yield "|---|---|---|---|"
+    yield from rows
+
+
+def _row(found: Command, context: Context) -> str:
+    names = list(found.opts) + list(found.secondary_opts)
+    if found.param_type_name == "argument":
+        names = [(found.metavar or found.name.upper()).strip("{}")]
+    default = found.default
+    shown = "" if default is None or default is False or default == "" else f"`{default}`"
+    if default is True:
+        shown = f"`{names[0]}`"
+    if found.required:
+        shown = "required"
+    cells = (" ".join(f"`{name}`" for name in names), _takes(found, context), shown)
+    return f"| {' | '.join(_cell(cell) for cell in (*cells, found.help or ''))} |"
+
+
+def _takes(found: Command, context: Context) -> str:
+    """Return in words what an argument or option takes; nothing for a switch."""
+    if getattr(found, "is_flag", False):
+        return ""
+    shown = str(found.display_type_rich(ctx=context)).strip("<>")
+    shown = shown.removeprefix("list[").removesuffix("]").lower() if "[" in shown else shown
+    words = {"str": "text", "int": "an integer", "path": "a path"}.get(shown, shown)
+    if shown == "int range":
+        words = f"an integer of at least {found.min}"
+        if found.max is not None:
+            words = f"an integer from {found.min} to {found.max}"
+    elif "|" in shown:
+        words = f"one of {', '.join(shown.split('|'))}"
+    elif shown.isupper() or "=" in shown:
+        words = f"`{shown}`"
+    return f"{words}, repeatable" if getattr(found, "multiple", False) else words
+
+
+def _examples(command: Command) -> Iterator[str]:
+    text = (command.epilog or "").replace("Examples:", "")
+    found = [re.sub(r" {2,}", "  # ", line.strip()) for line in text.splitlines() if line.strip()]
+    if found:
+        yield from ("", "```sh", *found, "```")
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
+def main() -> None:
+    """Write the pages, or compare them."""
+    checking = "--check" in sys.argv[1:]
+    differing = []
+    for name, text in pages().items():
+        path = REFERENCE / name
+        if checking and (not path.is_file() or path.read_text(encoding="utf-8") != text):
+            differing.append(name)
+        elif not checking:
+            path.write_text(text, encoding="utf-8")
+    if differing:
+        sys.exit(f"{', '.join(differing)}: not what the code says; run `make docs`.")
+
+
+if __name__ == "__main__":
+    main()

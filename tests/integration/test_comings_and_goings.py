@@ -1,0 +1,101 @@
+"""Updates that come too late, and clients that join when the run is on its way."""
+
+from __future__ import annotations
+
+import threading
+
+import numpy as np
+import pytest
+from integration.conftest import Found
+from integration.support.bench import accepted, compute, federal, plan_of
+from integration.support.links import DEADLINE_SECONDS, Passing, poll
+from integration.support.parties import Federation
+
+from fedrec.identity.identity import Identity
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+
+MEMBERS = range(3)
+
+
+class Gate:
+    """Holds one client's update of one round until it is opened."""
+
+    def __init__(self, round_id: int) -> None:
+        self._round = round_id
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        gate = self
+
+        class Held(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                if header.round == gate._round:
+                    gate.reached.set()
+                    assert gate.opened.wait(DEADLINE_SECONDS)
+                return super().submit_update(header, payload)
+
+        return Held(link)
+
+
+def check_against_one_process(federation: Federation) -> list[frozenset[int]]:
+    """Compare everything with the same accepted sets in one process; return the sets."""
+    bench = federation.bench
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    rounds = accepted(bench, federation.published())
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert federal(federation.metrics()) == federal(wanted.metrics)
+    for number in range(bench.n_clients):
+        assert bench.model(number) == wanted.model
+        (kept,) = bench.private(number).tensors.values()
+        (expected,) = wanted.private[number].tensors.values()
+        assert np.array_equal(kept, expected)
+    return [played.clients for played in rounds]
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: str) -> None:
+    federation = found(plan_of(protection, 3), 4)
+    gate = Gate(3)
+    late = federation.client(3, wrap=gate)
+    late.wait_for("joined")
+    members = [federation.client(number) for number in MEMBERS]
+    try:
+        for member in members:
+            member.wait_for("sent", 3)
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
+        members[0].wait_for("published", 3)
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert counted[1] == counted[3] == {0, 1, 2, 3}
+    assert counted[2] == {0, 1, 2}
+    assert late.wait_for("closed", 3).detail == "closed"
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: str) -> None:
+    federation = found(plan_of(protection, 3), 5)
+    bench = federation.bench
+    gate = Gate(4)
+    makers = [federation.client(number) for number in range(2)]
+    federation.client(2, wrap=gate)
+    try:
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        idle = {Identity.load(bench.state(number)).client_id for number in range(2)}
+        poll(lambda: idle <= federation.coordinator.engine.presence.waiters)
+        first = federation.client(3)
+        first.wait_for("sent", 4)
+        poll(lambda: federation.coordinator.engine.store.snapshot())
+        second = federation.client(4)
+        assert second.wait_for("snapshot_taken").round == 3
+        second.wait_for("sent", 4)
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert counted == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}, {0, 1, 2, 3, 4}, {0, 1, 2, 3, 4}]
+    sent = [event for maker in makers for event in maker.events if event.name == "snapshot_sent"]
+    assert len(sent) == (2 if protection == "none" else 1)
+    assert "published" not in {e.name for e in second.events if (e.round or 0) < 4}
