@@ -13,6 +13,7 @@ import typer
 
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
+from fedrec.telemetry import SteadyStream, log_to_stderr
 
 if TYPE_CHECKING:
     from fedrec_client.events import ClientEvent
@@ -61,7 +62,7 @@ def run(
     from fedrec_client.app import ClientApp
     from fedrec_client.stopping import Stopped, StopSwitch
 
-    _log_to_stderr()
+    log_to_stderr(logging.WARNING)
     settings = load_settings(
         settings_file,
         {
@@ -109,7 +110,7 @@ def recommend(
     from fedrec.config.loading import load_settings
     from fedrec_client.recommendation import recommend as recommend_items
 
-    _log_to_stderr()
+    log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state, "data.path": data})
     found = recommend_items(settings, user, n, which="latest" if latest else "best")
     if as_json:
@@ -139,15 +140,6 @@ def identity(
     typer.echo("to the key authority, which lists it in the federation's roster.")
 
 
-def _log_to_stderr() -> None:
-    import structlog
-
-    structlog.configure(
-        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
-    )
-
-
 def _show(event: ClientEvent) -> None:
     """Print one line for an event on stderr."""
     parts = [f"round {event.round}" if event.round is not None else "", event.name, event.detail]
@@ -155,4 +147,4 @@ def _show(event: ClientEvent) -> None:
         parts.append(f"{event.seconds:.2f} s")
     if event.name in ("published", "abandoned"):
         parts += [f"{human_bytes(event.bytes_up)} up", f"{human_bytes(event.bytes_down)} down"]
-    typer.echo("  ".join(part for part in parts if part), err=True)
+    print("  ".join(part for part in parts if part), file=SteadyStream(sys.stderr), flush=True)

@@ -217,7 +217,9 @@ class Coordinator:
     async def _tick(self, engine: Engine) -> None:
         while not engine.work.lost.is_set():
             await asyncio.sleep(TICK_SECONDS)
-            await engine.tick()
+            # `Work` logs what failed; without a next tick no deadline would ever come.
+            with contextlib.suppress(Exception):
+                await engine.tick()
 
     async def _finished(self) -> None:
         await self.engine.finished.wait()

@@ -31,17 +31,15 @@ def run(
     # The command line answers --help without loading gRPC.
     import asyncio
     import json
-    import sys
-
-    import structlog
 
     from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
+    from fedrec.telemetry import log_to_stderr
     from fedrec.training.layout import vector_spec
     from fedrec_server.app import Coordinator
     from fedrec_server.federation import PublicCatalogue
 
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    log_to_stderr()
     settings = load_settings(settings_file)
     if settings.data.catalogue is None:
         raise SettingsError(

@@ -58,8 +58,8 @@ def check_transport(settings: CoordinatorSettings) -> None:
     if problems:
         raise SettingsError(
             f"{'; '.join(problems)}.",
-            remedy="Make a certificate with `fedrec keys certificate` and a token file, or serve a loopback "
-            "address with coordinator.plaintext = true.",
+            remedy="Make a certificate with `fedrec keys certificate` and a token file, or serve "
+            "a loopback address with coordinator.plaintext = true.",
             problems=tuple(problems),
         )
 

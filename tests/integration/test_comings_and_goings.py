@@ -11,7 +11,6 @@ from integration.support.bench import accepted, compute, federal, plan_of
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
 from integration.support.parties import Federation
 
-from fedrec.identity.identity import Identity
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 
@@ -57,18 +56,22 @@ def check_against_one_process(federation: Federation) -> list[frozenset[int]]:
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: str) -> None:
     federation = found(plan_of(protection, 3), 4)
-    gate = Gate(3)
+    gate, until_it_is_back = Gate(3), Gate(4)
     late = federation.client(3, wrap=gate)
-    late.wait_for("joined")
-    members = [federation.client(number) for number in MEMBERS]
+    federation.until_waiting(3)
+    members = [federation.client(0, wrap=until_it_is_back)]
+    members += [federation.client(number) for number in MEMBERS[1:]]
     try:
         for member in members:
             member.wait_for("sent", 3)
         assert gate.reached.wait(DEADLINE_SECONDS)
         federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
         members[0].wait_for("published", 3)
+        gate.opened.set()
+        late.wait_for("sent", 4)
     finally:
         gate.opened.set()
+        until_it_is_back.opened.set()
     counted = check_against_one_process(federation)
     assert counted[1] == counted[3] == {0, 1, 2, 3}
     assert counted[2] == {0, 1, 2}
@@ -78,14 +81,12 @@ def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: str) -> None:
     federation = found(plan_of(protection, 3), 5)
-    bench = federation.bench
     gate = Gate(4)
     makers = [federation.client(number) for number in range(2)]
     federation.client(2, wrap=gate)
     try:
         assert gate.reached.wait(DEADLINE_SECONDS)
-        idle = {Identity.load(bench.state(number)).client_id for number in range(2)}
-        poll(lambda: idle <= federation.coordinator.engine.presence.waiters)
+        federation.until_waiting(0, 1)
         first = federation.client(3)
         first.wait_for("sent", 4)
         poll(lambda: federation.coordinator.engine.store.snapshot())
@@ -99,3 +100,31 @@ def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: st
     sent = [event for maker in makers for event in maker.events if event.name == "snapshot_sent"]
     assert len(sent) == (2 if protection == "none" else 1)
     assert "published" not in {e.name for e in second.events if (e.round or 0) < 4}
+
+
+def test_a_look_that_failed_does_not_end_all_deadlines(found: Found) -> None:
+    federation = found(plan_of("none", 3, total=1), 4)
+    engine = federation.coordinator.engine
+    failed = threading.Event()
+    advance = engine.advance
+
+    async def fail_once() -> None:
+        if not failed.is_set():
+            failed.set()
+            raise OSError("the disk of the log is full")
+        await advance()
+
+    gate = Gate(2)
+    federation.client(3, wrap=gate)
+    federation.until_waiting(3)
+    members = [federation.client(number) for number in MEMBERS]
+    try:
+        for member in members:
+            member.wait_for("sent", 2)
+        engine.advance = fail_once  # type: ignore[method-assign]
+        assert failed.wait(DEADLINE_SECONDS)
+        federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
+        members[0].wait_for("published", 2)
+    finally:
+        gate.opened.set()
+    check_against_one_process(federation)

@@ -9,7 +9,7 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, Bench, federal, merged, plan_of
 from integration.support.hostile import TRICKS, Falsifier, Liars, Silence
-from integration.support.links import DEADLINE_SECONDS
+from integration.support.links import DEADLINE_SECONDS, poll
 from integration.support.parties import Federation
 
 from fedrec.identity.epoch import KeyEpoch
@@ -78,6 +78,7 @@ def test_a_silent_key_holder_is_replaced(found: Found, role: str) -> None:
     clients = federation.start_all(wrap=silence, on_event=hear)
     try:
         assert spoken.wait(DEADLINE_SECONDS)
+        poll(lambda: silence.chosen.who)
         federation.clock.jump(federation.bench.plan.rounds.reveal_timeout_seconds)
         clients[0].wait_for("published", 3)
         (published,) = (r for r in federation.published() if r.round == 3)

@@ -120,6 +120,7 @@ def test_refused_in_a_round(
     bench = federation.bench
     identity = Identity.load(bench.state(UNFIT))
     unfit = federation.client(UNFIT, wrap=lambda link: forge(link, identity))
+    federation.until_waiting(UNFIT)
     members = [federation.client(number) for number in MEMBERS]
     failure = unfit.failure()
     assert type(failure) is error, repr(failure)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import ctypes
+import logging
 import multiprocessing
 import os
 import signal
@@ -22,6 +23,7 @@ from integration.support.bench import N_ITEMS, Bench
 from integration.support.links import DEADLINE_SECONDS, Passing
 
 from fedrec.config.schema import Settings
+from fedrec.telemetry import log_to_stderr
 from fedrec.training.layout import vector_spec
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -139,6 +141,7 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
     from fedrec_client.events import ClientEvent
 
     _die_with_the_tests()
+    log_to_stderr(logging.ERROR)
     grpc_link.CHUNK_BYTES = PIECE_BYTES
     grpc_link.split = _split
     training: list[int] = []
@@ -193,6 +196,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     from fedrec_server.federation import PublicCatalogue
 
     _die_with_the_tests()
+    log_to_stderr(logging.WARNING)
     known: list[Coordinator] = []
 
     def failpoint(name: str) -> None:

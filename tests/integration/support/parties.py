@@ -10,7 +10,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from integration.support.bench import N_ITEMS, Bench
-from integration.support.links import DEADLINE_SECONDS, Wrap
+from integration.support.links import DEADLINE_SECONDS, Wrap, poll
 
 from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError
@@ -216,6 +216,11 @@ class Federation:
     def start_all(self, **options: Any) -> list[Client]:
         """Start every client of the roster."""
         return [self.client(number, **options) for number in range(self.bench.n_clients)]
+
+    def until_waiting(self, *numbers: int) -> None:
+        """Wait until clients of the roster have nothing to do."""
+        wanted = {Identity.load(self.bench.state(number)).client_id for number in numbers}
+        poll(lambda: wanted <= self.coordinator.engine.presence.waiters)
 
     def published(self, number: int = 0) -> list[PublishedRound]:
         """Return all published rounds as a client fetches them."""

@@ -1,0 +1,46 @@
+"""Logs on stderr that never stop what they tell about."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from contextlib import suppress
+from typing import TextIO, cast
+
+__all__ = ["SteadyStream", "log_to_stderr"]
+
+
+class SteadyStream:
+    """A text stream whose reader may be gone and whose disk may be full.
+
+    A line that cannot be written is lost; whoever writes it goes on.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        """Write what can be written."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Pass on what can be passed on."""
+        with suppress(OSError):
+            self._stream.flush()
+
+    def isatty(self) -> bool:
+        """Tell whether a person reads along."""
+        return self._stream.isatty()
+
+
+def log_to_stderr(level: int = logging.DEBUG) -> None:
+    """Send structured logs from a level on to stderr."""
+    import structlog
+
+    stream = cast(TextIO, SteadyStream(sys.stderr))
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(stream),
+    )
