@@ -75,13 +75,12 @@ def test_a_silent_key_holder_is_replaced(found: Found, role: str) -> None:
         if (event.name, event.round) == ("revealed", 3):
             spoken.set()
 
-    clients = federation.start_all(wrap=silence, on_event=hear)
+    federation.start_all(wrap=silence, on_event=hear)
     try:
         assert spoken.wait(DEADLINE_SECONDS)
         poll(lambda: silence.chosen.who)
         federation.clock.jump(federation.bench.plan.rounds.reveal_timeout_seconds)
-        clients[0].wait_for("published", 3)
-        (published,) = (r for r in federation.published() if r.round == 3)
+        (published,) = poll(lambda: [r for r in federation.published() if r.round == 3])
         spoke = {statement.client_id for statement in published.statements}
         assert silence.chosen.who is not None
         assert silence.chosen.who not in spoke

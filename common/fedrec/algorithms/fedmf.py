@@ -78,7 +78,84 @@ class FedMF(Algorithm):
         total: GridSum,
         round_id: int,
     ) -> ChunkResult:
-        """Train a chunk in lockstep; see `Algorithm.fit`."""
+        """Train a chunk of users; see `Algorithm.fit`.
+
+        On a processor users are trained one by one in compiled code, elsewhere in lockstep as
+        tensors, which never leave the device.
+        """
+        train = self.fit_compiled if items.device.type == "cpu" else self.fit_in_lockstep
+        return train(chunk, items, basis, private, total, round_id)
+
+    def fit_compiled(
+        self,
+        chunk: Chunk,
+        items: torch.Tensor,
+        basis: torch.Tensor | None,
+        private: dict[str, torch.Tensor],
+        total: GridSum,
+        round_id: int,
+    ) -> ChunkResult:
+        """Train a chunk on the processor; see `fedrec.algorithms.fedmf_cpu`."""
+        import torch
+
+        from fedrec.algorithms.fedmf_cpu import CpuRound, CpuUsers, train_users
+        from fedrec.training.grid import product_of_blocks
+
+        settings = self.plan.algorithm
+        keys = chunk.user_keys.numpy()
+
+        def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
+            key = stream_key(self.plan.federation.seed, purpose, round_id, counter)
+            return np.asarray(user_stream(key, keys))
+
+        low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
+        no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
+        found = train_users(
+            CpuUsers(
+                pointers=chunk.pointers.numpy(),
+                positives=chunk.positives.numpy(),
+                excluded_pointers=chunk.excluded_pointers.numpy(),
+                excluded=chunk.excluded.numpy(),
+                negative_keys=stream(Purpose.NEGATIVES),
+                shuffle_keys=np.stack(
+                    [stream(Purpose.SHUFFLE, epoch) for epoch in range(settings.local_epochs)]
+                ),
+                vectors=private["user_embedding"].numpy(),
+            ),
+            CpuRound(
+                items=items.numpy(),
+                low_items=low_items.numpy(),
+                basis=no_basis if basis is None else basis.numpy(),
+                has_basis=basis is not None,
+                rate=settings.learning_rate,
+                gamma=settings.regularisation,
+                epochs=settings.local_epochs,
+                batch_size=settings.batch_size,
+                negatives_per_positive=settings.negatives_per_positive,
+                scale=total.scale,
+                bound=total.bound,
+            ),
+            threads=torch.get_num_threads(),
+        )
+        total.add_sums(
+            torch.from_numpy(found.change), torch.from_numpy(found.counts), finite=found.finite
+        )
+        return ChunkResult(
+            private={"user_embedding": torch.from_numpy(found.vectors)},
+            loss=torch.from_numpy(found.loss),
+            clipped=torch.from_numpy(found.clipped),
+        )
+
+    def fit_in_lockstep(
+        self,
+        chunk: Chunk,
+        items: torch.Tensor,
+        basis: torch.Tensor | None,
+        private: dict[str, torch.Tensor],
+        total: GridSum,
+        round_id: int,
+    ) -> ChunkResult:
+        """Train a chunk as tensors on any device."""
         from fedrec.training.samplers import draw_samples, steps
 
         settings = self.plan.algorithm

@@ -26,8 +26,8 @@ class GridSum:
     def __init__(
         self, n_items: int, width: int, *, step: float, bound: int, device: torch.device
     ) -> None:
-        self._scale = 1.0 / step
-        self._bound = float(bound)
+        self.scale = 1.0 / step
+        self.bound = float(bound)
         # One row more than there are items takes the padding of the trainer's tables.
         self._change = torch.zeros((n_items + 1, width), dtype=torch.int64, device=device)
         self._counts = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
@@ -53,12 +53,24 @@ class GridSum:
         Returns:
             int64 (n_rows,): how many of each row's values had to be clipped.
         """
-        scaled = torch.round(rows * self._scale)
+        scaled = torch.round(rows * self.scale)
         self.finite &= torch.isfinite(scaled).all()
-        clipped = (scaled.abs() > self._bound).sum(1)
-        inside = torch.nan_to_num(scaled.clamp(-self._bound, self._bound))
+        clipped = (scaled.abs() > self.bound).sum(1)
+        inside = torch.nan_to_num(scaled.clamp(-self.bound, self.bound))
         self._change.index_add_(0, item_index, inside.to(torch.int64))
         return clipped
+
+    def add_sums(self, change: torch.Tensor, counts: torch.Tensor, *, finite: bool) -> None:
+        """Add what was rounded and summed elsewhere.
+
+        Args:
+            change: int64 (n_items, width), in grid steps.
+            counts: int64 (n_items,).
+            finite: whether every value was finite before it was rounded.
+        """
+        self._change[:-1] += change
+        self._counts[:-1] += counts
+        self.finite &= finite
 
     def count(self, item_index: torch.Tensor) -> None:
         """Count one user for every row's item."""

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from reference.plain_fedmf import Rule, minibatch, train_user
 
+from fedrec.algorithms import FedMF
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
@@ -66,12 +67,20 @@ def test_the_server_divides_each_row_by_its_count():
     assert table[:, 0] == pytest.approx([0.6491131, -0.6006562, 0.0687552], abs=1e-6)
 
 
+@pytest.fixture(params=["compiled", "lockstep"])
+def form(request, monkeypatch):
+    """Both ways to train, on the processor."""
+    if request.param == "lockstep":
+        monkeypatch.setattr(FedMF, "fit", FedMF.fit_in_lockstep)
+    return request.param
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.02])
 @pytest.mark.parametrize(
     "update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}], ids=["dense", "colr"]
 )
 @pytest.mark.parametrize("batch_size", [7, 1000])
-def test_the_lockstep_trainer_agrees_with_the_plain_loop(users, gamma, update, batch_size):
+def test_the_trainer_agrees_with_the_plain_loop(users, gamma, update, batch_size, form):
     plan = plan_of(
         algorithm={"regularisation": gamma, "local_epochs": 3, "batch_size": batch_size},
         update=update,
@@ -110,7 +119,7 @@ def test_the_lockstep_trainer_agrees_with_the_plain_loop(users, gamma, update, b
     assert np.abs(change).max() > 0.1
 
 
-def test_colr_at_full_rank_is_fedmf(users):
+def test_colr_at_full_rank_is_fedmf(users, form):
     """B is orthogonal at r = d: training A only rotates coordinates (specification, 2.7e)."""
     results = []
     for update in ({"structure": "dense"}, {"structure": "colr", "rank": 6}):
@@ -126,7 +135,7 @@ def test_colr_at_full_rank_is_fedmf(users):
 
 
 @pytest.mark.parametrize("update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}])
-def test_sums_do_not_depend_on_how_users_are_grouped(users, update):
+def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     plan = plan_of(update=update, algorithm={"batch_size": 8})
     learner = Learner(plan, 60, device="cpu")
     shared = learner.initial_shared()
