@@ -3,7 +3,8 @@
 Limits: a bare gRPC stream server (aio, 1 MiB chunks, payload thrown away, nothing checked or
 kept), and writing and fsyncing the same eight files. fedrec's coordinator receives, hashes,
 verifies the signature, writes, fsyncs, renames, commits, parses and adds up before it
-acknowledges. All three are measured in turn in every repetition, by the same 8 processes.
+acknowledges, here without TLS like the bare server. All three are measured in turn in every
+repetition, by the same 8 processes.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from small_federation import federation
 
 from fedrec.config.plan import plan_fingerprint
 from fedrec.demo.processes import Processes
+from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
 from fedrec.wire.chunks import Blob, split
@@ -61,14 +64,19 @@ def client(number: int, pipe, settings: dict) -> None:
     """Do what the parent asks for: prepare a round, upload it, send the bare stream, write."""
     identity = Identity.load(Path(settings["state"]))
     plan, token = settings["plan"], Path(settings["token"]).read_text().strip()
-    link = GrpcLink(
-        settings["address"],
-        token=token,
-        root_certificate=Path(settings["certificate"]).read_bytes(),
-    )
+    link = GrpcLink(settings["address"], token=token, plaintext=True)
     info = link.federation(identity.client_id)
     layout = Layout.of(plan, info.n_items)
-    member = protection_of(plan, info.n_items).member(info.server_context, b"")
+    _, secrets = open_epoch(
+        roster_json=info.roster_json,
+        server_context=info.server_context,
+        wrapped=info.wrapped_secrets,
+        identity=identity,
+        pinned_authority_key=read_authority_key(Path(settings["authority"])),
+    )
+    member = protection_of(plan, info.n_items).member(
+        info.server_context, secrets.protection_secret
+    )
     channel = grpc.insecure_channel(f"127.0.0.1:{settings['bare_port']}")
     put = channel.stream_unary("/Bare/Put")
     vector = np.zeros(layout.length, dtype=np.int64)
@@ -131,6 +139,7 @@ def main() -> None:
             rank=RANK,
             rounds=runs + 1,
             protection="none",
+            tls=False,
         )
         ours, theirs = context.Pipe()
         bare = context.Process(target=bare_server, args=(theirs,), daemon=True)
@@ -148,7 +157,7 @@ def main() -> None:
                     "state": str(workspace.client_states[number]),
                     "token": str(workspace.folder / "keys" / "clients.token"),
                     "address": address,
-                    "certificate": str(workspace.certificate),
+                    "authority": str(workspace.folder / "keys" / "authority.pub.json"),
                     "bare_port": port,
                     "plan": workspace.plan,
                     "scratch": scratch,

@@ -15,7 +15,14 @@ USERS_PER_CLIENT = 2
 
 
 def federation(
-    folder: Path, *, n_clients: int, n_items: int, rank: int, rounds: int, protection: str
+    folder: Path,
+    *,
+    n_clients: int,
+    n_items: int,
+    rank: int,
+    rounds: int,
+    protection: str,
+    tls: bool = True,
 ) -> Workspace:
     """Prepare a federation whose update has n_items x (rank + 1) values and a few more."""
     n_users = USERS_PER_CLIENT * n_clients
@@ -38,7 +45,7 @@ def federation(
     interactions = Interactions.from_columns(users, items).deduplicated()
     data = DemoData(name="bench", interactions=interactions, catalogue=catalogue, note="")
     folder.mkdir(parents=True, exist_ok=True)
-    return prepare(folder, plan, data, n_clients=n_clients)
+    return prepare(folder, plan, data, n_clients=n_clients, tls=tls)
 
 
 def run_client(settings_file: str, coordinator: str) -> None:

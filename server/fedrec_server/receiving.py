@@ -69,7 +69,9 @@ class Incoming(ABC):
 
     async def _finish(self) -> bool:
         try:
-            await self._engine.work.in_thread(self._assembler.finish)
+            # Syncing takes longest and concerns nobody else: uploads do it side by side, and
+            # only what counts them goes one after another.
+            await self._engine.work.beside(self._finish_file)
             async with self._engine.lock:
                 duplicate = await self._count()
         except FedrecError:
@@ -79,6 +81,10 @@ class Incoming(ABC):
             raise
         self._engine.work.background(self._engine.advance())
         return duplicate
+
+    def _finish_file(self) -> None:
+        self._assembler.finish()
+        self._draft.sync()
 
     async def leave(self) -> None:
         """Close the draft of a call that ended, in whatever way."""

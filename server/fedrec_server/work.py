@@ -14,7 +14,8 @@ from fedrec_server.store.spool import DurabilityLost
 
 __all__ = ["Work"]
 
-INCOMING_THREADS = 2
+INCOMING_THREADS = 8
+"""Mostly waiting for the disk."""
 
 P = ParamSpec("P")
 T = TypeVar("T")

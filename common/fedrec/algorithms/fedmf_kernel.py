@@ -35,7 +35,8 @@ def _prepare_cache() -> bool:
         return False
     if not os.access(folder, os.W_OK | os.X_OK) or Path(folder).stat().st_uid != os.geteuid():
         return False
-    numba.config.CACHE_DIR = str(folder)
+    # Read by numba when a function is declared; numba's stubs do not list it.
+    setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010
     return True
 
 

@@ -82,13 +82,16 @@ def load_data(*, synthetic: bool) -> DemoData:
     )
 
 
-def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:
+def prepare(
+    folder: Path, plan: Plan, data: DemoData, *, n_clients: int, tls: bool = True
+) -> Workspace:
     """Write catalogue, private data, keys, tokens and settings of a federation.
 
     Args:
         folder: an empty folder.
         plan: what all parties agree on.
         n_clients: how many clients share the users.
+        tls: false makes everybody speak plaintext on loopback, for comparisons only.
     """
     data.catalogue.save(folder / "catalogue.csv")
     clients = folder / "clients"
@@ -118,8 +121,14 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
                 "epoch": "keys/epoch.json",
                 "token_file": "keys/clients.token",
                 "admin_token_file": "keys/operators.token",
-                "certificate": "keys/coordinator.crt",
-                "private_key": "keys/coordinator.key",
+                **(
+                    {
+                        "certificate": "keys/coordinator.crt",
+                        "private_key": "keys/coordinator.key",
+                    }
+                    if tls
+                    else {"plaintext": True}
+                ),
             },
         ),
         client_settings=tuple(
@@ -131,7 +140,11 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
                     "state": "state",
                     "authority_key": "../../keys/authority.pub.json",
                     "token_file": "../../keys/clients.token",
-                    "root_certificate": "../../keys/coordinator.crt",
+                    **(
+                        {"root_certificate": "../../keys/coordinator.crt"}
+                        if tls
+                        else {"plaintext": True}
+                    ),
                     "threads": 1,
                     "label": f"client {number}",
                 },

@@ -73,9 +73,11 @@ class Draft:
         with _writing("open"):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         self.size = os.fstat(self._file).st_size
+        self._synced = False
 
     def restart(self) -> None:
         """Forget what was written."""
+        self._synced = False
         os.ftruncate(self._file, 0)
         self.size = 0
 
@@ -86,6 +88,7 @@ class Draft:
             StorageError: when the disk is full; what was there before stays.
         """
         self._spool.failpoint("draft.write")
+        self._synced = False
         view = memoryview(data)
         try:
             with _writing("write"):
@@ -100,8 +103,11 @@ class Draft:
 
     def sync(self) -> None:
         """Make what was written durable."""
+        if self._synced:
+            return
         self._spool.failpoint("draft.fsync")
         _fsync(self._file)
+        self._synced = True
         self._spool.failpoint("draft.synced")
 
     def read(self) -> bytes:

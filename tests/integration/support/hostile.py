@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -20,8 +20,6 @@ from fedrec_client.private_store import PrivateStore
 
 __all__ = ["TRICKS", "Falsifier", "Liars", "Silence", "Trick"]
 
-Fetch = Callable[[ClientId], bytes]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Attempt:
@@ -31,53 +29,69 @@ class Attempt:
     payloads: dict[ClientId, bytes] = field(default_factory=dict)
 
 
-Trick = Callable[[Reveal, UploadHeader, Fetch, Callable[[], Accumulator]], Attempt]
+@dataclass(frozen=True, kw_only=True)
+class Means:
+    """What a coordinator has at hand against a victim among the contributors.
+
+    Attributes:
+        task: the honest task.
+        victim: the header of the update that is to be opened.
+        holder: the key holder that is asked.
+        fetch: returns a contributor's update.
+        make: returns an empty sum.
+    """
+
+    task: Reveal
+    victim: UploadHeader
+    holder: ClientId
+    fetch: Callable[[ClientId], bytes]
+    make: Callable[[], Accumulator]
+
+    def presenting(self, payloads: Iterable[bytes], headers: tuple[UploadHeader, ...]) -> Reveal:
+        """Return the task with a list of contributions and the sum of some payloads."""
+        total = self.make()
+        for payload in payloads:
+            total.add(payload)
+        blob = Blob.of(total.finish())
+        return replace(
+            self.task, contributions=headers, sum_length=blob.length, sum_sha256=blob.sha256
+        )
 
 
-def presenting(task: Reveal, total: bytes) -> Reveal:
-    blob = Blob.of(total)
-    return replace(task, sum_length=blob.length, sum_sha256=blob.sha256)
+Trick = Callable[[Means], Attempt]
 
 
-def alone(
-    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
-) -> Attempt:
+def alone(means: Means) -> Attempt:
     """The victim's update is the whole round."""
-    changed = replace(task, contributions=(victim,))
-    return Attempt(task=presenting(changed, fetch(victim.client_id)))
+    payload = means.fetch(means.victim.client_id)
+    return Attempt(task=means.presenting([payload], (means.victim,)))
 
 
-def as_sum(
-    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
-) -> Attempt:
+def as_sum(means: Means) -> Attempt:
     """The list is honest, the sum is the victim's update."""
-    return Attempt(task=presenting(task, fetch(victim.client_id)))
+    payload = means.fetch(means.victim.client_id)
+    return Attempt(task=means.presenting([payload], means.task.contributions))
 
 
-def repeated(
-    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
-) -> Attempt:
-    """The list is honest, every contribution is the victim's."""
-    payload = fetch(victim.client_id)
-    total = make()
-    for _ in task.contributions:
-        total.add(payload)
-    payloads = {header.client_id: payload for header in task.contributions}
-    return Attempt(task=presenting(task, total.finish()), payloads=payloads)
+def repeated(means: Means) -> Attempt:
+    """The list is honest; all contributions but the key holder's own are the victim's."""
+    payload = means.fetch(means.victim.client_id)
+    payloads = {header.client_id: payload for header in means.task.contributions}
+    payloads[means.holder] = means.fetch(means.holder)
+    task = means.presenting(payloads.values(), means.task.contributions)
+    return Attempt(task=task, payloads=payloads)
 
 
-def relabelled(
-    task: Reveal, victim: UploadHeader, fetch: Fetch, make: Callable[[], Accumulator]
-) -> Attempt:
-    """The list names everybody, with the victim's bytes and signature."""
-    payload = fetch(victim.client_id)
-    total = make()
-    for _ in task.contributions:
-        total.add(payload)
-    headers = tuple(replace(victim, client_id=header.client_id) for header in task.contributions)
-    payloads = {header.client_id: payload for header in headers}
-    changed = replace(task, contributions=headers)
-    return Attempt(task=presenting(changed, total.finish()), payloads=payloads)
+def relabelled(means: Means) -> Attempt:
+    """As before, and the headers are the victim's under the others' names."""
+    found = repeated(means)
+    headers = tuple(
+        header
+        if header.client_id == means.holder
+        else replace(means.victim, client_id=header.client_id)
+        for header in means.task.contributions
+    )
+    return replace(found, task=replace(found.task, contributions=headers))
 
 
 TRICKS: tuple[Trick, ...] = (alone, as_sum, repeated, relabelled)
@@ -129,7 +143,9 @@ class Falsifier(Passing):
         def fetch(contributor: ClientId) -> bytes:
             return self.link.contribution(client_id, run, task.round, contributor)
 
-        attempt = trick(task, victim, fetch, self._make)
+        attempt = trick(
+            Means(task=task, victim=victim, holder=client_id, fetch=fetch, make=self._make)
+        )
         self._payloads, self._playing = attempt.payloads, True
         self.tried.append(trick.__name__)
         return replace(found, task=attempt.task)
