@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedrec.cli.terminal import print_json
 
 __all__ = ["demo"]
 
@@ -75,6 +78,7 @@ def demo(
     )
     folder = demonstrate(options, Console(stderr=as_json))
     if as_json:
-        typer.echo((folder / "summary.json").read_text(encoding="utf-8"), nl=False)
+        summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
+        print_json({"folder": str(folder), **summary})
     else:
         typer.echo(str(folder))

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.demo.comparison import Comparison, run_comparison
+from fedrec.demo.compiling import compile_trainer
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import Exposure, look_at_coordinator
 from fedrec.demo.processes import Processes
@@ -118,6 +119,8 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"{plan.update.rank} of dim {plan.algorithm.dim}, protection {chosen.protection} "
         f"({chosen.preset}{security}), {plan.rounds.total} rounds", highlight=False
     )  # fmt: skip
+    console.print("Compiling the trainer; the result is kept for the next time", highlight=False)
+    compile_trainer(plan)
     view = _run_federation(workspace, folder, options, console)
     best = view.best
     if best is None or best.test is None:

@@ -1,0 +1,130 @@
+"""`fedrec coordinator run` and `fedrec client run` as people start them."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
+
+from fedrec.config.schema import Plan
+from fedrec.data import generate
+from fedrec.demo.workspace import DemoData, Workspace, prepare
+
+pytestmark = pytest.mark.slow
+
+ROUNDS = 3
+Start = Callable[..., Command]
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """The folders of three clients under encryption."""
+    plan = Plan.model_validate(
+        {
+            "federation": {"name": "tests", "maximum_users": 64, "minimum_item_users": 6},
+            "algorithm": {"dim": 4},
+            "update": {"rank": 2},
+            "protection": {"name": "bfv"},
+            "rounds": {"total": ROUNDS},
+        }
+    )
+    made = generate(
+        n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
+    )
+    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
+    return prepare(tmp_path, plan, data, n_clients=3)
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start commands that end with the test."""
+    with commands() as started:
+        yield started
+
+
+def test_a_federation_of_separate_commands(
+    workspace: Workspace, start: Start, tmp_path: Path
+) -> None:
+    coordinator = start(
+        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.coordinator_settings),
+        "--until-finished",
+        missing=["torch", "fedrec_client", "pyarrow", "matplotlib", "phe"],
+    )  # fmt: skip
+    address = json.loads(coordinator.first_line())["address"]
+
+    def client(number: int) -> Command:
+        return start(
+            tmp_path / f"client-{number}.log",
+            "client", "run", str(workspace.client_settings[number]),
+            "--coordinator", address, "--json",
+        )  # fmt: skip
+
+    interrupted = client(0)
+    others = [client(1), client(2)]
+    interrupted.wait_for("round 2  trained")
+    interrupted.interrupt()
+    assert interrupted.ended() == 130
+    resumed = start(tmp_path / "resumed.log", *resume_command(interrupted))
+    for command in (resumed, *others):
+        assert command.ended() == 0, command.told
+        outcome = json.loads(command.out)
+        assert outcome["reason"] == "all rounds are published"
+        assert outcome["version"] == ROUNDS + 2
+    assert coordinator.ended() == 0, coordinator.told
+
+
+def resume_command(stopped: Command) -> list[str]:
+    """Return the arguments of the command that a stopped client tells people to give."""
+    (line,) = (line for line in stopped.told.splitlines() if "Go on with: " in line)
+    name, *arguments = shlex.split(line.partition("Go on with: ")[2])
+    assert name == "fedrec"
+    return arguments
+
+
+def test_a_port_that_is_taken(workspace: Workspace, start: Start, tmp_path: Path) -> None:
+    first = start(tmp_path / "first.log", "coordinator", "run", str(workspace.coordinator_settings))
+    port = json.loads(first.first_line())["address"].rpartition(":")[2]
+    settings = workspace.coordinator_settings
+    text = settings.read_text()
+    settings.write_text(text.replace("port = 0", f"port = {port}").replace(
+        'state = "coordinator"', 'state = "another"'
+    ))  # fmt: skip
+    second = start(tmp_path / "second.log", "coordinator", "run", str(settings))
+    assert second.ended() == 2
+    assert second.out == ""
+    assert "coordinator.port" in second.told
+    assert port in second.told
+    assert "Traceback" not in second.told
+    first.interrupt()
+    assert first.ended() == 0, first.told
+
+
+def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_path: Path) -> None:
+    call = ("coordinator", "run", str(workspace.coordinator_settings))
+    first = start(tmp_path / "first.log", *call)
+    first.first_line()
+    second = start(tmp_path / "second.log", *call)
+    assert second.ended() == 2
+    assert "coordinator.state" in second.told
+
+
+def test_the_coordinator_imports_no_torch() -> None:
+    code = WITHOUT.format(missing=("torch", "fedrec_client")) + (
+        "import fedrec_server.app, fedrec_server.cli, fedrec.training.layout\n"
+        "import fedrec.protection.bfv, fedrec.protection.ckks\n"
+        "assert not [n for n in sys.modules if n.partition('.')[0] in ('torch', 'fedrec_client')]"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
