@@ -230,13 +230,16 @@ class ClientApp:
         from fedrec.training.learner import Learner
 
         client = self._settings.client
-        return Learner(
+        learner = Learner(
             membership.plan,
             len(membership.catalogue),
             device=client.device,
             memory_mib=client.memory_mib,
             threads=client.threads,
         )
+        # Before the first task: compiling must not eat a round's deadline.
+        learner.warm_up()
+        return learner
 
     @staticmethod
     def _bind(store: PrivateStore, membership: Membership, users: UserSplit, new_run: bool) -> None:

@@ -28,10 +28,11 @@ def _prepare_cache() -> bool:
     """Return whether compiled code can be kept for the next start, in the user's own cache."""
     if "NUMBA_CACHE_DIR" in os.environ:
         return True
-    folder = cache_folder() / "compiled"
     try:
+        folder = cache_folder() / "compiled"
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError:
+    except (OSError, RuntimeError):
+        # A read-only or homeless account: compile at every start.
         return False
     if not os.access(folder, os.W_OK | os.X_OK) or Path(folder).stat().st_uid != os.geteuid():
         return False

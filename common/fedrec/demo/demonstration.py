@@ -16,7 +16,6 @@ from rich.table import Table
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.demo.comparison import Comparison, run_comparison
-from fedrec.demo.compiling import compile_trainer
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import Exposure, look_at_coordinator
 from fedrec.demo.processes import Processes
@@ -33,6 +32,7 @@ from fedrec.reports.run_folder import RunFolder
 from fedrec.reports.run_view import RunView
 from fedrec.reports.tables import rich_table
 from fedrec.training.layout import protection_of
+from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
 
 __all__ = ["DemoOptions", "demonstrate"]
@@ -120,7 +120,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"({chosen.preset}{security}), {plan.rounds.total} rounds", highlight=False
     )  # fmt: skip
     console.print("Compiling the trainer; the result is kept for the next time", highlight=False)
-    compile_trainer(plan)
+    Learner(plan, len(data.catalogue)).warm_up()
     view = _run_federation(workspace, folder, options, console)
     best = view.best
     if best is None or best.test is None:

@@ -1,0 +1,82 @@
+"""Commands, options and settings that the pages mention exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tomllib
+
+import pytest
+from docs.pages import all_pages, blocks, inline_code, name_of
+from typer._click.core import Context
+from typer.main import get_command
+
+from fedrec.cli.main import app
+from fedrec.config.explain import all_settings, section_sentences
+
+SECTIONS = "|".join(section_sentences())
+SETTING = re.compile(rf"({SECTIONS})\.[a-z_]+")
+VARIABLE = re.compile(r"FEDREC_([A-Z]+)__([A-Z_]+)")
+FILES = (".crt", ".csv", ".jsonl", ".key", ".md", ".proto", ".py", ".sqlite", ".toml")
+
+
+def option_names(command):
+    names = {"-h", "--help", "--debug"}
+    for found in command.params:
+        names |= {*found.opts, *found.secondary_opts}
+    return names
+
+
+def problems_of(words):
+    """Return what is wrong with the words after `fedrec`."""
+    command, context = get_command(app), Context(get_command(app), info_name="fedrec")
+    path = ["fedrec"]
+    while hasattr(command, "list_commands") and words and not words[0].startswith("-"):
+        name, *words = words
+        if name in ("...", "ARGUMENTS"):
+            return []
+        found = command.get_command(context, name)
+        if found is None:
+            return [f"there is no `{' '.join([*path, name])}`"]
+        command, context = found, Context(found, info_name=name, parent=context)
+        path.append(name)
+    known = option_names(command)
+    used = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
+    return [f"`{' '.join(path)}` has no {name}" for name in used if name not in known]
+
+
+def commands_in(text):
+    """Yield the words after every `fedrec` in shell examples and in inline code."""
+    for body in blocks(text, "sh", "console"):
+        for line in body.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if "fedrec" in words:
+                after = words[words.index("fedrec") + 1 :]
+                yield after[: after.index("|")] if "|" in after else after
+    for code in inline_code(text):
+        if code.startswith("fedrec "):
+            yield code.split()[1:]
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=name_of)
+def test_commands_and_options_exist(page):
+    found = commands_in(page.read_text(encoding="utf-8"))
+    assert [problem for words in found for problem in problems_of(words)] == []
+
+
+@pytest.mark.parametrize("page", all_pages(), ids=name_of)
+def test_settings_exist(page):
+    text = page.read_text(encoding="utf-8")
+    named = {code for code in inline_code(text) if SETTING.fullmatch(code)}
+    named = {key for key in named if not key.endswith(FILES)}
+    named |= {f"{section}.{key}".lower() for section, key in VARIABLE.findall(text)}
+    for body in blocks(text, "toml"):
+        for section, values in tomllib.loads(body).items():
+            named |= {f"{section}.{key}" for key in values}
+    assert named - set(all_settings()) - {"section.field"} == set()
+
+
+def test_a_wrong_example_would_be_found():
+    assert problems_of(["check", "run.toml", "--item", "3"]) == ["`fedrec check` has no --item"]
+    assert problems_of(["keys", "make"]) == ["there is no `fedrec keys make`"]
+    assert problems_of(["data", "fetch", "ml-100k", "--into", "data"]) == []
