@@ -205,20 +205,23 @@ class ClientApp:
             expected=self._settings,
             catalogue_file=None if local is None else Path(local),
         )
-        users = load_users(self._settings, membership.catalogue)
-        self._bind(store, membership, users, new_run)
-        session = Session(
-            membership,
-            link,
-            LocalModel(self._learner(membership), users, store),
-            store,
-            AuditLog(self._folder, self._clock),
-            journal,
-            self._stop,
-            self._waiting,
-            self._clock,
-        )
         try:
+            with self._stop.interruptible():
+                users = load_users(self._settings, membership.catalogue)
+            self._bind(store, membership, users, new_run)
+            with self._stop.interruptible():
+                learner = self._learner(membership)
+            session = Session(
+                membership,
+                link,
+                LocalModel(learner, users, store),
+                store,
+                AuditLog(self._folder, self._clock),
+                journal,
+                self._stop,
+                self._waiting,
+                self._clock,
+            )
             ended = session.run()
         finally:
             membership.member.close()

@@ -82,6 +82,15 @@ class Participation:
                 f"Round {task.round} starts from version {task.base_round}; this client has "
                 f"version {self._model.version}."
             )
+        counted = self._model.shared.holders is not None
+        rare = self._membership.plan.federation.minimum_item_users > 1
+        if task.kind == "count" and counted:
+            raise RoundError(f"Round {task.round} counts items, but they were counted already.")
+        if task.kind != "count" and rare and not counted:
+            raise RoundError(
+                f"Round {task.round} is of kind {task.kind}, but items were not counted yet, so "
+                "rows of rare items would be trained (federation.minimum_item_users)."
+            )
         if task.round <= self._store.state.answered_round:
             raise RoundError(
                 f"Round {task.round} is over: this client answered round "

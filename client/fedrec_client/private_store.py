@@ -136,7 +136,10 @@ class PrivateStore:
             )
         if epoch > self.state.epoch:
             # Tags under the old epoch's key mean nothing to the new one's members.
-            self._replace(epoch=epoch, content=None)
+            # What was staged is of a round that the coordinator abandoned with its epoch.
+            staged = self.state.staged
+            closed = None if staged is None else staged.model_copy(update={"closed": True})
+            self._replace(epoch=epoch, content=None, staged=closed)
 
     def _leave_for(self, pin: RunPin, epoch: int, *, new_run: bool) -> None:
         stored = self.state

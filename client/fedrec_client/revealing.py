@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import hashlib
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedrec.errors import FedrecError, ProtocolError, RefusedError, RevealRefused, RoundError
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
@@ -131,6 +134,7 @@ class Revealing:
         self._store.record_reveal(task.round, manifest)
         try:
             aggregate = member.member.reveal(total, len(task.contributions))
+            self._check_content(task, aggregate)
             shared = self._model.after(task.kind, task.round, aggregate)
         except (ProtocolError, RefusedError) as error:
             raise self._refusal(task, error) from error
@@ -148,6 +152,30 @@ class Revealing:
         )
         sealed = seal.seal_aggregate(member.pack(aggregate)) if task.role == "reveal" else b""
         self._link.submit_reveal(member.sign_statement(statement), sealed)
+
+    def _check_content(self, task: Reveal, aggregate: NDArray[np.int64]) -> None:
+        """Refuse a sum that mixes kinds of rounds: it would hide few clients among empty ones.
+
+        Everybody counts, everybody trains or everybody only measures. A coordinator that tells
+        one client to train and the others to measure would publish the one's update.
+        """
+        layout = self._membership.layout
+        empty = {
+            "count": (layout.change_slice, layout.metrics_slice),
+            "train": (),
+            "evaluate": (layout.change_slice, layout.count_slice),
+        }[task.kind]
+        if any(aggregate[part].any() for part in empty):
+            raise RefusedError(
+                f"Round {task.round} is said to be of kind {task.kind}, but its sum holds "
+                "contributions of another kind."
+            )
+        users = self._membership.plan.federation.maximum_users
+        if aggregate[layout.count_slice].max(initial=0) > users:
+            raise RefusedError(
+                f"More users took part in round {task.round} than federation.maximum_users, "
+                f"{users}."
+            )
 
     def _refusal(self, task: Reveal, error: FedrecError) -> RevealRefused:
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)

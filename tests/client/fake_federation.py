@@ -88,11 +88,13 @@ class World:
         self.folder = folder
         self.state = folder / "state"
         self.plan = Plan(
-            federation={"name": "films", "seed": 7, "minimum_item_users": 1},
-            algorithm={"dim": 4, "local_epochs": 1, "batch_size": 8},
-            update={"rank": 2},
-            protection={"name": protection},
-            **plan,
+            **{
+                "federation": {"name": "films", "seed": 7, "minimum_item_users": 1},
+                "algorithm": {"dim": 4, "local_epochs": 1, "batch_size": 8},
+                "update": {"rank": 2},
+                "protection": {"name": protection},
+                **plan,
+            }
         )
         self.catalogue = Catalogue.of(
             [f"item-{row}" for row in range(N_ITEMS)], [f"Film {row}" for row in range(N_ITEMS)]

@@ -111,6 +111,16 @@ def test_abandoned_rolls_back(store: PrivateStore) -> None:
     assert list(store.folder.glob("*.bin")) == []
 
 
+def test_an_update_of_an_old_epoch_is_not_sent_again(store: PrivateStore) -> None:
+    stage(store)
+    store.bind(PIN, 2)
+    assert store.state.staged is not None
+    assert store.state.staged.closed
+    again = reopened(store)
+    assert again.state.staged is not None
+    assert again.state.staged.closed
+
+
 def test_a_later_round_in_progress_outlives_an_earlier_one(store: PrivateStore) -> None:
     stage(store, 5)
     publish(store, 4, counted=False)

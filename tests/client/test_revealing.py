@@ -340,3 +340,14 @@ def test_a_refusal_does_not_end_the_client(world: World, key: KeyWatch) -> None:
     world.link.script += [lambda: world.reveal(bad), Wait, lambda: world.reveal(good)]
     world.app().run()
     assert [statement.round for statement, _ in world.link.reveals] == [2]
+
+
+@pytest.mark.parametrize("kind", ["count", "evaluate"])
+def test_a_sum_that_hides_training_is_never_shown(world: World, kind: str) -> None:
+    """One client is told to train, the others to send empty vectors: the sum is the one's."""
+    round_ = world.open(1, kind)
+    world.contribute(round_)
+    ask(world, lambda: world.reveal(round_))
+    assert world.link.reveals == []
+    assert "reveal_refused" in world.event_names()
+    assert "another kind" in world.audit()

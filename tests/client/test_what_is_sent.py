@@ -101,3 +101,14 @@ def test_the_log_names_no_user(tmp_path: Path, capsys: pytest.CaptureFixture[str
     written = "".join(path.read_text() for path in world.state.glob("*.jsonl"))
     for text in (shown.out, shown.err, written, repr(world.events)):
         assert not [user for user in USERS if user.split("@")[0] in text]
+
+
+def test_nothing_is_trained_before_rare_items_are_known(tmp_path: Path) -> None:
+    film = {"name": "films", "seed": 7, "minimum_item_users": 3}
+    world = World(tmp_path, federation=film)
+    world.ask_to_train(1)
+    world.app().run()
+    assert world.link.uploads == []
+    world.ask_to_train(2, kind="count")
+    world.app().run()
+    assert len(world.link.uploads) == 1

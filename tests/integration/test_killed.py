@@ -156,7 +156,7 @@ def test_a_client_killed_before_it_hears_of_the_acknowledgement(found: Found) ->
 
 COLLECTING = [
     KillCoordinator(failpoint="draft.write", round=1, phase="collecting"),
-    KillCoordinator(failpoint="draft.synced", round=2, phase="collecting", counted=2),
+    KillCoordinator(failpoint="draft.synced", round=2, phase="collecting"),
     KillCoordinator(failpoint="rows.committed", round=2, phase="collecting", counted=2),
     KillCoordinator(failpoint="update.ack", round=3, phase="collecting", counted=1),
     KillCoordinator(failpoint="file.rename", round=3, phase="summing", counted=3),

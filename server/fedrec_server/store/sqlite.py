@@ -215,6 +215,8 @@ class SqliteStore(Store):
 
 
 def _connect(path: Path) -> sqlite3.Connection:
+    # SQLite gives its journal files the mode of the database.
+    path.touch(mode=0o600, exist_ok=True)
     rows = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     rows.row_factory = sqlite3.Row
     rows.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
