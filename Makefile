@@ -19,7 +19,7 @@ test: setup
 	$(BIN)/python -m pytest
 
 test-fast: setup
-	$(BIN)/python -m pytest -m 'not cuda and not slow'
+	$(BIN)/python -m pytest tests/common tests/client tests/docs -m 'not cuda and not slow'
 
 lint: setup
 	$(BIN)/ruff check .

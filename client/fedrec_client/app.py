@@ -206,15 +206,13 @@ class ClientApp:
             catalogue_file=None if local is None else Path(local),
         )
         try:
-            with self._stop.interruptible():
-                users = load_users(self._settings, membership.catalogue)
+            users = load_users(self._settings, membership.catalogue)
             self._bind(store, membership, users, new_run)
-            with self._stop.interruptible():
-                learner = self._learner(membership)
+            self._stop.check()
             session = Session(
                 membership,
                 link,
-                LocalModel(learner, users, store),
+                LocalModel(self._learner(membership), users, store),
                 store,
                 AuditLog(self._folder, self._clock),
                 journal,

@@ -13,6 +13,7 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import KINDS, N_ITEMS, Bench, federal, merged, plan_of
 from integration.support.children import (
+    INTERRUPTED,
     PIECE_BYTES,
     Child,
     ClientProcess,
@@ -80,6 +81,24 @@ def test_a_client_killed_in_training_and_around_the_upload(found: Found) -> None
         ):
             children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
             assert children[-1].ended() == -signal.SIGKILL, kill
+        children.append(ClientProcess(federation.bench, VICTIM, federation.address))
+        assert children[-1].told() == "all rounds are published"
+        check_finished(federation)
+
+
+def test_a_client_stopped_by_ctrl_c_anywhere(found: Found) -> None:
+    federation = found(plan_of("none"))
+    for number in range(VICTIM):
+        federation.client(number)
+    children: list[Child] = []
+    with ending(children):
+        for place, round_id in (
+            ("joined", None), ("in training", 2), ("protected", 3), ("before the upload", 4),
+            ("sent", 5),
+        ):  # fmt: skip
+            stop = KillClient(place=place, round=round_id, number=signal.SIGINT)
+            children.append(ClientProcess(federation.bench, VICTIM, federation.address, stop))
+            assert children[-1].ended(stop) == INTERRUPTED, stop
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
         assert children[-1].told() == "all rounds are published"
         check_finished(federation)

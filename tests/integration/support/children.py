@@ -12,6 +12,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -31,8 +32,15 @@ from fedrec_server.rounds.state import Round
 
 __all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
 
-PRELOADED = ["fedrec_client.app", "fedrec.training.learner", "fedrec_server.app", "tenseal"]
+PRELOADED = [
+    "fedrec.algorithms.fedmf_kernel",
+    "fedrec.training.learner",
+    "fedrec_client.app",
+    "fedrec_server.app",
+    "tenseal",
+]
 PR_SET_PDEATHSIG = 1
+INTERRUPTED = 130
 PIECE_BYTES = 16 * 1024
 """Updates of the tests are sent in pieces of this size, so that half of one can be there."""
 
@@ -50,10 +58,17 @@ class KillClient:
 
     Attributes:
         place: "in training", "before the upload", or the name of an event.
+        round: None where the event is about no round.
+        number: the signal that it gets.
     """
 
     place: str
-    round: int
+    round: int | None
+    number: signal.Signals = signal.SIGKILL
+
+    def strike(self) -> None:
+        """Send the signal to this process."""
+        os.kill(os.getpid(), self.number)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -131,14 +146,11 @@ def _die_with_the_tests() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _kill_this_process() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
 def _run_client(settings: Settings, kill: KillClient | None, parent: Connection) -> None:
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp, open_link
     from fedrec_client.events import ClientEvent
+    from fedrec_client.stopping import Stopped, StopSwitch
 
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)
@@ -150,15 +162,20 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
         if event.name == "training" and event.round is not None:
             training[:] = [event.round]
         if kill is not None and (event.name, event.round) == (kill.place, kill.round):
-            _kill_this_process()
+            kill.strike()
 
     if kill is not None and kill.place == "in training":
-        _die_in_training(kill.round, training)
+        _die_in_training(kill, training)
     link: Link = open_link(settings)
     if kill is not None and kill.place == "before the upload":
-        link = _DyingLink(link, kill.round)
-    client = ClientApp(settings, link=link, on_event=on_event, jitter=lambda: 0.1)
-    parent.send(client.run().reason)
+        link = _DyingLink(link, kill)
+    stop = StopSwitch()
+    client = ClientApp(settings, link=link, on_event=on_event, stop=stop, jitter=lambda: 0.1)
+    try:
+        with stop.on_signals():
+            parent.send(client.run().reason)
+    except Stopped:
+        sys.exit(INTERRUPTED)
 
 
 def _split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
@@ -166,28 +183,28 @@ def _split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
         yield offset, data[offset : offset + PIECE_BYTES]
 
 
-def _die_in_training(round_id: int, training: list[int]) -> None:
+def _die_in_training(kill: KillClient, training: list[int]) -> None:
     """Die where a chunk of users has been trained but nothing of it is kept."""
     from fedrec.training.learner import Learner
 
     summed = Learner._training_sums
 
     def dying(*values: Any) -> Any:
-        if training == [round_id]:
-            _kill_this_process()
+        if training == [kill.round]:
+            kill.strike()
         return summed(*values)
 
     Learner._training_sums = staticmethod(dying)  # type: ignore[method-assign]  # in a child
 
 
 class _DyingLink(Passing):
-    def __init__(self, link: Link, round_id: int) -> None:
+    def __init__(self, link: Link, kill: KillClient) -> None:
         super().__init__(link)
-        self._round = round_id
+        self._kill = kill
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-        if header.round == self._round:
-            _kill_this_process()
+        if header.round == self._kill.round:
+            self._kill.strike()
         return super().submit_update(header, payload)
 
 
@@ -203,7 +220,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
         if kill is not None and known and known[0]._engine is not None:
             round_ = known[0].engine.state.current
             if round_ is not None and kill.is_here(name, round_):
-                _kill_this_process()
+                os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
     spec = vector_spec(settings.plan, N_ITEMS)

@@ -1,0 +1,53 @@
+"""A log that cannot be written stops nobody."""
+
+from __future__ import annotations
+
+import io
+import os
+from pathlib import Path
+
+import pytest
+import structlog
+
+from fedrec.telemetry import SteadyStream, log_to_stderr
+
+
+class Full(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError(28, "No space left on device")
+
+    def flush(self) -> None:
+        raise OSError(28, "No space left on device")
+
+
+def test_what_can_be_written_is_written() -> None:
+    stream = io.StringIO()
+    print("a line", file=SteadyStream(stream), flush=True)
+    assert stream.getvalue() == "a line\n"
+
+
+def test_a_full_disk_loses_the_line_only() -> None:
+    print("a line", file=SteadyStream(Full()), flush=True)
+
+
+def test_a_reader_that_left_loses_the_line_only(tmp_path: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "w", buffering=1) as stream:
+        print("a line", file=SteadyStream(stream), flush=True)
+        with pytest.raises(BrokenPipeError):
+            stream.flush()
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def test_logs_of_lower_levels_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        log_to_stderr(30)
+        structlog.get_logger().info("unimportant")
+        structlog.get_logger().warning("disk nearly full", left_bytes=5)
+    finally:
+        structlog.reset_defaults()
+    shown = capsys.readouterr()
+    assert "disk nearly full" in shown.err
+    assert "unimportant" not in shown.err
+    assert shown.out == ""
