@@ -61,8 +61,7 @@ class PatientLink:
         attempt = 0
         while True:
             try:
-                with self._stop.interruptible():
-                    return call()
+                return self._stop.aside(call)
             except PASSING as error:
                 if attempt + 1 == self._maximum_attempts:
                     raise

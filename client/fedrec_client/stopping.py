@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import TypeVar
 
 __all__ = ["StopSwitch", "Stopped"]
+
+_T = TypeVar("_T")
 
 
 class Stopped(BaseException):
@@ -56,6 +60,33 @@ class StopSwitch:
             yield
         finally:
             self._interruptible = False
+
+    def aside(self, call: Callable[[], _T]) -> _T:
+        """Return what a call returns, made in a thread of its own; a request to stop ends the wait.
+
+        A signal that interrupted gRPC itself could leave one of its locks taken for ever, and
+        closing the channel would never return. Here it only ever interrupts waiting.
+
+        Raises:
+            Stopped: somebody asked to stop; the call is left to itself.
+        """
+        done = threading.Event()
+        results: list[_T] = []
+        errors: list[BaseException] = []
+
+        def work() -> None:
+            try:
+                results.append(call())
+            except BaseException as error:
+                errors.append(error)
+            done.set()
+
+        with self.interruptible():
+            threading.Thread(target=work, name="call", daemon=True).start()
+            done.wait()
+        if errors:
+            raise errors[0]
+        return results[0]
 
     @contextmanager
     def on_signals(self) -> Iterator[None]:
