@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
 from fedrec.errors import ConflictingUpload, FedrecError, RefusedError, RoundClosed
 from fedrec.ids import ClientId, RoundId
@@ -26,6 +29,8 @@ __all__ = [
     "update_status",
 ]
 
+T = TypeVar("T")
+
 
 class Incoming(ABC):
     """A byte string that a peer sends in chunks into a draft."""
@@ -34,6 +39,7 @@ class Incoming(ABC):
         self._engine = engine
         self._draft = draft
         self._blob = blob
+        self._busy: asyncio.Task[Any] | None = None
         self._assembler = Assembler(
             blob.length,
             blob.sha256,
@@ -45,7 +51,7 @@ class Incoming(ABC):
 
     async def add(self, offset: int, data: bytes) -> None:
         """Take the next chunk; a stream that begins at 0 begins anew."""
-        await self._engine.work.beside(self._add, offset, data)
+        await self._to_its_end(self._engine.work.beside(self._add, offset, data))
 
     def _add(self, offset: int, data: bytes) -> None:
         if offset == 0 and self._draft.size:
@@ -65,7 +71,12 @@ class Incoming(ABC):
             CorruptUpload: when bytes are missing or are not the announced ones.
             FedrecError: when the round does not take it.
         """
-        return await self._engine.work.uninterrupted(self._finish())
+        return await self._to_its_end(self._finish())
+
+    async def _to_its_end(self, work: Coroutine[Any, Any, T]) -> T:
+        """Use the draft, to the end even where the peer hangs up in between."""
+        self._busy = self._engine.work.background(work)
+        return await asyncio.shield(self._busy)
 
     async def _finish(self) -> bool:
         try:
@@ -88,7 +99,13 @@ class Incoming(ABC):
 
     async def leave(self) -> None:
         """Close the draft of a call that ended, in whatever way."""
-        await self._engine.work.uninterrupted(self._engine.work.in_thread(self._draft.close))
+        await self._engine.work.uninterrupted(self._leave())
+
+    async def _leave(self) -> None:
+        # Closed under the feet of whoever still uses it, its number would name another file.
+        if self._busy is not None:
+            await asyncio.wait((self._busy,))
+        await self._engine.work.in_thread(self._draft.close)
 
     @abstractmethod
     async def _count(self) -> bool:

@@ -10,7 +10,7 @@ from typing import Any
 import grpc
 
 from fedrec.errors import ProtocolError
-from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.grpc_channel import close_channel, open_channel
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
@@ -140,7 +140,7 @@ class AdminLink:
 
     def close(self) -> None:
         """Let go of the connection."""
-        self._channel.close()
+        close_channel(self._channel)
 
 
 def _fields(message: Any, kind: type[Any]) -> dict[str, Any]:

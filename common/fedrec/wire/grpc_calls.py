@@ -14,6 +14,7 @@ from fedrec.errors import ProtocolError, SettingsError, Unreachable
 from fedrec.ids import ClientId
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import blob_from_proto, chunk_from_proto
+from fedrec.wire.grpc_channel import close_channel
 from fedrec.wire.status import fedrec_code, from_rpc_error
 
 __all__ = ["Calls", "Deadlines", "Message"]
@@ -89,7 +90,7 @@ class Calls:
     def close(self) -> None:
         """Close the channel; what waits in other threads ends as unreachable."""
         self._closed = True
-        self._channel.close()
+        close_channel(self._channel)
 
     def ask(
         self, method: Message, request: Message, client_id: ClientId, seconds: float

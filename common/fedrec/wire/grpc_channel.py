@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import ipaddress
+import threading
 
 import grpc
 
 from fedrec.errors import SettingsError
 
-__all__ = ["MAX_MESSAGE_BYTES", "is_loopback", "open_channel"]
+__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "is_loopback", "open_channel"]
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
+CLOSING_SECONDS = 2.0
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
@@ -54,6 +56,17 @@ def open_channel(address: str, *, root_certificate: bytes | None, plaintext: boo
     # A proxy from the environment would be another machine.
     options = (*OPTIONS, ("grpc.enable_http_proxy", 0))
     return grpc.insecure_channel(address, options=options)
+
+
+def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) -> None:
+    """Close a channel, and leave it if that does not end.
+
+    gRPC waits for every call to end. One that Ctrl-C interrupted while it was being started is
+    on its list but nobody works at it, so that wait would be for ever.
+    """
+    closing = threading.Thread(target=channel.close, name="fedrec-close", daemon=True)
+    closing.start()
+    closing.join(seconds)
 
 
 def is_loopback(address: str) -> bool:
