@@ -99,6 +99,8 @@ def client(number: int, pipe, settings: dict) -> None:
                 federation=info.federation,
                 run=info.run,
                 round=task.task.round,
+                kind=task.task.kind,
+                base_round=task.task.base_round,
                 epoch=info.epoch,
                 client_id=identity.client_id,
                 catalogue_fingerprint=info.catalogue_fingerprint,

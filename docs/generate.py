@@ -23,6 +23,7 @@ from typer.main import get_command
 from fedrec import errors
 from fedrec.cli.failures import EXIT_CODES
 from fedrec.cli.main import VERBS, app
+from fedrec.config.agreement import always_compared
 from fedrec.config.explain import settings_markdown
 from fedrec.config.loading import PATHS
 
@@ -41,6 +42,7 @@ def pages() -> dict[str, str]:
 def settings_page() -> str:
     """Return the reference of all settings."""
     paths = ", ".join(f"`{key}`" for key in sorted(PATHS))
+    compared = ", ".join(f"`{key}`" for key in always_compared())
     head = f"""\
 {_NOTE}
 # Settings
@@ -55,6 +57,10 @@ One TOML file holds the settings of a federation. `fedrec init` writes a first o
 - Sections marked *plan* are what coordinator and clients must agree on. Their values have one
   fingerprint, which every signature covers. A client refuses a coordinator whose plan differs
   from a value that the client's own file sets.
+- What decides privacy a client compares even where its file is silent; there the default counts.
+  Of what is ordered it takes a stricter value: more item users, clients and summands, fewer
+  maximum users, encryption in place of none, a protocol that does not leak in place of `paper`.
+  The fields are {compared}.
 - Sections marked *local* belong to one machine and travel nowhere.
 - An unknown key, a value outside its range and a combination that cannot work are all reported
   together, each with its file and line, and nothing is started.

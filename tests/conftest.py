@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
+# What a conformance suite found wrong is shown as in any test.
+pytest.register_assert_rewrite("conformance")
+
 # A shell that starts the suite in the background ignores SIGINT for it and for all its children;
 # the tests of Ctrl-C need it.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Settings
-from fedrec.data import Catalogue, UserSplit, leave_one_out, read_interactions
+from fedrec.data import UserSplit
+from fedrec.data.source import read_users
 from fedrec.errors import FedrecError, SettingsError
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.identity import Identity
@@ -36,7 +37,7 @@ from fedrec_client.waiting import Waiting
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner
 
-__all__ = ["ClientApp", "ClientOutcome", "load_users", "open_link", "users_digest"]
+__all__ = ["ClientApp", "ClientOutcome", "open_link", "users_digest"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,30 +85,6 @@ def _file(path: str | None, field: str) -> bytes:
         raise SettingsError(
             f"{field} = {path!r} cannot be read: {error.strerror}.", remedy="Check the path."
         ) from None
-
-
-def load_users(settings: Settings, catalogue: Catalogue) -> UserSplit:
-    """Read this client's interactions and split them.
-
-    Raises:
-        SettingsError: no data file is named.
-        DataError: the file cannot be used.
-    """
-    data = settings.data
-    if data.path is None:
-        raise SettingsError(
-            "data.path is missing: a client needs a file with its interactions.",
-            remedy="Set data.path in the settings, or give --data FILE.",
-        )
-    interactions, _ = read_interactions(
-        data.path,
-        layout=data.layout,
-        user_column=data.user_column,
-        item_column=data.item_column,
-        timestamp_column=data.timestamp_column,
-        strict=data.strict,
-    )
-    return leave_one_out(interactions, catalogue, minimum_interactions=data.minimum_interactions)
 
 
 def users_digest(users: UserSplit) -> str:
@@ -206,7 +183,7 @@ class ClientApp:
             catalogue_file=None if local is None else Path(local),
         )
         try:
-            users = load_users(self._settings, membership.catalogue)
+            users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
             self._bind(store, membership, users, new_run)
             self._stop.check()
             session = Session(
@@ -238,8 +215,8 @@ class ClientApp:
             memory_mib=client.memory_mib,
             threads=client.threads,
         )
-        # Before the first task: compiling must not eat a round's deadline.
-        learner.warm_up()
+        # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
+        self._stop.aside(learner.warm_up)
         return learner
 
     @staticmethod

@@ -106,7 +106,10 @@ class CatchingUp:
                 f"Round {found.round} is {'sealed' if found.sealed else 'not sealed'}, which "
                 f"protection {member.protection.name} does not allow."
             )
-        member.check_contributions(found.round, found.contributions)
+        # Every round starts from the one published before it, which is the model's version here.
+        member.check_contributions(
+            found.round, found.kind, self._model.version, found.contributions
+        )
         manifest = member.manifest_digest(found.round, found.contributions)
         opened = self._store.revealed_manifest(found.round)
         if opened is not None and opened != manifest:

@@ -120,6 +120,39 @@ def recommend(
         typer.echo(f"{item.rank:>3}  {item.score:8.3f}  {item.item_id}  {item.title}")
 
 
+@app.command("export-model")
+def export_model(
+    settings_file: SettingsFile,
+    to: Annotated[Path, typer.Option(metavar="FOLDER", help="A run's folder, or a new one.")],
+    latest: Annotated[
+        bool, typer.Option("--latest", help="The latest model instead of the best one.")
+    ] = False,
+    state: StateFolder = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Write the shared model and the catalogue, for `fedrec recommend` and for Python.
+
+    It holds what the members' sums made: item rows, the counts of their holders and the plan.
+    Users' own vectors stay here. Under encryption the coordinator never had the model; give the
+    file only to those who may read it. Sums that were not rounded to exact integers are never
+    exported.
+    """
+    from fedrec.config.loading import load_settings
+    from fedrec_client.exporting import export_model as export
+
+    log_to_stderr(logging.WARNING)
+    settings = load_settings(settings_file, {"client.state": state})
+    found = export(settings, to, which="latest" if latest else "best", force=force)
+    if as_json:
+        print_json(asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)})
+        return
+    typer.echo(f"Version {found.version} of the shared model; no user's vector is in it.")
+    if found.was_hidden:
+        typer.echo("The coordinator could never read it: give it only to those who may.")
+    typer.echo(str(found.model))
+
+
 @app.command()
 def identity(
     settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False

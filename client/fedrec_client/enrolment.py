@@ -1,14 +1,15 @@
 """First contact: nothing that the coordinator says is believed before it was compared.
 
 The roster is signed by the authority whose key this client pinned; the plan is compared with
-the local settings, the catalogue with the local file, and the protection's parameters with what
-this version plans for that vector.
+what this client agreed to, the catalogue with the local file, and the protection's parameters
+with what this version plans for that vector.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fedrec.config.agreement import Difference, plan_differences
 from fedrec.config.plan import plan_fingerprint, plan_from_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
@@ -23,7 +24,7 @@ from fedrec.wire.messages import FederationInfo
 from fedrec_client.durable import write_durably
 from fedrec_client.membership import Membership, check_protocol
 
-__all__ = ["enrol", "plan_differences"]
+__all__ = ["enrol"]
 
 _REMEDY = "Ask the operator which federation this coordinator serves."
 
@@ -34,7 +35,7 @@ def enrol(
     *,
     authority_key: bytes,
     catalogue_cache: Path,
-    expected: Plan | None = None,
+    expected: Plan,
     catalogue_file: Path | None = None,
 ) -> Membership:
     """Ask a coordinator for its federation, check everything and open the epoch.
@@ -44,12 +45,13 @@ def enrol(
         identity: this client's keys.
         authority_key: the pinned public key of the data owners' authority.
         catalogue_cache: where a fetched catalogue is kept.
-        expected: the local settings; every field that they set must be the federation's.
+        expected: the local settings; what they give, and what decides privacy even where they
+            give nothing, must be the federation's.
         catalogue_file: the catalogue that this client was given, if any.
 
     Raises:
         VersionMismatch: another major protocol version.
-        PlanMismatch: the plan cannot be read or is not the expected one.
+        PlanMismatch: the plan cannot be read, or is not what this client agreed to.
         CatalogueMismatch: the local catalogue is another one.
         RefusedError: the roster is not the authority's, or this client is not in it.
         KeysError: the epoch belongs to other settings, or its context holds a key.
@@ -57,8 +59,7 @@ def enrol(
     info = link.federation(identity.client_id)
     check_protocol(info.protocol_version)
     plan = plan_from_json(info.plan_json)
-    if expected is not None:
-        _refuse_differences(plan_differences(expected, plan))
+    _refuse(plan_differences(expected, plan))
     if plan.federation.name != info.federation:
         raise PlanMismatch(
             f"The coordinator calls itself {info.federation!r}, its plan is for "
@@ -92,29 +93,13 @@ def enrol(
     )
 
 
-def plan_differences(expected: Plan, found: Plan) -> tuple[str, ...]:
-    """Return, for every field that `expected` sets and `found` has otherwise, a sentence.
-
-    Fields left at their defaults do not count: a client need not repeat the whole plan.
-    """
-    differences = []
-    for section in sorted(expected.model_fields_set & set(Plan.model_fields)):
-        ours, theirs = getattr(expected, section), getattr(found, section)
-        for name in sorted(ours.model_fields_set):
-            if getattr(ours, name) != getattr(theirs, name):
-                differences.append(
-                    f"{section}.{name} is {getattr(theirs, name)!r} in the federation and "
-                    f"{getattr(ours, name)!r} in the local settings"
-                )
-    return tuple(differences)
-
-
-def _refuse_differences(differences: tuple[str, ...]) -> None:
+def _refuse(differences: tuple[Difference, ...]) -> None:
     if differences:
+        lines = " and ".join(difference.agreeing for difference in differences)
         raise PlanMismatch(
-            f"The federation's plan is another one: {'; '.join(differences)}.",
-            remedy="Take these lines out of the local settings if the federation is right, or "
-            "do not take part.",
+            f"The federation's plan is not what this client agreed to: "
+            f"{'; '.join(map(str, differences))}.",
+            remedy=f"Do not take part, or agree by setting {lines} in this client's settings file.",
         )
 
 

@@ -102,8 +102,19 @@ class Membership:
 
     @property
     def minimum_summands(self) -> int:
-        """The fewest distinct clients of a sum that may be opened or believed."""
-        return max(FEWEST_SUMMANDS, self.roster.minimum_summands) if self.is_encrypted else 1
+        """The fewest distinct clients of a sum that may be opened or believed.
+
+        The plan counts, too: its minima are what this client agreed to when it enrolled.
+        """
+        rounds = self.plan.rounds
+        if not self.is_encrypted:
+            return rounds.minimum_clients
+        return max(
+            FEWEST_SUMMANDS,
+            self.roster.minimum_summands,
+            rounds.minimum_summands,
+            rounds.minimum_clients,
+        )
 
     def seal_of(self, round_id: RoundId, kind: RoundKind) -> RoundSeal:
         """Return what seals and tags the results of a round."""
@@ -144,13 +155,17 @@ class Membership:
         context, _ = codec.generate()
         return codec, context
 
-    def header_for(self, round_id: RoundId, payload: bytes) -> UploadHeader:
+    def header_for(
+        self, round_id: RoundId, kind: RoundKind, base_round: RoundId, payload: bytes
+    ) -> UploadHeader:
         """Return the signed header of this client's update of a round."""
         unsigned = UploadHeader(
             protocol_version=PROTOCOL_VERSION,
             federation=self.federation,
             run=self.run,
             round=round_id,
+            kind=kind,
+            base_round=base_round,
             epoch=self.epoch,
             client_id=self.client_id,
             catalogue_fingerprint=self.catalogue_fingerprint,
@@ -165,15 +180,23 @@ class Membership:
         return replace(statement, signature=self.identity.sign(statement.statement()))
 
     def check_contributions(
-        self, round_id: RoundId, contributions: tuple[UploadHeader, ...]
+        self,
+        round_id: RoundId,
+        kind: RoundKind,
+        base_round: RoundId,
+        contributions: tuple[UploadHeader, ...],
     ) -> None:
         """Check that a round's contributions are enough signed updates of distinct members.
 
+        All of them must be for the same kind of round from the same model: a client that was
+        told to measure among clients that train would not hide what they send.
+
         Raises:
-            RefusedError: too few, too many, or one client twice.
+            RefusedError: too few, too many, one client twice, or about another round, run,
+                epoch, kind or base.
             NotInRoster: by somebody else.
             BadSignature: not signed by its author.
-            ProtocolError: about another round, run, epoch, catalogue or plan.
+            ProtocolError: by another catalogue or plan, or of another length.
         """
         found = len(contributions)
         if found < self.minimum_summands:
@@ -189,9 +212,11 @@ class Membership:
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {round_id} lists a client twice.")
         for header in contributions:
-            self._check_header(round_id, header)
+            self._check_header(round_id, kind, base_round, header)
 
-    def _check_header(self, round_id: RoundId, header: UploadHeader) -> None:
+    def _check_header(
+        self, round_id: RoundId, kind: RoundKind, base_round: RoundId, header: UploadHeader
+    ) -> None:
         check_protocol(header.protocol_version)
         member = self.roster.member(header.client_id)
         author = header.client_id[:16]
@@ -205,6 +230,13 @@ class Membership:
                 f"A contribution by {author} is about {about}, expected "
                 f"{(self.federation, self.run, round_id, self.epoch)}.",
                 remedy="Somebody replays a contribution; tell the data owners.",
+            )
+        if (header.kind, header.base_round) != (kind, base_round):
+            raise RefusedError(
+                f"{author} contributed to a round of kind {header.kind} from version "
+                f"{header.base_round}, expected kind {kind} from version {base_round}.",
+                remedy="The coordinator told clients different things about round "
+                f"{round_id}; tell the data owners.",
             )
         expected = self.protection.chosen.message_bytes
         if header.length != expected:

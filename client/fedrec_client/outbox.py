@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Literal
 
 from fedrec.errors import ConflictingUpload, RoundClosed
-from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.private_store import PrivateStore
@@ -38,11 +37,9 @@ class Outbox:
         staged = self.pending
         return None if staged is None or staged.acknowledged or staged.closed else staged
 
-    def put(
-        self, header: UploadHeader, update: bytes, private: bytes, *, base_round: RoundId
-    ) -> None:
+    def put(self, header: UploadHeader, update: bytes, private: bytes) -> None:
         """Keep a signed update and the private state that follows from it."""
-        self._store.stage(header, update, private, base_round=base_round)
+        self._store.stage(header, update, private)
 
     def deliver(self) -> Delivery:
         """Send the pending update, the same bytes as every time before.

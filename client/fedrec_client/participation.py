@@ -114,5 +114,5 @@ class Participation:
             made = self._model.contribute(task.kind, task.round, participating)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
             payload = member.member.protect(made.vector)
-            header = member.header_for(task.round, payload)
-        self._outbox.put(header, payload, made.private.to_bytes(), base_round=task.base_round)
+            header = member.header_for(task.round, task.kind, task.base_round, payload)
+        self._outbox.put(header, payload, made.private.to_bytes())

@@ -160,9 +160,7 @@ class PrivateStore:
         """Return the content of one of the state's files, checked."""
         return read_checked(self.folder, ref)
 
-    def stage(
-        self, header: UploadHeader, update: bytes, private: bytes, *, base_round: RoundId
-    ) -> None:
+    def stage(self, header: UploadHeader, update: bytes, private: bytes) -> None:
         """Keep an update and the private state that follows from it, before anything is sent.
 
         Raises:
@@ -178,7 +176,6 @@ class PrivateStore:
             answered_round=header.round,
             staged=StagedRound(
                 header=header,
-                base_round=base_round,
                 update=write_blob(self.folder, "update", update),
                 private=write_blob(self.folder, "private", private),
             ),

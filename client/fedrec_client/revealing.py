@@ -78,7 +78,7 @@ class Revealing:
                 f"Round {task.round} starts from version {task.base_round}, this client has "
                 f"version {self._model.version}."
             )
-        member.check_contributions(task.round, task.contributions)
+        member.check_contributions(task.round, task.kind, task.base_round, task.contributions)
         opened = self._store.revealed_manifest(task.round)
         if opened not in (None, member.manifest_digest(task.round, task.contributions)):
             raise RefusedError(f"Round {task.round} was opened with other contributions before.")
@@ -154,10 +154,10 @@ class Revealing:
         self._link.submit_reveal(member.sign_statement(statement), sealed)
 
     def _check_content(self, task: Reveal, aggregate: NDArray[np.int64]) -> None:
-        """Refuse a sum that mixes kinds of rounds: it would hide few clients among empty ones.
+        """Refuse a sum that holds what its kind of round has no place for.
 
-        Everybody counts, everybody trains or everybody only measures. A coordinator that tells
-        one client to train and the others to measure would publish the one's update.
+        The contributors signed the kind, so no coordinator brings this about, but a member whose
+        software is changed can put anything behind its signature.
         """
         layout = self._membership.layout
         empty = {
@@ -167,8 +167,8 @@ class Revealing:
         }[task.kind]
         if any(aggregate[part].any() for part in empty):
             raise RefusedError(
-                f"Round {task.round} is said to be of kind {task.kind}, but its sum holds "
-                "contributions of another kind."
+                f"Round {task.round} is of kind {task.kind}, but its sum holds what only a round "
+                "of another kind has."
             )
         users = self._membership.plan.federation.maximum_users
         if aggregate[layout.count_slice].max(initial=0) > users:

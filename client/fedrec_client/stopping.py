@@ -13,6 +13,8 @@ __all__ = ["StopSwitch", "Stopped"]
 
 _T = TypeVar("_T")
 
+_LOOK_SECONDS = 0.25
+
 
 class Stopped(BaseException):
     """The client was asked to stop; like KeyboardInterrupt it is no error."""
@@ -83,7 +85,9 @@ class StopSwitch:
 
         with self.interruptible():
             threading.Thread(target=work, name="call", daemon=True).start()
-            done.wait()
+            # A signal that comes just before the wait begins does not wake it: look again.
+            while not done.wait(_LOOK_SECONDS):
+                pass
         if errors:
             raise errors[0]
         return results[0]

@@ -21,7 +21,7 @@ __all__ = [
     "StoredState",
 ]
 
-FORMAT = "fedrec client state 1"
+FORMAT = "fedrec client state 2"
 
 
 class _Record(BaseModel):
@@ -58,7 +58,6 @@ class StagedRound(_Record):
     """
 
     header: UploadHeader
-    base_round: RoundId
     update: FileRef
     private: FileRef
     acknowledged: bool = False

@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import grpc
 import structlog
@@ -32,7 +32,10 @@ from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.tokens import Token
 
-__all__ = ["Coordinator"]
+__all__ = ["Coordinator", "Ending"]
+
+Ending = Literal["interrupted", "terminated", "finished"]
+"""Why a coordinator stopped serving: Ctrl-C, SIGTERM, or the end of the run."""
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 30.0
@@ -140,8 +143,8 @@ class Coordinator:
 
     async def serve(
         self, on_start: Callable[[str, str], None], *, until_finished: bool = False
-    ) -> None:
-        """Serve until a signal, a lost disk or, if asked for, the run's end.
+    ) -> Ending:
+        """Serve until a signal, a lost disk or, if asked for, the run's end; return which it was.
 
         The first SIGTERM or SIGINT stops gracefully, the second one at once; both lose nothing.
 
@@ -153,11 +156,14 @@ class Coordinator:
             StorageError: when the store can no longer be believed.
         """
         on_start(await self.start(), self.engine.run)
-        stopped = asyncio.Event()
+        signals = _Signals()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, _on_signal, stopped)
-        waits: list[Coroutine[Any, Any, object]] = [stopped.wait(), self.engine.work.lost.wait()]
+            loop.add_signal_handler(number, signals.take, number)
+        waits: list[Coroutine[Any, Any, object]] = [
+            signals.came.wait(),
+            self.engine.work.lost.wait(),
+        ]
         if until_finished:
             waits.append(self._finished())
         tasks = [asyncio.ensure_future(wait) for wait in waits]
@@ -175,6 +181,7 @@ class Coordinator:
                 "The store failed to make a change durable; nothing acknowledged is lost.",
                 remedy="Check the disk, then start the coordinator again.",
             )
+        return signals.ending
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         """Take no more, finish what was begun, and close everything."""
@@ -222,16 +229,28 @@ class Coordinator:
                 await engine.tick()
 
     async def _finished(self) -> None:
-        await self.engine.finished.wait()
+        engine = self.engine
+        while engine.state.ending is None:
+            # A run that was resumed had ended before, and the event still says so.
+            engine.finished.clear()
+            await engine.finished.wait()
         # Clients that poll hear of the end; those that come later find nobody.
         await asyncio.sleep(LINGER_SECONDS)
 
 
-def _on_signal(stopped: asyncio.Event) -> None:
-    if stopped.is_set():
-        # The store is consistent at every moment.
-        os._exit(INTERRUPTED)
-    stopped.set()
+class _Signals:
+    """The first signal that asks to stop; the second one ends the process."""
+
+    def __init__(self) -> None:
+        self.came = asyncio.Event()
+        self.ending: Ending = "finished"
+
+    def take(self, number: int) -> None:
+        if self.came.is_set():
+            # The store is consistent at every moment.
+            os._exit(INTERRUPTED)
+        self.ending = "interrupted" if number == signal.SIGINT else "terminated"
+        self.came.set()
 
 
 def _token(settings: CoordinatorSettings, name: str) -> Token | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedrec.cli.failures import INTERRUPTED
 
 __all__ = ["app"]
 
@@ -27,7 +31,11 @@ def run(
         bool, typer.Option("--until-finished", help="Stop when the run has ended.")
     ] = False,
 ) -> None:
-    """Serve a federation; the first line on stdout is a JSON object with the address."""
+    """Serve a federation; the first line on stdout is a JSON object with the address.
+
+    Ctrl-C and SIGTERM finish what was begun and save, a second one stops at once; the same
+    command goes on. Ctrl-C leaves with 130, SIGTERM with 0, for containers.
+    """
     # The command line answers --help without loading gRPC.
     import asyncio
     import json
@@ -54,4 +62,7 @@ def run(
     def tell(address: str, name: str) -> None:
         print(json.dumps({"address": address, "run": name}), flush=True)
 
-    asyncio.run(server.serve(tell, until_finished=until_finished))
+    if asyncio.run(server.serve(tell, until_finished=until_finished)) == "interrupted":
+        again = shlex.join(["fedrec", *sys.argv[1:]])
+        typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
+        raise typer.Exit(INTERRUPTED)

@@ -194,6 +194,7 @@ class World:
 
     def settings(self, **client: Any) -> Settings:
         return Settings(
+            **{name: getattr(self.plan, name) for name in Plan.model_fields},
             data=DataSettings(path=str(self.folder / "data.csv")),
             client=ClientSettings(
                 state=str(self.state),
@@ -245,6 +246,8 @@ class World:
             "federation": "films",
             "run": self.run,
             "round": RoundId(number),
+            "kind": self.rounds[number].kind,
+            "base_round": self.rounds[number].base,
             "epoch": self.epoch.roster.epoch,
             "client_id": member.client_id,
             "catalogue_fingerprint": self.catalogue.fingerprint(),

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from client.fake_federation import FakeRound, World
@@ -140,18 +141,38 @@ def test_a_blob_of_another_round(world: World) -> None:
 
 
 def test_a_round_that_was_left_out(world: World) -> None:
-    """Nobody can hide a round: the next one's state follows from it."""
+    """Nobody can hide a round: what the next one's clients signed follows from it."""
     world.play(1)
     world.play(2)
     world.rounds.pop(1)
-    with pytest.raises(BadSignature, match="state_tag"):
+    with pytest.raises(RefusedError, match="from version 1, expected kind train from version 0"):
         follow(world)
+    assert version(world) == 0
 
 
 def test_another_kind_than_the_signed_one(world: World) -> None:
     falsify(world, lambda found, _: replace(found, kind="count"))
-    with pytest.raises(BadSignature, match="aggregate_tag"):
+    with pytest.raises(RefusedError, match="kind train from version 0, expected kind count"):
         follow(world)
+    assert version(world) == 0
+
+
+@pytest.mark.parametrize("protection", ["bfv", "none"])
+@pytest.mark.parametrize("told", [{"kind": "evaluate"}, {"kind": "count"}, {"base_round": 5}])
+def test_contributors_who_were_told_something_else(
+    tmp_path: Path, protection: str, told: dict[str, Any]
+) -> None:
+    """Even where two key holders vouch for such a round, nobody else believes it."""
+    world = World(tmp_path, protection=protection)
+    round_ = world.open(1)
+    world.contribute(round_)
+    member = world.puppets[0]
+    world.put(round_, member, round_.contributions[member.client_id][1], **told)
+    world.publish(round_)
+    with pytest.raises(RefusedError, match="expected kind train from version 0"):
+        follow(world)
+    assert version(world) == 0
+    assert '"event":"published_round_refused"' in world.audit()
 
 
 def test_a_list_of_contributions_that_was_cut(world: World) -> None:
@@ -213,10 +234,20 @@ def test_plain_rounds_are_applied(tmp_path: Path) -> None:
 
 
 def test_a_plain_sum_of_another_number(tmp_path: Path) -> None:
-    world = World(tmp_path, protection="none")
+    world = World(tmp_path, protection="none", rounds={"minimum_clients": 2})
     falsify(world, lambda found, _: replace(found, contributions=found.contributions[:2]))
     with pytest.raises(RevealRefused, match="3 summands"):
         follow(world)
+
+
+@pytest.mark.parametrize("protection", ["bfv", "none"])
+def test_a_round_of_fewer_clients_than_agreed(tmp_path: Path, protection: str) -> None:
+    """The plan's minimum binds a coordinator that published it."""
+    world = World(tmp_path, protection=protection, rounds={"minimum_clients": 4})
+    world.play(1)
+    with pytest.raises(RefusedError, match="has 3 contributions, expected at least 4"):
+        follow(world)
+    assert version(world) == 0
 
 
 def test_a_plain_blob_that_cannot_be_read(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     text = """
         [federation]
         name = "films"
+        minimum_item_users = 1
         [algorithm]
         dim = 4
         [data]

@@ -8,7 +8,7 @@ import pytest
 from client.fake_federation import World
 
 from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import AlgorithmSettings, FederationSettings, Plan
+from fedrec.config.schema import AlgorithmSettings, Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import (
     BadSignature,
@@ -24,7 +24,7 @@ from fedrec.errors import (
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.wire.messages import FederationInfo, Wait
-from fedrec_client.enrolment import enrol, plan_differences
+from fedrec_client.enrolment import enrol
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 
@@ -40,12 +40,13 @@ def join(world: World, info: FederationInfo | None = None, **changes: Any) -> Me
     options: dict[str, Any] = {
         "authority_key": world.authority.public_key,
         "catalogue_cache": world.folder / "fetched.csv",
+        "expected": world.plan,
     }
     return enrol(world.link, world.identity, **{**options, **changes})
 
 
 def test_an_honest_federation_is_joined(world: World) -> None:
-    found = join(world, expected=world.plan)
+    found = join(world)
     assert (found.run, found.epoch, found.is_encrypted) == ("run-1", 1, True)
     assert found.minimum_summands == 3
     assert found.secrets.protection_secret
@@ -133,22 +134,59 @@ def test_a_plan_with_other_parameters_than_the_authority_signed(world: World) ->
         }
     )
     with pytest.raises(KeysError, match="parameters"):
-        join(world, world.info(plan_json=plan_to_json(plan)))
+        join(world, world.info(plan_json=plan_to_json(plan)), expected=plan)
 
 
 def test_a_plan_that_differs_from_the_local_settings(world: World) -> None:
     expected = Plan(algorithm=AlgorithmSettings(dim=64, learning_rate=0.25))
     with pytest.raises(PlanMismatch) as caught:
         join(world, expected=expected)
-    assert "algorithm.dim is 4 in the federation and 64" in caught.value.message
+    assert "algorithm.dim is 4 in the federation, but this" in caught.value.message
+    assert "settings say 64" in caught.value.message
     assert "algorithm.learning_rate" in caught.value.message
 
 
-def test_only_what_the_settings_say_is_compared() -> None:
-    found = Plan(federation=FederationSettings(name="films", seed=3))
-    assert plan_differences(Plan(), found) == ()
-    assert plan_differences(Plan(federation=FederationSettings(name="films")), found) == ()
-    assert len(plan_differences(Plan(federation=FederationSettings(name="x")), found)) == 1
+@pytest.mark.parametrize(
+    ("protection", "plan", "words", "fix"),
+    [
+        ("none", {}, 'protection.name is "none"', 'protection.name = "none"'),
+        (
+            "bfv",
+            {"federation": {"name": "films", "minimum_item_users": 9}},
+            "minimum_item_users is 9 in the federation, but this client's settings say 10 or more",
+            "federation.minimum_item_users = 9",
+        ),
+        (
+            "none",
+            {"rounds": {"minimum_clients": 2}},
+            "minimum_clients is 2 in the federation, but this client's settings say 3 or more",
+            "rounds.minimum_clients = 2",
+        ),
+        ("bfv", {"rounds": {"user_fraction": 0.5}}, "1.0 (the default)", "user_fraction = 0.5"),
+        ("bfv", {"evaluation": {"protocol": "paper"}}, "leak", 'protocol = "paper"'),
+    ],
+)
+def test_a_silent_settings_file_means_the_safe_defaults(
+    tmp_path: Path, protection: str, plan: dict[str, Any], words: str, fix: str
+) -> None:
+    """A coordinator cannot weaken what nobody wrote down."""
+    world = World(tmp_path, protection=protection, **{"federation": {"name": "films"}, **plan})
+    silent = Settings(data=world.settings().data, client=world.settings().client)
+    with pytest.raises(PlanMismatch) as caught:
+        world.app(settings=silent).run()
+    assert words in caught.value.message
+    assert fix in caught.value.remedy
+    assert world.link.calls == ["federation", "close"]
+    assert world.app().run().version == 0, "a file that agrees"
+
+
+def test_a_silent_settings_file_joins_a_stricter_federation(tmp_path: Path) -> None:
+    world = World(
+        tmp_path,
+        federation={"name": "films", "minimum_item_users": 20, "maximum_users": 64},
+        rounds={"minimum_clients": 4, "minimum_summands": 4},
+    )
+    assert join(world, expected=Settings()).minimum_summands == 4
 
 
 def test_a_file_that_is_no_authority_key(tmp_path: Path) -> None:

@@ -26,6 +26,8 @@ def header(round_id: int) -> UploadHeader:
         federation="films",
         run="run-1",
         round=RoundId(round_id),
+        kind="train",
+        base_round=RoundId(round_id - 1),
         epoch=1,
         client_id=ClientId("ab" * 32),
         catalogue_fingerprint="ab",
@@ -44,7 +46,7 @@ def store(tmp_path: Path) -> PrivateStore:
 
 
 def stage(store: PrivateStore, round_id: int = 1) -> None:
-    store.stage(header(round_id), b"update", b"private after", base_round=RoundId(0))
+    store.stage(header(round_id), b"update", b"private after")
 
 
 def publish(store: PrivateStore, round_id: int = 1, *, counted: bool) -> None:

@@ -142,6 +142,14 @@ def test_the_rosters_minimum_counts(tmp_path: Path, key: KeyWatch) -> None:
     refused(world, key, "expected at least 4")
 
 
+@pytest.mark.parametrize("name", ["minimum_clients", "minimum_summands"])
+def test_the_plans_minimum_counts(tmp_path: Path, key: KeyWatch, name: str) -> None:
+    world = World(tmp_path, rounds={name: 4})
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "has 3 contributions, expected at least 4")
+
+
 def test_a_contributor_listed_twice(world: World, key: KeyWatch) -> None:
     round_ = puppet_round(world)
     headers = round_.headers
@@ -185,6 +193,9 @@ def test_a_replayed_contribution(world: World, key: KeyWatch) -> None:
         ({"plan_fingerprint": "00" * 32}, "another plan"),
         ({"protocol_version": "2.0"}, "protocol '2.0'"),
         ({"length": 10}, "announces 10 bytes"),
+        ({"kind": "count"}, "a round of kind count from version 0, expected kind train"),
+        ({"kind": "evaluate"}, "a round of kind evaluate from version 0, expected kind train"),
+        ({"base_round": 5}, "a round of kind train from version 5, expected kind train"),
     ],
 )
 def test_a_contribution_to_something_else(
@@ -205,6 +216,50 @@ def test_a_forged_signature(world: World, key: KeyWatch) -> None:
     round_.contributions[member.client_id] = (replace(header, signature=by_another), payload)
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "does not verify")
+
+
+@pytest.mark.parametrize("changes", [{"kind": "evaluate"}, {"base_round": 5}])
+def test_a_header_that_was_made_to_fit(
+    world: World, key: KeyWatch, changes: dict[str, Any]
+) -> None:
+    """The coordinator cannot write another kind or base over what a client signed."""
+    round_ = puppet_round(world)
+    member = world.puppets[0]
+    header, payload = round_.contributions[member.client_id]
+    told_otherwise = world.sign(member, 1, payload, **changes)
+    made_to_fit = replace(header, signature=told_otherwise.signature)
+    round_.contributions[member.client_id] = (made_to_fit, payload)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "does not verify")
+
+
+@pytest.mark.parametrize("others", ["train", "evaluate"])
+@pytest.mark.parametrize("said", ["train", "evaluate"])
+def test_clients_that_were_told_different_kinds(
+    world: World, key: KeyWatch, others: str, said: str
+) -> None:
+    """One trains and the others only measure, or the other way round: no holder opens that."""
+    round_ = world.open(1, others)
+    world.contribute(round_)
+    own = "evaluate" if others == "train" else "train"
+    world.link.script.append(lambda: replace(world.train(round_), kind=own))
+    ask(world, lambda: world.reveal(round_, kind=said))
+    ((header, _),) = world.link.uploads
+    assert (header.kind, len(round_.contributions)) == (own, 4)
+    refused(world, key, f"expected kind {said} from version 0")
+    assert world.published_round == 0
+
+
+@pytest.mark.parametrize("said", [0, 1])
+def test_clients_that_were_told_different_bases(world: World, key: KeyWatch, said: int) -> None:
+    """Half of the clients are held at an older model, so that fewer share the newer one."""
+    world.play(1)
+    round_ = world.open(2)
+    world.contribute(round_)
+    held_back = world.puppets[0]
+    world.put(round_, held_back, round_.contributions[held_back.client_id][1], base_round=0)
+    ask(world, lambda: world.reveal(round_, base_round=said))
+    refused(world, key, f"starts from version {said}" if said == 0 else "expected kind train")
 
 
 def test_other_bytes_than_the_signed_ones(world: World, key: KeyWatch) -> None:
@@ -344,7 +399,7 @@ def test_a_refusal_does_not_end_the_client(world: World, key: KeyWatch) -> None:
 
 @pytest.mark.parametrize("kind", ["count", "evaluate"])
 def test_a_sum_that_hides_training_is_never_shown(world: World, kind: str) -> None:
-    """One client is told to train, the others to send empty vectors: the sum is the one's."""
+    """Members with changed software sign one kind and send another."""
     round_ = world.open(1, kind)
     world.contribute(round_)
     ask(world, lambda: world.reveal(round_))

@@ -102,7 +102,24 @@ def test_a_port_that_is_taken(workspace: Workspace, start: Start, tmp_path: Path
     assert port in second.told
     assert "Traceback" not in second.told
     first.interrupt()
-    assert first.ended() == 0, first.told
+    assert first.ended() == 130, first.told
+
+
+def test_an_interrupted_coordinator_says_how_to_go_on(
+    workspace: Workspace, start: Start, tmp_path: Path
+) -> None:
+    call = ("coordinator", "run", str(workspace.coordinator_settings))
+    first = start(tmp_path / "first.log", *call)
+    run = json.loads(first.first_line())["run"]
+    first.interrupt()
+    assert first.ended() == 130, first.told
+    assert resume_command(first) == list(call)
+    second = start(tmp_path / "second.log", *resume_command(first))
+    assert json.loads(second.first_line())["run"] == run
+    # A container engine's way to stop is no interruption.
+    second.process.terminate()
+    assert second.ended() == 0, second.told
+    assert "Go on with" not in second.told
 
 
 def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_path: Path) -> None:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from e2e.commands import Command, commands, descendants, is_running, poll
+
+from fedrec import Recommender
 
 pytestmark = pytest.mark.slow
 
@@ -41,10 +45,60 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     assert summary["abandoned"] == []
     for name in (
         "resolved.toml", "rounds.jsonl", "metrics.parquet", "ledger.json", "report.html",
-        "environment.json",
+        "environment.json", "model.safetensors",
     ):  # fmt: skip
         assert (folder / name).stat().st_size, name
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 5
+    # Nothing is wrapped where programs read.
+    assert any(line.endswith("who took part and when.") for line in running.told.splitlines())
+    assert_it_recommends(start, folder, summary, tmp_path)
+
+
+def assert_it_recommends(
+    start: Start, folder: Path, summary: dict[str, Any], tmp_path: Path
+) -> None:
+    """Check that the run's folder answers for users of every client, without their vectors."""
+    assert not (folder / "users.safetensors").exists()
+    recommender = Recommender.load(folder)
+    assert recommender.user_ids == ()
+    for number in (1, 3):
+        rows = (folder / "clients" / str(number) / "interactions.csv").read_text().splitlines()
+        user = rows[1].split(",")[0]
+        seen = {row.split(",")[1] for row in rows if row.startswith(f"{user},")}
+        asking = start(
+            tmp_path / f"recommend-{number}.log",
+            "recommend", str(folder), "--user", user, "-n", "5", "--json",
+        )  # fmt: skip
+        assert asking.ended() == 0, asking.told
+        found = json.loads(asking.out)
+        assert found["round"] == summary["best_version"]
+        assert len({item["item_id"] for item in found["items"]} - seen) == 5
+
+
+def test_a_killed_client_is_told_with_its_signal_log_and_folder(
+    start: Start, tmp_path: Path
+) -> None:
+    running = demo(start, tmp_path, "--rounds", "500")
+    children = poll(lambda: all_there(running), "children")
+    poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")
+    (victim,) = (child for child in children if "clients/2/client.toml" in command_line(child))
+    os.kill(victim, signal.SIGKILL)
+    assert running.ended() == 1
+    (folder,) = (tmp_path / "runs").iterdir()
+    log = folder / "logs" / "client-2.log"
+    told = running.told
+    assert "error [training]: The process of client-2 was ended by signal 9 (SIGKILL)" in told
+    assert str(log) in told
+    last = next(line for line in reversed(log.read_text().splitlines()) if line)
+    assert f"  {last}" in told
+    assert f"The run's folder is {folder}" in told
+    assert "Traceback" not in told
+    poll(lambda: not [child for child in children if is_running(child)], "the children's end")
+
+
+def command_line(pid: int) -> str:
+    """Return what a process was started with."""
+    return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])

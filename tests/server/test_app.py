@@ -34,8 +34,8 @@ from fedrec_server.app import Coordinator
 
 bench = Bench.of(3)
 coordinator = Coordinator(settings_of(Path(sys.argv[1])), bench.federation)
-asyncio.run(coordinator.serve(lambda address, run: print(json.dumps([address, run]), flush=True)))
-print("ended")
+serving = coordinator.serve(lambda address, run: print(json.dumps([address, run]), flush=True))
+print("ended:", asyncio.run(serving))
 """
 
 
@@ -190,8 +190,10 @@ def until(condition: Callable[[], bool]) -> None:
     raise AssertionError("it did not happen")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_signal_ends_the_process_in_order(tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "ending"), [(signal.SIGTERM, "terminated"), (signal.SIGINT, "interrupted")]
+)
+def test_signal_ends_the_process_in_order(tmp_path: Path, number: int, ending: str) -> None:
     with start_program(tmp_path) as program:
         address, _ = told(program)
         with GrpcLink(address, token=TOKEN, plaintext=True) as link:
@@ -199,7 +201,35 @@ def test_signal_ends_the_process_in_order(tmp_path: Path, number: int) -> None:
         program.send_signal(number)
         output, errors = program.communicate(timeout=20)
         assert program.returncode == 0, errors
-        assert "ended" in output
+        assert f"ended: {ending}" in output
+
+
+def test_a_resumed_run_is_served_until_it_really_ends(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
+    bench = Bench.of(3)
+    with serving(bench, tmp_path) as found:
+        found.do(found.coordinator.engine.stop_run(at_once=True))
+
+    def ignore(address: str, run: str) -> None:
+        pass
+
+    async def over() -> str:
+        ended = Coordinator(settings_of(tmp_path), bench.federation)
+        return await asyncio.wait_for(ended.serve(ignore, until_finished=True), 10)
+
+    assert asyncio.run(over()) == "finished"
+
+    async def resumed() -> str:
+        server = Coordinator(settings_of(tmp_path), bench.federation, resume=True)
+        running = asyncio.ensure_future(server.serve(ignore, until_finished=True))
+        done, _ = await asyncio.wait([running], timeout=0.5)
+        assert not done, "it ended although the run goes on"
+        await server.engine.stop_run(at_once=True)
+        return await asyncio.wait_for(running, 10)
+
+    assert asyncio.run(resumed()) == "finished"
 
 
 def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:

@@ -135,6 +135,8 @@ class TestAdmission:
             ({"federation": "books"}, ProtocolError),
             ({"run": "other"}, ProtocolError),
             ({"round": RoundId(7)}, RoundError),
+            ({"kind": "train"}, ProtocolError),
+            ({"base_round": RoundId(1)}, ProtocolError),
             ({"epoch": 2}, KeysError),
             ({"catalogue_fingerprint": "d" * 64}, CatalogueMismatch),
             ({"plan_fingerprint": "d" * 64}, PlanMismatch),

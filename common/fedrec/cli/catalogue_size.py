@@ -2,23 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fedrec.config.schema import Settings
 from fedrec.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fedrec.data import Interactions
 
 __all__ = ["catalogue_size"]
 
 
-def catalogue_size(settings: Settings, items: int = 0) -> tuple[int, str]:
+def catalogue_size(
+    settings: Settings, items: int = 0, interactions: Interactions | None = None
+) -> tuple[int, str]:
     """Return the number of items and where it was found.
 
     Args:
         settings: name the catalogue, or else the data.
         items: a number that was given; it counts where the settings name no catalogue.
+        interactions: what `data.path` holds, where it was read already.
 
     Raises:
         SettingsError: when nobody says it, or the catalogue has another number.
     """
-    from fedrec.data import Catalogue, read_interactions
+    from fedrec.data import Catalogue
+    from fedrec.data.source import read_source
 
     data = settings.data
     if data.catalogue is not None:
@@ -36,12 +45,6 @@ def catalogue_size(settings: Settings, items: int = 0) -> tuple[int, str]:
             "The number of items is unknown: neither data.catalogue nor data.path is set.",
             remedy="Set one of them, or give --items N.",
         )
-    interactions, _ = read_interactions(
-        data.path,
-        layout=data.layout,
-        user_column=data.user_column,
-        item_column=data.item_column,
-        timestamp_column=data.timestamp_column,
-        strict=data.strict,
-    )
+    if interactions is None:
+        interactions = read_source(data, reader="the number of items")
     return interactions.n_items, f"the items in data.path ({data.path})"

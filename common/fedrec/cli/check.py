@@ -19,8 +19,10 @@ from fedrec.cli.terminal import (
 from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
-    from fedrec.cli.pricing import Price
+    from fedrec.cli.pricing import ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
+    from fedrec.config.schema import DataSettings
+    from fedrec.data import Interactions
 
 __all__ = ["EPILOG", "check"]
 
@@ -54,13 +56,14 @@ def check(
     """Check settings, say where each value comes from, and price the run.
 
     A flag wins over the environment (FEDREC_SECTION__FIELD), that over the file, and the file
-    over the default. Nothing is started or written.
+    over the default. The data that data.path names is read where it is on this machine. Nothing
+    is started or written.
     """
     if explain:
         _explain("" if Path(target).is_file() else target, as_json)
         return
     from fedrec.cli.catalogue_size import catalogue_size
-    from fedrec.cli.pricing import price, warnings_for
+    from fedrec.cli.pricing import parameter_sets, price, warnings_for
     from fedrec.config.loading import load_with_sources
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
@@ -73,17 +76,31 @@ def check(
     loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
     data, found, source = loaded.settings.data, None, ""
+    interactions = _read_if_here(data)
+    n_users = 0
+    if interactions is not None:
+        kept = interactions.deduplicated().with_minimum(data.minimum_interactions)
+        n_users = kept.n_users
+    sets: tuple[ParameterSet, ...] = ()
     if items or data.catalogue or data.path:
-        n_items, source = catalogue_size(loaded.settings, items)
+        n_items, source = catalogue_size(loaded.settings, items, interactions)
+        sets = parameter_sets(plan, n_items)
         found = price(plan, n_items=n_items, n_clients=clients)
-    warnings = warnings_for(plan)
+    warnings = warnings_for(plan, n_users)
+    if data.path is not None and interactions is None:
+        warnings.append(
+            f"data.path = {data.path!r} is not on this machine: whether "
+            "federation.maximum_users has room for its users was not checked."
+        )
     if as_json:
         content = {
             "path": target,
             "plan_fingerprint": plan_fingerprint(plan),
             "settings": loaded.settings.model_dump(),
             "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
+            "users": n_users if interactions is not None else None,
             "price": None if found is None else asdict(found),
+            "sets": [asdict(entry) for entry in sets],
             "warnings": warnings,
         }
         print_json(content)
@@ -93,13 +110,56 @@ def check(
         typer.echo("\nNo price: the number of items is unknown. Set data.catalogue or data.path,")
         typer.echo("or give --items N.")
     else:
-        clients_text = count_of(found.n_clients, "client")
-        title = f"\nThe price, with {clients_text} in each round"
-        print_table(_price_rows(found, source), title=title)
-        print_table(found.protection.describe(), title="\nThe protection's parameters")
+        rows = _price_rows(found, source)
+        if interactions is not None:
+            rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
+        _print_price(found, rows, sets)
     typer.echo(f"\nPlan {plan_fingerprint(plan)}")
     for warning in warnings:
         typer.echo(f"warning: {warning}")
+
+
+def _print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]) -> None:
+    clients_text = count_of(found.n_clients, "client")
+    print_table(rows, title=f"\nThe price, with {clients_text} in each round")
+    print_table(found.protection.describe(), title="\nThe protection's parameters")
+    print_table(
+        map(_set_row, sets),
+        title="\nAll parameter sets (protection.name, protection.preset); * is chosen",
+        headers=("", "set", "upload", "per value", "security", "modulus", "to spare"),
+    )
+
+
+def _read_if_here(data: DataSettings) -> Interactions | None:
+    """Return the data that the settings name; None where it is on another machine."""
+    from fedrec.data.source import read_source
+
+    # Coordinator and clients read one file: what it names may be on the others' machines.
+    if data.path is None or (data.catalogue is not None and not Path(data.path).exists()):
+        return None
+    return read_source(data, reader="the price")
+
+
+def _room(n_users: int, maximum_users: int) -> str:
+    if n_users > maximum_users:
+        return f"{n_users} in data.path, which is above federation.maximum_users = {maximum_users}"
+    alike = count_of(maximum_users // max(1, n_users), "such client")
+    return f"{n_users} in data.path; federation.maximum_users = {maximum_users}: room for {alike}"
+
+
+def _set_row(entry: ParameterSet) -> tuple[str, ...]:
+    """Return a parameter set's row, the chosen one marked."""
+    mark = "*" if entry.chosen else ""
+    name = f"{entry.protection}, {entry.preset}"
+    if entry.problem:
+        return (mark, name, "cannot", "", "", "", entry.problem)
+    security, modulus, spare = "none", "", ""
+    if entry.security_bits:
+        security = f"{entry.security_bits} bits"
+        modulus = f"{entry.modulus_bits} of at most {entry.most_modulus_bits} bits"
+        spare = f"{entry.headroom_bits:.1f} bits"
+    size = human_bytes(entry.message_bytes)
+    return (mark, name, size, f"{entry.bytes_per_value:.2f} B", security, modulus, spare)
 
 
 def _print_settings(loaded: LoadedSettings) -> None:

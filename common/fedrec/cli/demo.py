@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.terminal import print_json
+from fedrec.cli.terminal import new_console, print_json
 
 __all__ = ["demo"]
 
@@ -32,8 +32,12 @@ def demo(
     preset: Annotated[
         str, typer.Option(help="Parameter set; ckks knows lean (default) and paper.")
     ] = "default",
-    rounds: Annotated[int, typer.Option(min=1, help="Training rounds.")] = 60,
-    rank: Annotated[int, typer.Option(min=1, max=16, help="Rank of the updates.")] = 4,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Training rounds; 0 takes as many as `fedrec init`.")
+    ] = 0,
+    rank: Annotated[
+        int, typer.Option(min=0, max=16, help="Rank of the updates; 0 takes that of `fedrec init`.")
+    ] = 0,
     clients: Annotated[int, typer.Option(min=1, max=20, help="Client processes.")] = 3,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the model and the training.")] = 1,
     synthetic: Annotated[
@@ -51,8 +55,7 @@ def demo(
     third of the users in its own private folder, and ends with quality, bytes, what the
     coordinator could see, ten recommendations, and the run's folder.
     """
-    from rich.console import Console
-
+    from fedrec.config.starter import TUNED
     from fedrec.demo.demonstration import DemoOptions, demonstrate
     from fedrec.errors import SettingsError
 
@@ -68,15 +71,15 @@ def demo(
     options = DemoOptions(
         protection=protection,  # type: ignore[arg-type]  # checked above
         preset=preset,
-        rounds=rounds,
-        rank=rank,
+        rounds=rounds or TUNED.rounds.total,
+        rank=rank or TUNED.update.rank,
         n_clients=clients,
         seed=seed,
         synthetic=synthetic,
         compare=compare,
         runs=runs,
     )
-    folder = demonstrate(options, Console(stderr=as_json))
+    folder = demonstrate(options, new_console(stderr=as_json))
     if as_json:
         summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))
         print_json({"folder": str(folder), **summary})

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, ProtectionSettings
+from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, ProtectionPlan
+from fedrec.protection.planner import security_bits
 from fedrec.training.layout import vector_spec
 
-__all__ = ["Price", "price", "warnings_for"]
+__all__ = ["ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
 
 FLOAT_BYTES = 4
 KEY_HOLDERS = 2
@@ -98,9 +100,92 @@ def _dense_paper_bytes(plan: Plan, n_items: int) -> int:
         return 0
 
 
-def warnings_for(plan: Plan) -> list[str]:
-    """Return what somebody who trusts these settings should know."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParameterSet:
+    """What a protection would cost with one of its parameter sets, all else being equal.
+
+    Attributes:
+        chosen: whether the settings choose it.
+        message_bytes: an upload; 0 where the set cannot carry the sums.
+        bytes_per_value: its share for each value of the vector.
+        security_bits: by the homomorphic encryption standard; 0 without encryption.
+        modulus_bits: bits of all primes together.
+        most_modulus_bits: as many would still have 128 bits of security.
+        headroom_bits: to spare before noise or overflow could spoil a sum.
+        problem: why the set cannot carry the sums, or an empty string.
+    """
+
+    protection: str
+    preset: str
+    chosen: bool
+    message_bytes: int = 0
+    bytes_per_value: float = 0.0
+    security_bits: int = 0
+    modulus_bits: int = 0
+    most_modulus_bits: int = 0
+    headroom_bits: float = 0.0
+    problem: str = ""
+
+
+def parameter_sets(plan: Plan, n_items: int) -> tuple[ParameterSet, ...]:
+    """Return every parameter set of every protection, priced for this plan's vector."""
     found = []
+    for name, kind in PROTECTIONS.items():
+        preset = plan.protection.preset
+        own = kind.presets[0] if preset == "default" else preset
+        for other in kind.presets:
+            chosen = plan.protection.name == name and other == own
+            found.append(_priced_set(plan, n_items, name, other, chosen=chosen))
+    return tuple(found)
+
+
+def _priced_set(
+    plan: Plan, n_items: int, protection: str, preset: str, *, chosen: bool
+) -> ParameterSet:
+    settings = ProtectionSettings.model_validate({"name": protection, "preset": preset})
+    spec = vector_spec(plan.model_copy(update={"protection": settings}), n_items)
+    try:
+        priced = PROTECTIONS[protection].plan(spec, preset=preset)
+    except SettingsError as error:
+        return ParameterSet(
+            protection=protection, preset=preset, chosen=chosen, problem=error.message
+        )
+    degree = priced.poly_modulus_degree
+    return ParameterSet(
+        protection=protection,
+        preset=preset,
+        chosen=chosen,
+        message_bytes=priced.message_bytes,
+        bytes_per_value=priced.message_bytes / priced.n_values,
+        security_bits=priced.security_bits,
+        modulus_bits=sum(priced.coeff_mod_bit_sizes),
+        most_modulus_bits=_most_modulus_bits(degree) if degree else 0,
+        headroom_bits=priced.headroom_bits,
+    )
+
+
+def _most_modulus_bits(degree: int) -> int:
+    """Return the largest modulus with which a ring has 128 bits of security."""
+    bits = 0
+    while security_bits(degree, bits + 1):
+        bits += 1
+    return bits
+
+
+def warnings_for(plan: Plan, n_users: int = 0) -> list[str]:
+    """Return what somebody who trusts these settings should know.
+
+    Args:
+        plan: the shared settings.
+        n_users: users in this machine's data; 0 where nobody knows.
+    """
+    found = []
+    if n_users > plan.federation.maximum_users:
+        found.append(
+            f"federation.maximum_users = {plan.federation.maximum_users}, but data.path has "
+            f"{n_users} users: neither a simulation nor a client with this data can start. Set "
+            f"it to {users_with_room(n_users)}."
+        )
     if PROTECTIONS[plan.protection.name].needs_reveal:
         found += [
             "All clients of a round but one can compute the last one's update, by taking their "
@@ -117,8 +202,9 @@ def warnings_for(plan: Plan) -> list[str]:
     if plan.evaluation.protocol == "paper":
         found.append(
             'evaluation.protocol = "paper" leaks the held-out items through the negatives: a '
-            "scorer that learns nothing reaches HR@10 of 1.00 on ML-100K. Use it to reproduce "
-            'published tables only; "full" measures.'
+            "scorer that only counts the negatives of 30 rounds, and learns nothing, reaches "
+            "HR@10 .96 and NDCG@10 .80 on MovieLens-100K. Use it to reproduce published tables "
+            'only; "full" measures.'
         )
     if plan.federation.minimum_item_users == 1:
         found.append(

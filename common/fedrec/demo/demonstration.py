@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 import sys
 import time
@@ -13,8 +14,10 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
+from rich.text import Text
 
 from fedrec.config.schema import Plan, Settings
+from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import Exposure, look_at_coordinator
@@ -50,8 +53,8 @@ class DemoOptions:
 
     protection: Literal["none", "bfv", "ckks"] = "ckks"
     preset: str = "default"
-    rounds: int = 60
-    rank: int = 4
+    rounds: int = TUNED.rounds.total
+    rank: int = TUNED.update.rank
     n_clients: int = 3
     seed: int = 1
     synthetic: bool = False
@@ -59,17 +62,13 @@ class DemoOptions:
     runs: Path = Path("runs")
 
     def plan(self) -> Plan:
-        """Return the plan; rank, gamma, eta and rounds were tuned on validation."""
+        """Return the plan: the settings of `fedrec init`, but for what was chosen."""
+        tuned = TUNED.model_dump()
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
-                "algorithm": {
-                    "dim": 16,
-                    "learning_rate": 2.0,
-                    "regularisation": 5e-3,
-                    "local_epochs": 1,
-                },
-                "update": {"structure": "colr", "rank": self.rank, "clip": 2.0},
+                "algorithm": tuned["algorithm"],
+                "update": tuned["update"] | {"rank": self.rank},
                 "protection": {"name": self.protection, "preset": self.preset},
                 "rounds": {
                     "total": self.rounds,
@@ -102,24 +101,25 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     """
     began = time.monotonic()
     plan = options.plan()
-    console.print("[bold]Preparing[/]: data, keys, and a private folder for each client")
+    _announce(console, "Preparing", ": data, keys, and a private folder for each client")
     data = load_data(synthetic=options.synthetic)
     folder = RunFolder.create(options.runs, "demo")
-    folder.write_settings(Settings.model_validate(plan.model_dump()))
+    catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
+    folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
     folder.write_environment()
     workspace = prepare(folder.path, plan, data, n_clients=options.n_clients)
     chosen = protection_of(plan, len(data.catalogue)).chosen
     console.print(
         f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
-        f"{len(data.interactions):,} interactions. {data.note}", highlight=False
+        f"{len(data.interactions):,} interactions. {data.note}"
     )  # fmt: skip
     security = f", {chosen.security_bits}-bit security" if chosen.security_bits else ""
     console.print(
         f"{options.n_clients} clients, FedMF with {plan.update.structure} rank "
         f"{plan.update.rank} of dim {plan.algorithm.dim}, protection {chosen.protection} "
-        f"({chosen.preset}{security}), {plan.rounds.total} rounds", highlight=False
+        f"({chosen.preset}{security}), {plan.rounds.total} rounds"
     )  # fmt: skip
-    console.print("Compiling the trainer; the result is kept for the next time", highlight=False)
+    console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue)).warm_up()
     view = _run_federation(workspace, folder, options, console)
     best = view.best
@@ -127,9 +127,11 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         raise TrainingError("The run measured nothing: no user has a held-out item.")
     comparison = None
     if options.compare:
-        console.print("[bold]Comparing[/]: the same federation without encryption, in one process")
+        _announce(console, "Comparing", ": the same federation without encryption, in one process")
         comparison = _compare(plan, data, console)
     user, found = _recommend(workspace)
+    # The coordinator has no model to leave behind: a client gives the shared one.
+    _ask_client(workspace.client_settings[0], "export-model", "--to", str(folder.path))
     outcome = _Outcome(
         view=view,
         costs=measured_costs(workspace),
@@ -144,7 +146,15 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
+    console.print("\nClient 1 exported the shared model into the run's folder, without any user's")
+    console.print("vector. It recommends from a history that is on this machine:")
+    console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
+    console.print(f"\nTook {outcome.seconds:.0f} s.")
     return folder.path
+
+
+def _announce(console: Console, what: str, more: str) -> None:
+    console.print(Text.assemble((what, "bold"), more))
 
 
 def _run_federation(
@@ -155,7 +165,7 @@ def _run_federation(
     with Processes(folder.path / "logs") as processes:
         processes.start("coordinator", "coordinator", "run", str(workspace.coordinator_settings))
         address = processes.first_line("coordinator")["address"]
-        console.print(f"[bold]Running[/]: coordinator on {address}, {options.n_clients} clients")
+        _announce(console, "Running", f": coordinator on {address}, {options.n_clients} clients")
         for number, settings in enumerate(workspace.client_settings, start=1):
             processes.start(
                 f"client-{number}", "client", "run", str(settings), "--coordinator", address,
@@ -171,8 +181,9 @@ def _run_federation(
                 link,
                 view,
                 console,
-                failed=processes.failed,
+                failures=processes.failures,
                 on_round=folder.append_round,
+                run_folder=folder.path,
             )
         finally:
             link.close()
@@ -191,13 +202,22 @@ def _recommend(workspace: Workspace) -> tuple[str, dict[str, Any]]:
     settings = workspace.client_settings[0]
     lines = (settings.parent / "interactions.csv").read_text(encoding="utf-8").splitlines()
     user = lines[1].split(",")[0]
+    return user, _ask_client(settings, "recommend", "--user", user, "-n", "10")
+
+
+def _ask_client(settings: Path, verb: str, *arguments: str) -> dict[str, Any]:
+    """Return what `fedrec client VERB` prints, run as a process of its own like any client's."""
     done = subprocess.run(
-        [sys.executable, "-m", "fedrec", "client", "recommend", str(settings), "--user", user,
-         "-n", "10", "--json"],
-        capture_output=True, text=True, check=True, timeout=120,
+        [sys.executable, "-m", "fedrec", "client", verb, str(settings), *arguments, "--json"],
+        capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
+    if done.returncode:
+        raise TrainingError(
+            f"`fedrec client {verb} {settings}` ended with exit code {done.returncode}:\n"
+            f"{done.stdout}{done.stderr}".rstrip()
+        )
     found: dict[str, Any] = json.loads(done.stdout)
-    return user, found
+    return found
 
 
 def _rows(plan: Plan, outcome: _Outcome) -> tuple[ResultRow, ...]:
@@ -229,21 +249,22 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
         rich_table(_rows(plan, outcome), at=plan.evaluation.at, title="Quality on held-out items")
     )
     for sentence in _findings(plan, outcome):
-        console.print(f"  {sentence}", highlight=False)
+        console.print(f"  {sentence}")
     console.print()
     console.print(_cost_table(outcome))
-    console.print("\n[bold]What the coordinator could see[/], looked up in its folder")
+    console.print()
+    _announce(console, "What the coordinator could see", ", looked up in its folder")
     for sentence in outcome.exposure.sentences():
-        console.print(f"  {sentence}", highlight=False)
-    titles = Table(title=f"Ten recommendations for user {outcome.user}, made on client 1")
+        console.print(f"  {sentence}")
+    console.print()
+    _announce(console, f"Ten recommendations for user {outcome.user}", ", made on client 1")
+    titles = Table()
     titles.add_column("", justify="right")
     titles.add_column("title")
     titles.add_column("score", justify="right")
     for item in outcome.recommendations["items"]:
         titles.add_row(str(item["rank"]), item["title"], f"{item['score']:.3f}")
-    console.print()
     console.print(titles)
-    console.print(f"\nTook {outcome.seconds:.0f} s.", highlight=False)
 
 
 def _cost_table(outcome: _Outcome) -> Table:

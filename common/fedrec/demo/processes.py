@@ -9,16 +9,50 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from fedrec.errors import Unreachable
 
-__all__ = ["Processes"]
+__all__ = ["Failure", "Processes"]
 
 _PR_SET_PDEATHSIG = 1
 _GRACE_SECONDS = 15.0
+_TAIL_LINES = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """A process that ended with an error.
+
+    Attributes:
+        exit_code: what it left with; minus the number of the signal that ended it.
+        log: where its stderr went.
+        last_lines: the end of that log.
+    """
+
+    name: str
+    exit_code: int
+    log: Path
+    last_lines: str
+
+    def __str__(self) -> str:
+        """Return what happened, where the log is, and how it ends."""
+        how = f"ended with exit code {self.exit_code}"
+        if self.exit_code < 0:
+            how = f"was ended by {_signal_name(-self.exit_code)}"
+        if not self.last_lines:
+            return f"The process of {self.name} {how}. Its log {self.log} is empty."
+        return f"The process of {self.name} {how}. Its log {self.log} ends with:\n{self.last_lines}"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return f"signal {number} ({signal.Signals(number).name})"
+    except ValueError:
+        return f"signal {number}"
 
 
 def _end_with_parent() -> None:
@@ -41,7 +75,7 @@ class Processes:
     def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
         """Start `fedrec ARGUMENTS`; its stderr goes to the log `name`.log, stdout to a pipe."""
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        with (self._logs / f"{name}.log").open("a", encoding="utf-8") as log:
+        with self._log_of(name).open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fedrec", *arguments],
                 stdout=subprocess.PIPE,
@@ -70,18 +104,30 @@ class Processes:
             process.wait(timeout=seconds)
             raise Unreachable(
                 f"The {name} did not start:\n{self.tail(name)}",
-                remedy=f"Its log is {self._logs / f'{name}.log'}.",
+                remedy=f"Its log is {self._log_of(name)}.",
             ) from None
         return found
 
-    def failed(self) -> list[str]:
-        """Return the names of processes that ended with an error."""
-        return [name for name, process in self._running.items() if process.poll() not in (None, 0)]
+    def failures(self) -> list[Failure]:
+        """Return the processes that ended with an error, in the order of their start."""
+        return [
+            Failure(
+                name=name,
+                exit_code=code,
+                log=self._log_of(name),
+                last_lines=self.tail(name),
+            )
+            for name, process in self._running.items()
+            if (code := process.poll()) not in (None, 0)
+        ]
 
-    def tail(self, name: str, lines: int = 12) -> str:
-        """Return the last lines of a process's log."""
-        text = (self._logs / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-        return "\n".join(text.splitlines()[-lines:])
+    def tail(self, name: str) -> str:
+        """Return the last lines of a process's log, indented."""
+        text = self._log_of(name).read_text(encoding="utf-8", errors="replace")
+        return "\n".join(f"  {line}" for line in text.splitlines()[-_TAIL_LINES:])
+
+    def _log_of(self, name: str) -> Path:
+        return self._logs / f"{name}.log"
 
     def wait_for(self, prefix: str, *, seconds: float) -> None:
         """Wait for the processes with such names to end by themselves, at most so long."""

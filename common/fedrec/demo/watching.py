@@ -5,10 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from rich.console import Console
 from rich.live import Live
 
+from fedrec.demo.processes import Failure
 from fedrec.errors import FedrecError, TrainingError, Unreachable
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.run_view import RunView
@@ -22,17 +24,20 @@ def follow_run(
     view: RunView,
     console: Console,
     *,
-    failed: Callable[[], list[str]],
+    failures: Callable[[], list[Failure]],
     on_round: Callable[[RoundReport], None],
+    run_folder: Path,
 ) -> None:
     """Show a run until it ends.
 
     Args:
-        failed: names of processes that ended with an error; looked at several times a second.
+        failures: processes that ended with an error; looked at several times a second.
         on_round: called with every published round.
+        run_folder: named in errors.
 
     Raises:
-        TrainingError: when the run fails or a client's process ends with an error.
+        TrainingError: when the run fails or a process ends with an error.
+        Unreachable: when the coordinator falls silent.
     """
     # The journal is a blocking stream; the main thread stays free for Ctrl-C and dead clients.
     broken: list[FedrecError] = []
@@ -44,7 +49,7 @@ def follow_run(
                 if report is not None:
                     on_round(report)
                     if not console.is_terminal:
-                        console.print(view.line(report), highlight=False)
+                        console.print(view.line(report))
                 if view.finished:
                     return
         except FedrecError as error:
@@ -56,13 +61,24 @@ def follow_run(
         while reader.is_alive():
             reader.join(timeout=0.2)
             refresh()
-            dead = failed()
-            if dead:
-                raise TrainingError(f"The process of {' and '.join(dead)} ended with an error.")
+            _check(failures(), run_folder)
+    # When the coordinator dies, its journal may end before anybody looked at the processes.
+    if broken or view.failed:
+        _check(failures(), run_folder)
+    remedy = f"The logs are in {run_folder / 'logs'}."
     if broken:
-        raise Unreachable(f"The coordinator no longer answers: {broken[0].message}")
+        raise Unreachable(f"The coordinator no longer answers: {broken[0].message}", remedy=remedy)
     if view.failed:
-        raise TrainingError(f"The run failed: {view.finished}.")
+        raise TrainingError(f"The run failed: {view.finished}.", remedy=remedy)
+
+
+def _check(dead: list[Failure], run_folder: Path) -> None:
+    if dead:
+        raise TrainingError(
+            "\n".join(map(str, dead)),
+            remedy=f"The run's folder is {run_folder}; its other processes were stopped. Correct "
+            "what the log says and run `fedrec demo` again.",
+        )
 
 
 @contextmanager

@@ -1,8 +1,9 @@
 """The files of a trained model: what everybody may have, and what belongs to the users.
 
 `model.safetensors` holds the shared model with the plan, the catalogue's fingerprint and the
-round. `users.safetensors` (mode 0600) holds user vectors and histories; it exists only where the
-users' data is anyway: in a simulation and on a client. Nothing is ever pickled.
+round; a client exports it with mode 0600 where encryption hid it from the coordinator.
+`users.safetensors` (mode 0600) holds user vectors and histories; it exists only where the users'
+data is anyway: in a simulation. Nothing is ever pickled.
 """
 
 from __future__ import annotations
@@ -49,8 +50,12 @@ class ModelFile:
     round: RoundId
     shared: SharedState
 
-    def save(self, path: Path) -> None:
-        """Write the model, replacing a file of that name in one step."""
+    def save(self, path: Path, *, private: bool = False) -> None:
+        """Write the model, replacing a file of that name in one step.
+
+        Args:
+            private: readable by its owner only, for a model that others must not read.
+        """
         arrays: dict[str, NDArray[Any]] = {
             f"shared.{name}": np.ascontiguousarray(value)
             for name, value in self.shared.tensors.items()
@@ -64,7 +69,7 @@ class ModelFile:
             "catalogue_fingerprint": self.catalogue_fingerprint,
             "round": str(self.round),
         }
-        write_whole(path, save(arrays, metadata), private=False)
+        write_whole(path, save(arrays, metadata), private=private)
 
     @classmethod
     def load(cls, path: Path) -> ModelFile:

@@ -83,10 +83,12 @@ class Recommender:
         """Read a run's model; the users' vectors too, where the folder has them.
 
         Raises:
-            StorageError: there is no model in the folder, or a file is damaged.
+            DataError: there is no such folder, or no model in it.
+            StorageError: a file is damaged.
             VersionMismatch: the model has a format that this version does not know.
         """
         folder = Path(run_folder)
+        _check_folder(folder)
         model = ModelFile.load(folder / MODEL_NAME)
         catalogue = Catalogue.load(folder / CATALOGUE_NAME)
         users_path = folder / USERS_NAME
@@ -239,10 +241,12 @@ class Recommender:
     def _rows_of(self, users: Sequence[str]) -> NDArray[np.int64]:
         unknown = [user for user in users if user not in self._user_index]
         if unknown:
+            more = f" and {len(unknown) - 1} more are" if len(unknown) > 1 else " is"
             raise DataError(
-                f"{len(unknown)} users are not among the {len(self._user_index)} of this model, "
-                f"the first is {unknown[0]!r}.",
-                remedy="Use fold_in with their history, then recommend_vector.",
+                f"User {unknown[0]!r}{more} not among the {len(self._user_index)} users of this "
+                "model.",
+                remedy="Use fold_in with their history, then recommend_vector; on the command "
+                "line --history or --data.",
             )
         return np.array([self._user_index[user] for user in users], dtype=np.int64)
 
@@ -279,3 +283,24 @@ class Recommender:
             best = best_items(scores, n)
             answers.append((self._names[best], scores[best]))
         return answers
+
+
+def _check_folder(folder: Path) -> None:
+    """Tell what to do where there is no model."""
+    if not folder.is_dir():
+        raise DataError(
+            f"{folder} is no run folder: there is no such folder.",
+            remedy="Give the folder whose path the run printed.",
+        )
+    if (folder / MODEL_NAME).exists():
+        return
+    if (folder / "checkpoint").exists():
+        raise DataError(
+            f"{folder} has no model yet: its simulation was interrupted.",
+            remedy=f"Finish it with `fedrec simulate SETTINGS --resume {folder}`.",
+        )
+    raise DataError(
+        f"{folder} has no {MODEL_NAME}: a coordinator does not have the model, the clients do.",
+        remedy="On a client's machine `fedrec client recommend SETTINGS --user ID` answers, and "
+        f"`fedrec client export-model SETTINGS --to {folder}` puts the shared model there.",
+    )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -12,7 +13,9 @@ from pathlib import Path
 from pydantic import BaseModel
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.errors import StorageError
+from fedrec.config.loading import PATHS
+from fedrec.config.schema import Settings
+from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.environment import describe_environment
@@ -76,18 +79,20 @@ class RunFolder:
         """Return the folder of an earlier run, to go on with it.
 
         Raises:
-            StorageError: there is none.
+            DataError: there is none.
         """
         if not (Path(path) / SETTINGS_NAME).is_file():
-            raise StorageError(
+            raise DataError(
                 f"{path} is no run folder: it has no {SETTINGS_NAME}.",
                 remedy="Give the folder whose path the run printed.",
             )
         return cls(Path(path))
 
     def write_settings(self, settings: BaseModel) -> None:
-        """Write every setting with its value, as TOML that can be run again."""
+        """Write every setting with its value, as TOML that can be run again from this folder."""
         heading = "The settings of this run, defaults included."
+        if isinstance(settings, Settings):
+            settings = _seen_from(settings, self.path)
         self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
 
     def write_environment(self) -> None:
@@ -136,6 +141,21 @@ class RunFolder:
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode(), private=False)
+
+
+def _seen_from(settings: Settings, folder: Path) -> Settings:
+    """Return settings whose relative paths, which start at the working folder, start at another."""
+    changed: dict[str, dict[str, str]] = {}
+    for key in PATHS:
+        section, _, name = key.partition(".")
+        value = getattr(getattr(settings, section), name)
+        if value is not None and not Path(value).is_absolute():
+            changed.setdefault(section, {})[name] = os.path.relpath(value, folder)
+    sections = {
+        section: getattr(settings, section).model_copy(update=values)
+        for section, values in changed.items()
+    }
+    return settings.model_copy(update=sections)
 
 
 def _pretty(record: dict[str, object]) -> str:

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums
@@ -23,7 +24,6 @@ from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
 from fedrec.simulation.parties import join_private, make_parties, split_private, throw_coins
 from fedrec.simulation.result import SimulationResult, Version
-from fedrec.simulation.source import read_source
 from fedrec.simulation.summing import make_adder
 from fedrec.wire.messages import RoundKind
 
@@ -215,7 +215,7 @@ def simulate(
     if resume and folder is None:
         raise SettingsError("Resuming needs the run folder of the stopped run.")
     if users is None or catalogue is None:
-        users, catalogue = read_source(settings.data)
+        users, catalogue = read_users(settings.data, reader="a simulation")
     timer = clock or SystemClock()
     federation = Federation(
         settings, catalogue, users, n_clients=n_clients, protect=protect, clock=timer

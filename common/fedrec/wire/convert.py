@@ -66,6 +66,8 @@ def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
         federation=header.federation,
         run=header.run,
         round=header.round,
+        kind=header.kind,
+        base_round=header.base_round,
         epoch=header.epoch,
         client_id=header.client_id,
         catalogue_fingerprint=header.catalogue_fingerprint,
@@ -83,6 +85,8 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
         federation=check_text(message.federation, "header.federation"),
         run=check_text(message.run, "header.run"),
         round=check_round(message.round, "header.round"),
+        kind=check_kind(message.kind, "header.kind"),
+        base_round=check_round(message.base_round, "header.base_round"),
         epoch=check_number(message.epoch, "header.epoch"),
         client_id=check_client_id(message.client_id, "header.client_id"),
         catalogue_fingerprint=check_text(

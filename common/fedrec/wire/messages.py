@@ -35,7 +35,11 @@ RoundKind = Literal["count", "train", "evaluate"]
 class UploadHeader:
     """Announces one client's update of one round and binds it to everything it is about.
 
+    `kind` and `base_round` are what the coordinator told this client. They are signed, so that
+    updates of clients that were told different things cannot end up in one sum.
+
     Attributes:
+        base_round: the published round whose model the update starts from.
         length: bytes of the protected vector.
         sha256: digest of those bytes, 32 bytes.
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
@@ -45,6 +49,8 @@ class UploadHeader:
     federation: str
     run: str
     round: RoundId
+    kind: RoundKind
+    base_round: RoundId
     epoch: int
     client_id: ClientId
     catalogue_fingerprint: str
@@ -61,6 +67,8 @@ class UploadHeader:
             self.federation,
             self.run,
             self.round,
+            self.kind,
+            self.base_round,
             self.epoch,
             self.client_id,
             self.catalogue_fingerprint,
@@ -217,7 +225,7 @@ class PublishedRound:
         contributions: whose updates were counted.
         statements: the revealer's and the verifier's signatures; empty without encryption.
         sealed: whether `blob` is sealed under the epoch's group key.
-        blob: the aggregate, packed by `fedrec.wire.packing`.
+        blob: the aggregate, packed as under protection `none` (`fedrec.protection.none`).
     """
 
     round: RoundId

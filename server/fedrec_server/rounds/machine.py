@@ -8,7 +8,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fedrec.errors import ConflictingUpload, NotInRoster, RoundClosed, RoundError
+from fedrec.errors import (
+    ConflictingUpload,
+    NotInRoster,
+    ProtocolError,
+    RoundClosed,
+    RoundError,
+)
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import revealing
@@ -46,6 +52,7 @@ def step(state: State, event: Event) -> Step:
 
     Raises:
         RoundError: when the round's present state does not allow the event.
+        ProtocolError: when an update was made for something else than the round.
         RefusedError: when this client may not cause it.
     """
     match event:
@@ -176,7 +183,15 @@ def _round_for(state: State, header: UploadHeader) -> Round:
         )
     if state.current is None or header.round != state.current.number:
         raise RoundClosed(f"Round {header.round} is over.")
-    return state.current
+    round_ = state.current
+    if (header.kind, header.base_round) != (round_.kind, round_.base_round):
+        # Key holders would refuse the whole round for it.
+        raise ProtocolError(
+            f"The update is of kind {header.kind} from version {header.base_round}; round "
+            f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
+            remedy="Ask for a task again.",
+        )
+    return round_
 
 
 def _close(state: State, round_: Round, now: float) -> Step:

@@ -176,8 +176,14 @@ class SqliteStore(Store):
         version = int(rows.execute("PRAGMA user_version").fetchone()[0])
         if version > SCHEMA_VERSION:
             raise StorageError(
-                f"The database has schema {version}, this fedrec reads up to {SCHEMA_VERSION}.",
+                f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
                 remedy="Install the fedrec version that wrote it, or a later one.",
+            )
+        if 0 < version < SCHEMA_VERSION:
+            raise StorageError(
+                f"The database has schema {version}, this fedrec reads {SCHEMA_VERSION}.",
+                remedy="Finish the run with the fedrec version that began it, or choose another "
+                "coordinator.state for a new run.",
             )
         with self._transaction(fenced=False):
             if version == 0:

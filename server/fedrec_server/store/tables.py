@@ -25,7 +25,7 @@ __all__ = [
     "word_row",
 ]
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -41,7 +41,8 @@ CREATE TABLE asked (
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE contributions (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, protocol_version TEXT NOT NULL,
-  federation TEXT NOT NULL, run TEXT NOT NULL, epoch INTEGER NOT NULL,
+  federation TEXT NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL,
+  base_round INTEGER NOT NULL, epoch INTEGER NOT NULL,
   catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
   length INTEGER NOT NULL, sha256 BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
@@ -72,6 +73,8 @@ HEADER_COLUMNS = (
     "federation",
     "run",
     "round",
+    "kind",
+    "base_round",
     "epoch",
     "client_id",
     "catalogue_fingerprint",

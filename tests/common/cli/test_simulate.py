@@ -52,7 +52,7 @@ def test_the_last_line_is_the_run_and_it_recommends(
     assert fedrec("recommend", run, *history).code == 0
     assert fedrec("recommend", run, "--user", "nobody").code == 2
     assert fedrec("recommend", run).code == 2
-    assert fedrec("recommend", tmp_path, "--user", user).code == 1
+    assert fedrec("recommend", tmp_path, "--user", user).code == 2
 
 
 def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: Path) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from fedrec.config.loading import load_settings
-from fedrec.config.starter import ProtectionName, Starter, users_with_room
+from fedrec.config.starter import TUNED, ProtectionName, Starter, users_with_room
+from fedrec.demo.demonstration import DemoOptions
 from fedrec.errors import SettingsError
 
 
@@ -36,3 +37,14 @@ def test_too_few_clients_for_encryption_are_refused() -> None:
     with pytest.raises(SettingsError, match="fewer than 3 clients is never revealed"):
         Starter(n_clients=2)
     assert "minimum_clients = 1\n" in Starter(n_clients=1, protection="none").text()
+
+
+def test_the_demo_and_the_first_settings_file_train_alike(tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(Starter(n_clients=3, protection="ckks").text(), encoding="utf-8")
+    first, demo = load_settings(path, environ={}).plan, DemoOptions().plan()
+    assert first.algorithm == demo.algorithm == TUNED.algorithm
+    assert first.update == demo.update == TUNED.update
+    assert first.rounds.total == demo.rounds.total == TUNED.rounds.total
+    assert first.federation.minimum_item_users == demo.federation.minimum_item_users
+    assert first.evaluation == demo.evaluation

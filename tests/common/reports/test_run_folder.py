@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import tomllib
+from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
 from fedrec.clock import FakeClock
+from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
-from fedrec.errors import StorageError
+from fedrec.errors import DataError, StorageError
 from fedrec.reports import ReportContent, RoundReport, RunFolder, ledger_of
 from fedrec.reports.environment import describe_environment
 from fedrec.reports.toml import settings_to_toml
@@ -33,7 +35,7 @@ def test_a_name_cannot_lead_out_of_the_folder(tmp_path):
 
 
 def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):
-    with pytest.raises(StorageError, match="no run folder"):
+    with pytest.raises(DataError, match="no run folder"):
         RunFolder.open(tmp_path)
     run.write_settings(Settings())
     assert RunFolder.open(run.path).path == run.path
@@ -56,9 +58,26 @@ def test_settings_can_be_run_again(run):
     )
     run.write_settings(settings)
     text = (run.path / "resolved.toml").read_text(encoding="utf-8")
-    assert Settings.model_validate(tomllib.loads(text)) == settings
+    again = load_settings(run.path / "resolved.toml", environ={})
+    assert again.plan == settings.plan
+    assert again.data.strict
+    assert Settings.model_validate(tomllib.loads(settings_to_toml(settings))) == settings
     assert text.startswith("# The settings")
     assert "catalogue" not in settings_to_toml(settings)
+
+
+def test_paths_lead_from_the_run_folder_to_the_same_files(run, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    absolute = tmp_path / "catalogue.csv"
+    run.write_settings(
+        Settings.model_validate({"data": {"path": "data/a.csv", "catalogue": str(absolute)}})
+    )
+    again = load_settings(run.path / "resolved.toml", environ={})
+    assert Path(again.data.path).resolve() == (tmp_path / "data" / "a.csv").resolve()
+    assert again.data.catalogue == str(absolute)
+    assert Path(again.output.runs).resolve() == (tmp_path / "runs").resolve()
+    # The plan's own record has no paths.
+    run.write_settings(Settings().plan)
 
 
 def test_rounds_can_be_read_while_the_run_goes_on(run, rounds):

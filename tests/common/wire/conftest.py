@@ -67,6 +67,8 @@ class Values:
             federation="movies",
             run=self.run,
             round=RoundId(3),
+            kind="train",
+            base_round=RoundId(2),
             epoch=2,
             client_id=self.client,
             catalogue_fingerprint="c" * 64,

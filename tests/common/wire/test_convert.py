@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
 import pytest
@@ -92,6 +92,16 @@ def test_every_field_is_written(values: Any) -> None:
     }
 
 
+def test_a_signature_covers_every_field_of_a_header(values: Any) -> None:
+    header = values.header()
+    signed = {
+        field.name
+        for field in fields(header)
+        if replace(header, **{field.name: "other"}).statement() != header.statement()
+    }
+    assert signed == {field.name for field in fields(header)} - {"signature"}
+
+
 def test_tasks_come_back_the_same(values: Any) -> None:
     for task in (
         Wait(reason="all busy"),
@@ -128,6 +138,9 @@ def test_an_unknown_task_is_refused() -> None:
         ("federation", "x" * 201, TooLarge),
         ("run", "a\nb", ProtocolError),
         ("round", 2**31, TooLarge),
+        ("kind", "", ProtocolError),
+        ("kind", "Train", ProtocolError),
+        ("base_round", 2**31, TooLarge),
         ("epoch", 2**64 - 1, TooLarge),
         ("client_id", "", ProtocolError),
         ("client_id", "AB" * 32, ProtocolError),

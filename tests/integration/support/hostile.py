@@ -94,7 +94,22 @@ def relabelled(means: Means) -> Attempt:
     return replace(found, task=replace(found.task, contributions=headers))
 
 
-TRICKS: tuple[Trick, ...] = (alone, as_sum, repeated, relabelled)
+def renamed(means: Means) -> Attempt:
+    """Everything is honest but what the round is for."""
+    kind = "evaluate" if means.task.kind == "train" else "train"
+    return Attempt(task=replace(means.task, kind=kind))
+
+
+def thinned_out(means: Means) -> Attempt:
+    """The others' headers say that they measured, as if their vectors were empty."""
+    headers = tuple(
+        header if header.client_id == means.victim.client_id else replace(header, kind="evaluate")
+        for header in means.task.contributions
+    )
+    return Attempt(task=replace(means.task, contributions=headers))
+
+
+TRICKS: tuple[Trick, ...] = (alone, as_sum, repeated, relabelled, renamed, thinned_out)
 
 
 class Falsifier(Passing):

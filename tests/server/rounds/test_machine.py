@@ -10,6 +10,7 @@ from server.support.world import World, client, header, rules
 from fedrec.errors import (
     ConflictingUpload,
     NotInRoster,
+    ProtocolError,
     RefusedError,
     RoundClosed,
     RoundError,
@@ -107,6 +108,22 @@ class TestCollecting:
             world.apply(Uploaded(now=world.now, header=header(2, client(0))))
         with pytest.raises(NotInRoster):
             world.apply(Uploaded(now=world.now, header=header(1, client(99))))
+
+    def test_update_for_another_kind_or_base_is_refused(self) -> None:
+        world = plain()
+        world.tick(0, 1)
+        before = world.state
+        for other in (
+            header(1, client(0), kind="train"),
+            header(1, client(0), kind="evaluate"),
+            header(1, client(0), base_round=1),
+        ):
+            with pytest.raises(ProtocolError, match="round 1 is of kind count from version 0"):
+                world.apply(Uploaded(now=world.now, header=other))
+        assert world.state is before
+        world.upload(0)
+        with pytest.raises(ProtocolError, match="kind train"):
+            world.apply(Uploaded(now=world.now, header=header(1, client(0), kind="train")))
 
     def test_who_comes_later_is_offered_the_round(self) -> None:
         world = plain()

@@ -47,6 +47,15 @@ def test_newer_schema_is_refused(tmp_path: Path) -> None:
         SqliteStore(tmp_path, IDENTITY)
 
 
+def test_older_schema_is_refused(tmp_path: Path) -> None:
+    SqliteStore(tmp_path, IDENTITY).close()
+    connection = rows(tmp_path)
+    connection.execute("PRAGMA user_version = 1")
+    connection.close()
+    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 2\..*version that began"):
+        SqliteStore(tmp_path, IDENTITY)
+
+
 def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:
     SqliteStore(tmp_path, IDENTITY).close()
     path = tmp_path / "coordinator.sqlite"

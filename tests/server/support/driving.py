@@ -66,7 +66,10 @@ async def upload(
         assert engine.state.current is not None
         round_id = engine.state.current.number
     payload = bench.payload(number, round_id, salt)
-    header = bench.header(number, round_id, payload, engine.run)
+    told = {}
+    if engine.state.current is not None and engine.state.current.number == round_id:
+        told = {"kind": engine.state.current.kind, "base_round": engine.state.current.base_round}
+    header = bench.header(number, round_id, payload, engine.run, **told)
     engine.admission.check_header(header)
     async with engine.uploads.turn(header.client_id):
         incoming = await open_update(engine, header)

@@ -17,7 +17,13 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection import NoProtection, Protection, SegmentSpec, VectorSpec
-from fedrec.wire.messages import PROTOCOL_VERSION, Reveal, RevealStatement, UploadHeader
+from fedrec.wire.messages import (
+    PROTOCOL_VERSION,
+    Reveal,
+    RevealStatement,
+    RoundKind,
+    UploadHeader,
+)
 from fedrec.wire.messages import manifest_digest as digest_of
 from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
@@ -148,15 +154,26 @@ class Bench:
             total += self.vector(number, round_id)
         return total[-2:].astype("<i8").tobytes()
 
+    def kind_of(self, round_id: int) -> RoundKind:
+        """Return what a round is for if every round before it was published."""
+        if round_id == 1:
+            return "count"
+        return "train" if round_id <= 1 + self.federation.plan.rounds.total else "evaluate"
+
     def header(
         self, number: int, round_id: int, payload: bytes, run: str, /, **changes: object
     ) -> UploadHeader:
-        """Return a signed header; `changes` are made before signing."""
+        """Return a signed header; `changes` are made before signing.
+
+        Kind and base are those of a run in which no round was abandoned.
+        """
         header = UploadHeader(
             protocol_version=PROTOCOL_VERSION,
             federation="movies",
             run=run,
             round=RoundId(round_id),
+            kind=self.kind_of(round_id),
+            base_round=RoundId(round_id - 1),
             epoch=self.federation.keys.roster.epoch,
             client_id=identity(number).client_id,
             catalogue_fingerprint=CATALOGUE.fingerprint,

@@ -11,7 +11,7 @@ from fedrec.config.schema import RoundSettings
 from fedrec.errors import FedrecError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
     Change,
     HolderAsked,
@@ -50,13 +50,22 @@ def rules(*, needs_reveal: bool = True, **rounds: float) -> Rules:
     )
 
 
-def header(round_id: int, client_id: ClientId, content: str = "update") -> UploadHeader:
-    """Return an update's header; equal contents give equal digests."""
+def header(
+    round_id: int,
+    client_id: ClientId,
+    content: str = "update",
+    *,
+    kind: RoundKind = "count",
+    base_round: int = 0,
+) -> UploadHeader:
+    """Return an update's header, of a first round; equal contents give equal digests."""
     return UploadHeader(
         protocol_version="1.0",
         federation="movies",
         run=RUN,
         round=RoundId(round_id),
+        kind=kind,
+        base_round=RoundId(base_round),
         epoch=1,
         client_id=client_id,
         catalogue_fingerprint="c",
@@ -130,8 +139,15 @@ class World:
 
     def upload(self, number: int, content: str = "update") -> tuple[Change, ...]:
         """Upload to the round in progress."""
-        assert self.state.current is not None
-        found = header(self.state.current.number, client(number), content)
+        round_ = self.state.current
+        assert round_ is not None
+        found = header(
+            round_.number,
+            client(number),
+            content,
+            kind=round_.kind,
+            base_round=round_.base_round,
+        )
         return self.apply(Uploaded(now=self.now, header=found))
 
     def sum(self) -> tuple[Change, ...]:
@@ -166,6 +182,9 @@ class World:
                 counted = self.counted.setdefault(found.round, set())
                 assert found.client_id not in counted, "counted twice"
                 assert found.round not in self.ended
+                round_ = self.state.current
+                assert round_ is not None
+                assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
                 counted.add(found.client_id)
             case HolderAsked(round=number):
                 assert len(self.counted[number]) >= self.state.rules.needed
@@ -241,7 +260,10 @@ class Chaos:
                 return Polled(now=now, client_id=someone)
             number = round_.number + (choose.choice([-1, 0, 1]) if troubled else 0)
             content = choose.choice(["update", "other"]) if troubled else "update"
-            return Uploaded(now=now, header=header(number, someone, content))
+            kind = choose.choice([round_.kind, "evaluate"]) if troubled else round_.kind
+            base = round_.base_round + (choose.choice([0, 0, 1]) if troubled else 0)
+            found = header(number, someone, content, kind=kind, base_round=base)
+            return Uploaded(now=now, header=found)
         if round_.phase == "summing":
             return Summed(now=now, round=round_.number, total=blob("sum"))
         return self._word(someone, troubled)

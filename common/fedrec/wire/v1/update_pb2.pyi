@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class UploadHeader(_message.Message):
-    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "sha256", "signature")
+    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "sha256", "signature", "kind", "base_round")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -18,6 +18,8 @@ class UploadHeader(_message.Message):
     LENGTH_FIELD_NUMBER: _ClassVar[int]
     SHA256_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     federation: str
     run: str
@@ -29,7 +31,9 @@ class UploadHeader(_message.Message):
     length: int
     sha256: bytes
     signature: bytes
-    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., sha256: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    kind: str
+    base_round: int
+    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., sha256: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("offset", "data")

@@ -1,0 +1,105 @@
+"""The shared model for others: what the members' sums made, and nothing of this client's users.
+
+Under encryption the coordinator never had the model; whoever gets the exported file can read it.
+So exporting is a client's decision, and the file is readable by its owner only. Sums that were
+revealed with noise left in them must not leave at all: two of them may give the key away.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from fedrec.config.schema import Settings
+from fedrec.data import Catalogue
+from fedrec.data.writing import prepare_folder
+from fedrec.errors import CatalogueMismatch, DataError, RefusedError
+from fedrec.ids import RoundId
+from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME, ModelFile
+from fedrec.training.layout import protection_of
+from fedrec_client.held_model import HeldModel, Which, read_held_model
+
+__all__ = ["ExportedModel", "export_model"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedModel:
+    """What was exported, and where.
+
+    Attributes:
+        version: the round whose result the model is.
+        was_hidden: whether the coordinator could never read it.
+    """
+
+    model: Path
+    catalogue: Path
+    version: RoundId
+    was_hidden: bool
+
+
+def export_model(
+    settings: Settings, folder: Path, *, which: Which = "best", force: bool = False
+) -> ExportedModel:
+    """Write the shared model and the catalogue for `Recommender.load`.
+
+    Works beside a running client and without the coordinator. Counts of items that fewer than
+    `federation.minimum_item_users` hold become 0: the model does not need them.
+
+    Args:
+        settings: the client's settings.
+        folder: where to; the folder of the run's own record, or a new one.
+        which: the model that measured best on validation, or the latest one.
+        force: replace a model that is there.
+
+    Raises:
+        StorageError: the state folder holds no model, or the files cannot be written.
+        DataError: there is a model already, or the folder is another run's.
+        RefusedError: the model is made of values that were not rounded to exact sums.
+    """
+    held = read_held_model(settings, which)
+    protection = protection_of(held.plan, len(held.catalogue))
+    if not protection.chosen.exact:
+        raise RefusedError(
+            f"The sums of {held.plan.protection.name}/{protection.chosen.preset} are approximate: "
+            "what was decrypted carries noise that gives the key away, and must not leave.",
+            remedy="Run the federation with a parameter set whose sums are exact.",
+        )
+    if (folder / USERS_NAME).exists():
+        raise DataError(
+            f"{folder} has {USERS_NAME}: it is the folder of a simulation; nothing was changed.",
+            remedy="Choose another folder.",
+        )
+    prepare_folder(folder, MODEL_NAME, force=force)
+    _put_catalogue(held.catalogue, folder / CATALOGUE_NAME)
+    _model_file(held).save(folder / MODEL_NAME, private=protection.needs_reveal)
+    return ExportedModel(
+        model=folder / MODEL_NAME,
+        catalogue=folder / CATALOGUE_NAME,
+        version=held.version,
+        was_hidden=protection.needs_reveal,
+    )
+
+
+def _put_catalogue(catalogue: Catalogue, path: Path) -> None:
+    if not path.exists():
+        catalogue.save(path)
+    elif Catalogue.load(path).fingerprint() != catalogue.fingerprint():
+        raise CatalogueMismatch(
+            f"{path} is another catalogue than the model's; nothing was changed.",
+            remedy="Choose the folder of this federation's run, or a new one.",
+        )
+
+
+def _model_file(held: HeldModel) -> ModelFile:
+    shared, least = held.shared, held.plan.federation.minimum_item_users
+    if shared.holders is not None:
+        enough = np.where(shared.holders >= least, shared.holders, 0)
+        shared = replace(shared, holders=enough.astype(np.int64))
+    return ModelFile(
+        plan=held.plan,
+        catalogue_fingerprint=held.pin.catalogue_fingerprint,
+        round=held.version,
+        shared=shared,
+    )

@@ -1,0 +1,76 @@
+"""Looking at the model in a state folder, without the coordinator and beside a running client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedrec.config.plan import plan_from_json
+from fedrec.config.schema import Plan, Settings
+from fedrec.data import Catalogue
+from fedrec.errors import CatalogueMismatch, StorageError
+from fedrec.ids import RoundId
+from fedrec.training.state import PrivateState, SharedState
+from fedrec_client.durable import FileRef
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.stored_state import RunPin, StoredState
+
+__all__ = ["HeldModel", "Which", "read_held_model"]
+
+Which = Literal["best", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldModel:
+    """A version of the model as a client has it.
+
+    Attributes:
+        pin: the run that it belongs to.
+        private: its users' own parameters; None while they are the initial ones.
+    """
+
+    pin: RunPin
+    plan: Plan
+    catalogue: Catalogue
+    version: RoundId
+    shared: SharedState
+    private: PrivateState | None
+
+
+def read_held_model(settings: Settings, which: Which) -> HeldModel:
+    """Return the model that measured best on validation, or the latest one.
+
+    Raises:
+        StorageError: the state folder holds no model.
+        CatalogueMismatch: the local catalogue is not the one that it was trained with.
+    """
+    store = PrivateStore(Path(settings.client.state), read_only=True)
+    state = store.state
+    local = settings.data.catalogue
+    catalogue = Catalogue.load(store.catalogue_path if local is None else local)
+    if catalogue.fingerprint() != state.pin.catalogue_fingerprint:
+        raise CatalogueMismatch(
+            "The local catalogue is not the one that the model was trained with.",
+            remedy="Restore the catalogue of the federation.",
+        )
+    version, shared, private = _chosen(state, which)
+    return HeldModel(
+        pin=state.pin,
+        plan=plan_from_json(state.pin.plan_json.encode()),
+        catalogue=catalogue,
+        version=version,
+        shared=SharedState.from_bytes(store.read(shared)),
+        private=None if private is None else PrivateState.from_bytes(store.read(private)),
+    )
+
+
+def _chosen(state: StoredState, which: Which) -> tuple[RoundId, FileRef, FileRef | None]:
+    if which == "best" and state.best is not None:
+        return state.best.round, state.best.shared, state.best.private
+    if state.shared is None:
+        raise StorageError(
+            "No round has been published to this client yet, so there is no model.",
+            remedy="Let `fedrec client run` take part in some rounds first.",
+        )
+    return state.version, state.shared, state.private

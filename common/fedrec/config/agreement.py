@@ -1,0 +1,154 @@
+"""What a client agreed to: which values of a coordinator's plan it takes, and which it refuses.
+
+A value that the client's settings give must be the federation's. A value that decides what others
+may learn about the client's users is compared even where the settings are silent: there the
+default counts, which is the safe one, so that no coordinator weakens what nobody wrote down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedrec.config.explain import all_settings, as_toml
+from fedrec.config.schema import Plan
+
+__all__ = ["Difference", "always_compared", "plan_differences"]
+
+_SHOWN_CHARS = 60
+
+# A plan's field that is not listed here is always compared, a new one too.
+_FREE = frozenset(
+    {
+        # Names the federation; the roster, which the pinned authority signed, repeats it.
+        "federation.name",
+        # Public anyway: initial models, negatives and bases hide nothing under any seed.
+        "federation.seed",
+        # Closeness of the measurement, not what leaves a client: 44 sums whatever K is.
+        "evaluation.at",
+        # The default measures in every round, so that no other value says more.
+        "evaluation.every_rounds",
+        # How long training goes on. No bound on what many sums say together is promised, so
+        # none is broken; a limit on releases belongs here when noise is added to them.
+        "rounds.total",
+        # Who is asked and for how long; how few may answer is minimum_clients.
+        "rounds.clients_per_round",
+        "rounds.over_provision",
+        "rounds.deadline_seconds",
+        "rounds.reveal_timeout_seconds",
+        "rounds.maximum_abandoned",
+        # The work of key holders; sums of more are refused, not opened unseen.
+        "rounds.recompute_limit",
+    }
+)
+# How well the model learns. Clipping bounds one user's pull on a sum and hides nothing while no
+# noise is scaled to it.
+_FREE_SECTIONS = frozenset({"algorithm", "update"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Order:
+    """Which values are as strict as the client's own, and how to say so."""
+
+    accepts: Callable[[Any, Any], bool]
+    words: str = ""
+
+
+_AT_LEAST = _Order(accepts=lambda ours, theirs: theirs >= ours, words=" or more")
+_AT_MOST = _Order(accepts=lambda ours, theirs: theirs <= ours, words=" or less")
+
+# What has no entry has no order and must be equal: rounds.user_fraction, because fewer users in
+# a sum hide each other less and more users are each in more sums; protection.preset, because
+# sets trade security for size.
+_ORDERS: Mapping[str, _Order] = {
+    # With few holders an item's row is about these users.
+    "federation.minimum_item_users": _AT_LEAST,
+    # Sums that claim more users than this are refused; overflow is excluded up to here.
+    "federation.maximum_users": _AT_MOST,
+    # Fewer summands hide each other less. Key holders and readers of a round enforce both.
+    "rounds.minimum_clients": _AT_LEAST,
+    "rounds.minimum_summands": _AT_LEAST,
+    # Whoever lets the coordinator read updates loses nothing by encryption.
+    "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
+    # Only "paper" leaks the held-out items.
+    "evaluation.protocol": _Order(
+        accepts=lambda ours, theirs: theirs != "paper" or ours == "paper",
+        words=" or another that does not leak the held-out items",
+    ),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Difference:
+    """A value of the federation's plan that the client did not agree to.
+
+    Attributes:
+        key: dotted, as in ``rounds.total``.
+        ours: the client's value.
+        theirs: the federation's.
+        given: whether the client's settings set it; else it is the default.
+        words: which other values the client would take.
+    """
+
+    key: str
+    ours: Any
+    theirs: Any
+    given: bool
+    words: str = ""
+
+    def __str__(self) -> str:
+        origin = "" if self.given else " (the default)"
+        return (
+            f"{self.key} is {_shown(self.theirs)} in the federation, but this client's settings "
+            f"say {_shown(self.ours)}{self.words}{origin}"
+        )
+
+    @property
+    def agreeing(self) -> str:
+        """The line with which the client would agree."""
+        return f"{self.key} = {_shown(self.theirs)}"
+
+
+def always_compared() -> tuple[str, ...]:
+    """Return the plan's fields that a client compares even where its settings are silent."""
+    return tuple(key for key, setting in all_settings().items() if setting.in_plan and _binds(key))
+
+
+def plan_differences(expected: Plan, found: Plan) -> tuple[Difference, ...]:
+    """Return every value of a federation's plan that a client did not agree to.
+
+    Args:
+        expected: the client's settings; which of them were given matters.
+        found: the coordinator's plan.
+    """
+    return tuple(_differences(expected, found))
+
+
+def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
+    for section in Plan.model_fields:
+        ours, theirs = getattr(expected, section), getattr(found, section)
+        given = ours.model_fields_set if section in expected.model_fields_set else frozenset()
+        for name in type(ours).model_fields:
+            key = f"{section}.{name}"
+            mine, other = getattr(ours, name), getattr(theirs, name)
+            if mine == other or not (name in given or _binds(key)):
+                continue
+            if key == "protection.preset" and ours.name == "none" != theirs.name:
+                # Any encryption is more than none; the set goes with it.
+                continue
+            order = _ORDERS.get(key)
+            if order is None or not order.accepts(mine, other):
+                words = "" if order is None else order.words
+                yield Difference(key=key, ours=mine, theirs=other, given=name in given, words=words)
+
+
+def _shown(value: object) -> str:
+    """Return a value as TOML; a coordinator's text is no longer and no stranger than a value."""
+    text = as_toml(value)
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= _SHOWN_CHARS else f"{text[: _SHOWN_CHARS - 3]}..."
+
+
+def _binds(key: str) -> bool:
+    return key not in _FREE and key.partition(".")[0] not in _FREE_SECTIONS

@@ -1,0 +1,20 @@
+"""Every algorithm of the registry keeps the seam's contract."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from conformance.algorithm_suite import AlgorithmSuite
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.config.combinations import COMBINATIONS
+from fedrec.config.schema import AlgorithmSettings
+
+
+class TestAlgorithms(AlgorithmSuite):
+    """Parametrised over `ALGORITHMS` and `UPDATES`."""
+
+
+def test_settings_and_registry_know_the_same_algorithms() -> None:
+    named = set(get_args(AlgorithmSettings.model_fields["name"].annotation))
+    assert named == set(ALGORITHMS) == {row.algorithm for row in COMBINATIONS}

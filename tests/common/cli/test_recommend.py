@@ -1,0 +1,115 @@
+"""`fedrec recommend` answers from any run folder with a model, and says what to do without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue
+from fedrec.ids import RoundId, UserId
+from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.training.state import PrivateState, SharedState
+
+from .conftest import Fedrec
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """A folder with a model of two tastes, and no user's vector."""
+    catalogue = Catalogue.of(["a0", "b0", "a1", "b1"])
+    table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2]], float)
+    model = ModelFile(
+        plan=Plan.model_validate({"algorithm": {"dim": 2}}),
+        catalogue_fingerprint=catalogue.fingerprint(),
+        round=RoundId(3),
+        shared=SharedState(MappingProxyType({"item_embedding": table})),
+    )
+    Recommender(model, catalogue).save(tmp_path / "run")
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def data(run: Path) -> Path:
+    """Data that the run's settings name: anna likes a*, ben b*."""
+    path = run.parent / "data.csv"
+    path.write_text("user_id,item_id\nanna,a0\nben,b0\n")
+    (run / "resolved.toml").write_text('[data]\npath = "../data.csv"\n')
+    return path
+
+
+def best(out: str) -> list[str]:
+    return [item["item_id"] for item in json.loads(out)["items"]]
+
+
+def test_a_user_whose_data_is_here_is_folded_in(fedrec: Fedrec, run: Path, data: Path) -> None:
+    for user, item in (("anna", "a1"), ("ben", "b1")):
+        found = fedrec("recommend", run, "--user", user, "-n", 1, "--json")
+        assert best(found.out) == [item]
+        assert str(data.name) in found.err
+    seen = fedrec("recommend", run, "--user", "anna", "-n", 1, "--json", "--include-seen")
+    assert best(seen.out) == ["a0"]
+
+
+def test_data_can_be_given(fedrec: Fedrec, run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other.csv"
+    other.write_text("user_id,item_id\nanna,b0\n")
+    found = fedrec("recommend", run, "--user", "anna", "--data", other, "-n", 1, "--json")
+    assert best(found.out) == ["b1"]
+
+
+def test_stored_vectors_come_first(fedrec: Fedrec, run: Path, data: Path) -> None:
+    users = UsersFile(
+        user_ids=(UserId("anna"),),
+        private=PrivateState(MappingProxyType({"user_embedding": np.array([[0, 1]], np.float32)})),
+        seen_indptr=np.array([0, 0]),
+        seen_items=np.array([], np.int64),
+    )
+    users.save(run / "users.safetensors")
+    assert best(fedrec("recommend", run, "--user", "anna", "-n", 1, "--json").out) == ["b0"]
+    unknown = fedrec("recommend", run, "--user", "dora")
+    assert unknown.code == 2
+    assert "'dora' is not among the 1 users" in unknown.err
+    assert "--history or --data" in unknown.err
+
+
+def test_unknown_users_and_items_are_the_commands_fault(
+    fedrec: Fedrec, run: Path, data: Path
+) -> None:
+    unknown = fedrec("recommend", run, "--user", "dora", "--json")
+    assert unknown.code == 2
+    assert unknown.json["error"] == "data"
+    assert "dora" in unknown.json["message"]
+    item = fedrec("recommend", run, "--history", "zzz")
+    assert item.code == 2
+    assert "no such item" in item.err
+    assert fedrec("recommend", run).code == 2
+
+
+def test_without_a_folder_or_a_model_it_names_the_way(fedrec: Fedrec, tmp_path: Path) -> None:
+    missing = fedrec("recommend", tmp_path / "nowhere", "--user", "1")
+    assert missing.code == 2
+    assert "no such folder" in missing.err
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    without = fedrec("recommend", empty, "--user", "1")
+    assert without.code == 2
+    assert "has no model.safetensors" in without.err
+    assert "fedrec client recommend SETTINGS --user ID" in without.err
+    assert f"fedrec client export-model SETTINGS --to {empty}" in without.err
+    (empty / "checkpoint").mkdir()
+    assert "simulate SETTINGS --resume" in fedrec("recommend", empty, "--user", "1").err
+
+
+def test_a_folder_to_resume_from_must_be_one(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    settings = tmp_path / "run.toml"
+    assert fedrec("init", settings, "--data", interactions_file).code == 0
+    found = fedrec("simulate", settings, "--resume", tmp_path / "nowhere")
+    assert found.code == 2
+    assert "is no run folder" in found.err

@@ -1,0 +1,126 @@
+"""Which values of a coordinator's plan a client takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedrec.config import agreement
+from fedrec.config.agreement import Difference, always_compared, plan_differences
+from fedrec.config.explain import all_settings
+from fedrec.config.schema import Plan
+
+
+def plan(**values: Any) -> Plan:
+    """Return a plan of dotted keys, written with two underscores."""
+    nested: dict[str, dict[str, Any]] = {}
+    for key, value in values.items():
+        section, _, name = key.partition("__")
+        nested.setdefault(section, {})[name] = value
+    return Plan.model_validate(nested)
+
+
+def keys(found: tuple[Difference, ...]) -> list[str]:
+    return [difference.key for difference in found]
+
+
+def test_what_is_always_compared() -> None:
+    assert set(always_compared()) >= {
+        "federation.maximum_users",
+        "federation.minimum_item_users",
+        "protection.name",
+        "protection.preset",
+        "evaluation.protocol",
+        "rounds.minimum_clients",
+        "rounds.minimum_summands",
+        "rounds.user_fraction",
+    }
+
+
+def test_the_tables_name_fields_that_exist() -> None:
+    known = {key for key, setting in all_settings().items() if setting.in_plan}
+    assert known >= agreement._FREE
+    assert known >= set(agreement._ORDERS)
+    assert set(Plan.model_fields) >= agreement._FREE_SECTIONS
+
+
+def test_a_field_that_nobody_thought_about_is_compared() -> None:
+    assert agreement._binds("privacy.noise_multiplier")
+
+
+def test_equal_plans_agree() -> None:
+    assert plan_differences(Plan(), Plan()) == ()
+    given = plan(rounds__total=7, protection__name="none")
+    assert plan_differences(given, given) == ()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        ({}, {"federation__name": "films", "federation__seed": 3}),
+        ({}, {"algorithm__dim": 64, "update__clip": 9.0, "update__structure": "dense"}),
+        ({}, {"rounds__total": 7, "rounds__clients_per_round": 9, "rounds__over_provision": 2.0}),
+        ({}, {"evaluation__protocol": "sampled", "evaluation__every_rounds": 5}),
+        ({}, {"federation__minimum_item_users": 11, "federation__maximum_users": 16_383}),
+        ({}, {"rounds__minimum_clients": 4, "rounds__minimum_summands": 4}),
+        ({"federation__minimum_item_users": 5}, {"federation__minimum_item_users": 10}),
+        ({"federation__maximum_users": 512}, {"federation__maximum_users": 64}),
+        ({"protection__name": "none"}, {"protection__name": "ckks", "protection__preset": "lean"}),
+        ({"evaluation__protocol": "paper"}, {"evaluation__protocol": "full"}),
+    ],
+)
+def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    assert plan_differences(plan(**ours), plan(**theirs)) == ()
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "refused"),
+    [
+        ({}, {"federation__minimum_item_users": 9}, ["federation.minimum_item_users"]),
+        ({}, {"federation__maximum_users": 16_385}, ["federation.maximum_users"]),
+        ({}, {"protection__name": "none"}, ["protection.name"]),
+        ({}, {"protection__preset": "wide"}, ["protection.preset"]),
+        (
+            {},
+            {"protection__name": "ckks", "protection__preset": "lean"},
+            ["protection.name", "protection.preset"],
+        ),
+        ({}, {"evaluation__protocol": "paper"}, ["evaluation.protocol"]),
+        ({}, {"rounds__minimum_clients": 2}, ["rounds.minimum_clients"]),
+        ({}, {"rounds__minimum_summands": 2}, ["rounds.minimum_summands"]),
+        ({}, {"rounds__user_fraction": 0.9}, ["rounds.user_fraction"]),
+        ({"rounds__user_fraction": 0.5}, {}, ["rounds.user_fraction"]),
+        ({"federation__minimum_item_users": 20}, {}, ["federation.minimum_item_users"]),
+        # What is free is compared where it is given.
+        ({"federation__name": "films"}, {}, ["federation.name"]),
+        ({"algorithm__dim": 64, "rounds__total": 7}, {}, ["algorithm.dim", "rounds.total"]),
+        # Given as the default is given, too.
+        ({"rounds__total": 100}, {"rounds__total": 7}, ["rounds.total"]),
+    ],
+)
+def test_what_is_refused(ours: dict[str, Any], theirs: dict[str, Any], refused: list[str]) -> None:
+    found = plan_differences(plan(**ours), plan(**theirs))
+    assert keys(found) == refused
+    agreed = {difference.key.replace(".", "__"): difference.theirs for difference in found}
+    assert plan_differences(plan(**ours | agreed), plan(**theirs)) == (), "the remedy works"
+
+
+def test_a_difference_names_field_and_both_values_and_the_line_to_write() -> None:
+    (silent,) = plan_differences(Plan(), plan(rounds__minimum_clients=2))
+    assert str(silent) == (
+        "rounds.minimum_clients is 2 in the federation, but this client's settings say 3 or more "
+        "(the default)"
+    )
+    assert silent.agreeing == "rounds.minimum_clients = 2"
+    (given,) = plan_differences(plan(protection__name="bfv"), plan(protection__name="none"))
+    assert str(given) == (
+        'protection.name is "none" in the federation, but this client\'s settings say "bfv"'
+    )
+    assert given.agreeing == 'protection.name = "none"'
+
+
+def test_a_coordinators_text_does_not_fill_the_terminal() -> None:
+    (found,) = plan_differences(Plan(), plan(protection__preset="\x1b[2J\u202e" + "x" * 10_000))
+    assert str(found).isprintable()
+    assert len(str(found)) < 250 > len(found.agreeing)

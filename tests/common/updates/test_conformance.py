@@ -1,0 +1,21 @@
+"""Every update structure of the registry keeps the seam's contract."""
+
+from __future__ import annotations
+
+from typing import get_args
+
+from conformance.update_suite import UpdateSuite
+
+from fedrec.config.combinations import COMBINATIONS
+from fedrec.config.schema import UpdateSettings
+from fedrec.updates import UPDATES
+
+
+class TestUpdates(UpdateSuite):
+    """Parametrised over `UPDATES`."""
+
+
+def test_settings_and_registry_know_the_same_structures() -> None:
+    named = set(get_args(UpdateSettings.model_fields["structure"].annotation))
+    assert named == set(UPDATES)
+    assert named == {name for row in COMBINATIONS for name in row.updates}
