@@ -80,7 +80,7 @@ class Starter:
         return "\n".join(lines)
 
     def _setting(self, key: str, value: object) -> list[str]:
-        setting = all_settings()[key]
+        setting = all_settings("fedmf")[key]
         comment = textwrap.wrap(setting.sentence, width=_LINE_CHARS)
         shown = f"{setting.name} = {as_toml(value)}"
         if value is None:

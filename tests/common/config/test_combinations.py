@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fedrec.algorithms import FedMFSettings
 from fedrec.config.combinations import COMBINATIONS, Combination, check_plan, find_conflicts
 from fedrec.config.schema import (
-    AlgorithmSettings,
     EvaluationSettings,
     Plan,
     ProtectionSettings,
@@ -62,7 +62,7 @@ def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
     ("refused", "keys", "advice"),
     [
         (
-            Plan(update=UpdateSettings(rank=33), algorithm=AlgorithmSettings(dim=32)),
+            Plan(update=UpdateSettings(rank=33), algorithm=FedMFSettings(dim=32)),
             ("update.rank", "algorithm.dim"),
             "Lower update.rank to 32",
         ),
