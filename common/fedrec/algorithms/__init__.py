@@ -8,6 +8,7 @@ from fedrec.algorithms.algorithm import (
     RoundStart,
     UpdateTensor,
 )
+from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 
 __all__ = [
@@ -15,6 +16,8 @@ __all__ = [
     "Algorithm",
     "AlgorithmSettings",
     "ChunkResult",
+    "FedALS",
+    "FedALSSettings",
     "FedMF",
     "FedMFSettings",
     "Parameter",
@@ -22,4 +25,4 @@ __all__ = [
     "UpdateTensor",
 ]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"fedmf": FedMF}
+ALGORITHMS: dict[str, type[Algorithm]] = {"fedmf": FedMF, "fedals": FedALS}

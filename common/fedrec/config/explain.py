@@ -189,10 +189,9 @@ def settings_markdown() -> str:
         lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
         for setting in explain(section):
             if setting.algorithm == owner:
-                cells = (f"`{setting.key}`", f"`{as_toml(setting.default)}`", setting.allowed)
-                lines.append(
-                    f"| {' | '.join(_cell(text) for text in (*cells, setting.sentence))} |"
-                )
+                shown = f"`{as_toml(setting.default)}`"
+                cells = (f"`{setting.key}`", shown, setting.allowed, setting.sentence)
+                lines.append(f"| {' | '.join(_cell(text) for text in cells)} |")
         lines.append("")
     return "\n".join(lines)
 

@@ -63,7 +63,7 @@ class Layout:
     @property
     def length(self) -> int:
         """Values in the vector."""
-        return self.change_slice.stop + self.n_items + len(METRIC_NAMES)
+        return int(self.count_slice.stop) + len(METRIC_NAMES)
 
     @property
     def vector_spec(self) -> VectorSpec:
@@ -132,7 +132,7 @@ def dense_values(plan: Plan, n_items: int) -> int:
     dense = plan.model_copy(
         update={"update": plan.update.model_copy(update={"structure": "dense"})}
     )
-    return Layout.of(dense, n_items).change_slice.stop
+    return int(Layout.of(dense, n_items).change_slice.stop)
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:
