@@ -29,7 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -61,7 +61,8 @@ Values = TypeVar("Values", bound=Any)
 
 _INITIAL_LENGTH = 0.8
 _REFERENCE_INTERACTIONS = 64.0
-_PAIRS_AT_ONCE = 65_536
+_VALUES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}
+"""Values of a block of rows: on a processor it stays in the cache."""
 _FEWEST_COLUMNS = 8
 
 
@@ -198,7 +199,7 @@ class FedALS(Algorithm):
         grown = eighth * 0.0 + 1.0
         for _ in range(round(8 * self.settings.frequency_exponent)):
             grown = grown * eighth
-        return grown
+        return cast(Values, grown)
 
     def fit(
         self,
@@ -214,10 +215,11 @@ class FedALS(Algorithm):
         items, users = start.shared["item_embedding"], private["user_embedding"]
         sizes = chunk.pointers[1:] - chunk.pointers[:-1]
         owner = torch.arange(chunk.n_users, device=users.device).repeat_interleave(sizes)
+        at_once = max(1, _VALUES_AT_ONCE.get(users.device.type, 1 << 22) // users.shape[1])
         clipped = torch.zeros_like(sizes)
         loss = users.new_zeros(len(owner))
-        for begin in range(0, len(owner), _PAIRS_AT_ONCE):
-            part = slice(begin, begin + _PAIRS_AT_ONCE)
+        for begin in range(0, len(owner), at_once):
+            part = slice(begin, begin + at_once)
             who, item = owner[part], chunk.positives[part]
             vectors = users.index_select(0, who)
             score = (vectors * items.index_select(0, item)).sum(-1)
@@ -226,7 +228,7 @@ class FedALS(Algorithm):
             clipped.index_add_(0, who, sums["pull"].add(item, rows))
         sums.count(chunk.positives)
         upper = torch.triu_indices(users.shape[1], users.shape[1], device=users.device)
-        at_once = max(1, _PAIRS_AT_ONCE // users.shape[1])
+        at_once = max(1, 2 * at_once // (users.shape[1] + 1))
         for begin in range(0, len(users), at_once):
             rows = users[begin : begin + at_once]
             clipped[begin : begin + at_once] += sums["gram"].add_whole(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -87,7 +89,7 @@ def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
         losses.append(objective(table, vectors, histories, 2.0, user_pulls, item_pulls))
         gradient = half_gradient(table, vectors, histories, 2.0, item_pulls)[counts > 0]
         shared = learner.apply("train", round_id, shared, part.vector)
-    assert all(later <= earlier + 1e-3 for earlier, later in zip(losses, losses[1:], strict=False))
+    assert all(later <= earlier + 1e-3 for earlier, later in pairwise(losses))
     assert np.abs(gradient).max() < 2e-3
     assert losses[-1] < 0.8 * losses[0]
 
