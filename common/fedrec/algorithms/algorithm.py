@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.section import Section
+from fedrec.errors import SettingsError
 from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
@@ -217,6 +218,23 @@ class Algorithm(ABC):
     @abstractmethod
     def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the preference of users for items, float32 (n_users, n_active)."""
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the vector of somebody new from what they have, float32 (dim,).
+
+        Args:
+            items: rows of the items that can be recommended, (n_active, dim).
+            positives: positions of the history among them, distinct, at least one.
+
+        Raises:
+            SettingsError: when the algorithm has no such vector.
+        """
+        raise SettingsError(
+            f"{self.name} has no user vector that a history could be folded into.",
+            remedy="Ask the user's own client.",
+        )
 
     @abstractmethod
     def apply(

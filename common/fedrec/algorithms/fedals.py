@@ -246,6 +246,17 @@ class FedALS(Algorithm):
             private["user_embedding"], start.shared["item_embedding"].T.contiguous()
         )
 
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Solve for p exactly, as a client does for its users."""
+        own, alpha = items[positives], self.settings.alpha
+        size = np.array([float(len(positives))])
+        pull = self.settings.regularisation * float(self._growth(size, np.sqrt)[0])
+        system = items.T @ items + alpha * own.T @ own + pull * np.eye(items.shape[1])
+        vector = np.linalg.solve(system, (1.0 + alpha) * own.sum(0))
+        return np.asarray(vector, dtype=np.float32)
+
     def apply(
         self,
         shared: SharedState,

@@ -276,6 +276,19 @@ class FedMF(Algorithm):
             private["user_embedding"], start.shared["item_embedding"].T.contiguous()
         )
 
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Minimise FedMF's own loss over p; see `fedrec.algorithms.fedmf_folding`."""
+        from fedrec.algorithms.fedmf_folding import fold_in_vector
+
+        return fold_in_vector(
+            items,
+            positives,
+            negatives_per_positive=self.settings.negatives_per_positive,
+            regularisation=self.settings.regularisation,
+        )
+
     def apply(
         self,
         shared: SharedState,

@@ -98,7 +98,7 @@ class Learner:
         self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
         self.memory_bytes = memory_mib << 20
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
-        self._refreshed: tuple[SharedState, UserSplit, PrivateState] | None = None
+        self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
 
     def warm_up(self) -> None:
@@ -184,7 +184,7 @@ class Learner:
         participating: NDArray[np.bool_] | None,
     ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64], PrivateState, NDArray[np.int64]]:
         cohort = self.cohort(shared, users)
-        private = self._refresh(shared, users, private)
+        private = self.refreshed(shared, users, private)
         start = self.algorithm.start(shared, cohort.active, round_id, self.device)
         sums = self._empty_sums(len(cohort.active))
         tensors = self._on_device(private)
@@ -248,13 +248,13 @@ class Learner:
             device=self.device,
         )
 
-    def _refresh(
+    def refreshed(
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> PrivateState:
         """Return private parameters that belong to this version; see `Algorithm.refresh`."""
         if not self.algorithm.refreshes:
             return private
-        known = self._refreshed
+        known = self._fresh
         if known is not None and known[0] is shared and known[1] is users:
             return known[2]
         cohort = self.cohort(shared, users)
@@ -267,7 +267,7 @@ class Learner:
         fresh = PrivateState(
             MappingProxyType({name: values.cpu().numpy() for name, values in tensors.items()})
         )
-        self._refreshed = (shared, users, fresh)
+        self._fresh = (shared, users, fresh)
         return fresh
 
     def train_alone(
@@ -311,7 +311,7 @@ class Learner:
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
         """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
-        private = self._refresh(shared, users, private)
+        private = self.refreshed(shared, users, private)
         active = self.active_items(shared)
         start = self.algorithm.start(shared, active, 0, self.device)
         where = torch.from_numpy(active).to(self.device)

@@ -150,3 +150,13 @@ def test_a_system_that_cannot_be_solved_stops_the_round(users):
     with pytest.raises(TrainingError, match="no longer finite") as caught:
         learner.contribute("train", 4, broken, users, learner.initial_private(users))
     assert "regularisation" in (caught.value.remedy or "")
+
+
+def test_folding_in_a_history_gives_the_users_own_vector(users):
+    learner = Learner(plan_of(), N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("train", 1, shared, users, private)
+    for index in (0, 7):
+        folded = learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(index))
+        own = part.private.tensors["user_embedding"][index]
+        assert folded == pytest.approx(own, abs=2e-5)
