@@ -49,9 +49,7 @@ UPDATES = {
 """An update structure that goes with each algorithm."""
 
 
-def plan_of(
-    protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float
-) -> Plan:
+def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float) -> Plan:
     """Return the plan of the tests; every client is needed in every round unless told otherwise."""
     return Plan.model_validate(
         {
