@@ -35,7 +35,7 @@ def main() -> None:
             random = np.random.default_rng(0)
             vectors = [
                 layout.pack(
-                    random.integers(-(1 << 20), 1 << 20, (n_items, rank)),
+                    {"item_embedding": random.integers(-(1 << 20), 1 << 20, (n_items, rank))},
                     random.integers(0, 300, n_items),
                     random.integers(0, 1 << 20, layout.length - layout.metrics_slice.start),
                 )
@@ -54,11 +54,12 @@ def main() -> None:
         paper = sizes["ckks", "paper"]
         for key in (("bfv", "default"), ("ckks", "lean")):
             print(f"          {key[0]}/{key[1]} is {sizes[key] / paper:.1%} of ckks/paper")
-        step = layout.step
+        tensor = layout.tensors[0]
+        step = tensor.step
         print(
             f"          a user's value is at most half a step, 2^{int(np.log2(step / 2))} of the "
-            f"range [-{layout.clip:g}, {layout.clip:g}], from its float: "
-            f"{step / 2 / (2 * layout.clip):.2e} of the declared range"
+            f"range [-{tensor.limit:g}, {tensor.limit:g}], from its float: "
+            f"{step / 2 / (2 * tensor.limit):.2e} of the declared range"
         )
 
 

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from client.fake_federation import World
 
+from fedrec.algorithms import FedMFSettings
 from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import AlgorithmSettings, Plan, Settings
+from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import (
     BadSignature,
@@ -138,7 +139,7 @@ def test_a_plan_with_other_parameters_than_the_authority_signed(world: World) ->
 
 
 def test_a_plan_that_differs_from_the_local_settings(world: World) -> None:
-    expected = Plan(algorithm=AlgorithmSettings(dim=64, learning_rate=0.25))
+    expected = Plan(algorithm=FedMFSettings(dim=64, learning_rate=0.25))
     with pytest.raises(PlanMismatch) as caught:
         join(world, expected=expected)
     assert "algorithm.dim is 4 in the federation, but this" in caught.value.message

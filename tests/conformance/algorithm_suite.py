@@ -1,9 +1,9 @@
 """What every algorithm must do; `AlgorithmSuite` runs over the registry.
 
 A new line in `ALGORITHMS` is tested without another line here, with every update structure that
-the table of combinations allows. An algorithm that does not train with `SETTINGS` as they are
-names its own in `OWN_SETTINGS`. One that is registered elsewhere subclasses the suite with a
-fixture `name` of its own.
+the table of combinations allows. An algorithm that does not learn with its own defaults on this
+little data names others in `ALGORITHM_SETTINGS`. One that is registered elsewhere subclasses the
+suite with a fixture `name` of its own.
 """
 
 from __future__ import annotations
@@ -23,34 +23,37 @@ from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import TrainingError
-from fedrec.ids import RoundId
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.state import PrivateState, SharedState
-from fedrec.updates import UPDATES
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5
 SETTINGS: dict[str, dict[str, Any]] = {
     "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 4},
-    "algorithm": {
+    "update": {"rank": 2, "clip": 8.0, "fraction_bits": 20},
+    "rounds": {"total": 8},
+}
+ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
+    "fedmf": {
         "dim": 6,
         "learning_rate": 0.4,
         "regularisation": 0.01,
         "local_epochs": 2,
         "batch_size": 16,
     },
-    "update": {"rank": 2, "clip": 8.0, "fraction_bits": 20},
-    "rounds": {"total": 8},
+    "fedals": {"dim": 6, "regularisation": 2.0},
 }
-OWN_SETTINGS: dict[str, dict[str, dict[str, Any]]] = {}
-"""By an algorithm's name: settings in which it differs from `SETTINGS`."""
+"""By an algorithm's name: settings in which it differs from its defaults."""
 
 
 def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     """Return the suite's plan for an algorithm and an update structure."""
-    choice = {"algorithm": {"name": name}, "update": {"structure": structure}}
+    choice = {
+        "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {})},
+        "update": {"structure": structure},
+    }
     merged: dict[str, dict[str, Any]] = {}
-    for settings in (SETTINGS, OWN_SETTINGS.get(name, {}), choice, changes):
+    for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():
             merged[section] = merged.get(section, {}) | values
     return Plan.model_validate(merged)
@@ -69,12 +72,11 @@ class Party:
     @classmethod
     def of(cls, plan: Plan, users: UserSplit) -> Party:
         learner = Learner(plan, N_ITEMS, device="cpu")
-        structure = UPDATES[plan.update.structure](plan.update, plan.algorithm.dim)
         private = learner.initial_private(users)
         counts = learner.contribute("count", 1, learner.initial_shared(), users, private)
         return cls(
             learner=learner,
-            algorithm=ALGORITHMS[plan.algorithm.name](plan, structure, N_ITEMS),
+            algorithm=ALGORITHMS[plan.algorithm.name](plan, N_ITEMS),
             users=users,
             shared=learner.apply("count", 1, learner.initial_shared(), counts.vector),
             private=private,
@@ -94,8 +96,21 @@ class Party:
         return self.learner.contribute("train", ROUND, base, chosen, own, participating)
 
     def parts(self, vector: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return the change, (n_items, width), and the counts, (n_items,), of a vector."""
-        return self.learner.layout.change_of(vector), vector[self.learner.layout.count_slice]
+        """Return all tensors end to end and the counts, (n_items,), of a vector."""
+        layout = self.learner.layout
+        return vector[layout.change_slice], vector[layout.count_slice]
+
+    def rows(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tensors that have a row for each item side by side, (n_items, n_values)."""
+        layout = self.learner.layout
+        changes = layout.changes_of(vector)
+        return np.concatenate(
+            [changes[tensor.name] for tensor in layout.tensors if tensor.per_item], axis=1
+        )
+
+    def fresh(self, private: PrivateState) -> PrivateState:
+        """Return what private parameters are before a round trains them."""
+        return self.learner.refreshed(self.shared, self.users, private)
 
 
 def assert_same(one: PrivateState, other: PrivateState) -> None:
@@ -115,25 +130,30 @@ def rows_of(state: PrivateState, rows: NDArray[np.int64]) -> PrivateState:
 class AlgorithmSuite:
     """The conformance suite of the algorithm seam."""
 
-    @pytest.fixture(scope="class", params=sorted(ALGORITHMS))
+    @pytest.fixture(
+        scope="class",
+        params=[
+            (name, update) for name in sorted(ALGORITHMS) for update in ALGORITHMS[name].updates
+        ],
+        ids="-".join,
+    )
     @classmethod
-    def name(cls, request: pytest.FixtureRequest) -> str:
-        """The algorithm under test."""
-        return str(request.param)
-
-    @pytest.fixture(scope="class", params=sorted(UPDATES))
-    @classmethod
-    def structure(cls, request: pytest.FixtureRequest) -> str:
-        """The update structure that it trains with."""
-        return str(request.param)
+    def choice(cls, request: pytest.FixtureRequest) -> tuple[str, str]:
+        """An algorithm and an update structure that it goes with."""
+        name, structure = request.param
+        return name, structure
 
     @pytest.fixture(scope="class")
     @classmethod
-    def plan(cls, name: str, structure: str) -> Plan:
-        plan = plan_of(name, structure)
-        conflicts = list(find_conflicts(plan))
-        if conflicts:
-            pytest.skip(f"refused by the settings: {conflicts[0].sentence}")
+    def name(cls, choice: tuple[str, str]) -> str:
+        """The algorithm under test."""
+        return choice[0]
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def plan(cls, choice: tuple[str, str]) -> Plan:
+        plan = plan_of(*choice)
+        assert not find_conflicts(plan)
         return plan
 
     @pytest.fixture(scope="class")
@@ -167,7 +187,6 @@ class AlgorithmSuite:
         sizes = {
             "n_items": N_ITEMS,
             "n_users": len(party.users),
-            "width": party.learner.layout.width,
             **plan.algorithm.model_dump(),
         }
         shared, declared = party.learner.initial_shared(), party.algorithm.parameters
@@ -188,11 +207,11 @@ class AlgorithmSuite:
         self, party: Party, plan: Plan
     ) -> None:
         first = party.algorithm.initial_shared().canonical_bytes()
-        again = type(party.algorithm)(plan, party.algorithm.structure, N_ITEMS)
+        again = type(party.algorithm)(plan, N_ITEMS)
         assert again.initial_shared().canonical_bytes() == first
         seed = plan.federation.model_copy(update={"seed": plan.federation.seed + 1})
         other = plan.model_copy(update={"federation": seed})
-        different = type(party.algorithm)(other, party.algorithm.structure, N_ITEMS)
+        different = type(party.algorithm)(other, N_ITEMS)
         assert different.initial_shared().canonical_bytes() != first
 
     def test_a_users_initial_vectors_depend_on_that_user_alone(self, party: Party) -> None:
@@ -202,9 +221,10 @@ class AlgorithmSuite:
         assert_same(some, rows_of(party.private, chosen))
 
     def test_memory_grows_with_the_items(self, party: Party) -> None:
-        sizes = [party.algorithm.bytes_per_user(n) for n in (1, 1000, 1_000_000)]
-        assert sizes == sorted(sizes)
-        assert sizes[0] > 0
+        for n_steps in (1, 64):
+            sizes = [party.algorithm.bytes_per_user(n, n_steps) for n in (1, 1000, 1_000_000)]
+            assert sizes == sorted(sizes)
+            assert sizes[0] > 0
 
     # A contribution is a function of users, seed, round and shared model.
 
@@ -234,7 +254,7 @@ class AlgorithmSuite:
 
     def test_chunks_change_no_bit(self, party: Party, trained: Contribution) -> None:
         small = Party.of(party.learner.plan, party.users)
-        small.learner.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS)
+        small.learner.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS, 1)
         again = small.train()
         assert np.array_equal(again.vector, trained.vector)
         assert_same(again.private, trained.private)
@@ -245,7 +265,7 @@ class AlgorithmSuite:
         some = np.arange(len(party.users)) % 3 == 0
         part = party.train(participating=some)
         absent, present = np.nonzero(~some)[0], np.nonzero(some)[0]
-        assert_same(rows_of(part.private, absent), rows_of(party.private, absent))
+        assert_same(rows_of(part.private, absent), rows_of(party.fresh(party.private), absent))
         assert_same(rows_of(part.private, present), rows_of(trained.private, present))
         change, counts = party.parts(part.vector)
         alone = party.parts(party.train(party.users.select(present)).vector)
@@ -274,7 +294,8 @@ class AlgorithmSuite:
         raw = trained.vector.tobytes()
         for state in (party.private, trained.private):
             for name, values in state.tensors.items():
-                for row in values.reshape(len(values), -1):
+                flat = values.reshape(len(values), -1)
+                for row in flat[(flat[:, :2] != 0).all(1)]:
                     for piece in (row, row.astype(np.float64)):
                         assert piece[:2].tobytes() not in raw, name
             assert not hasattr(state, "canonical_bytes")
@@ -286,13 +307,14 @@ class AlgorithmSuite:
         assert 0 < active.sum() < N_ITEMS, "the data has no item that is held too rarely"
         total = np.zeros(N_ITEMS, dtype=np.int64)
         for index in range(len(party.users)):
-            change, counts = party.parts(party.train(party.users.select(np.array([index]))).vector)
+            vector = party.train(party.users.select(np.array([index]))).vector
+            change, counts = party.rows(vector), party.parts(vector)[1]
             assert set(np.unique(counts)) <= {0, 1}
             held = np.isin(np.arange(N_ITEMS), party.users.train_of(index)) & active
             assert (counts[held] == 1).all()
             assert not change[counts == 0].any()
             total += counts
-        change, counts = party.parts(trained.vector)
+        change, counts = party.rows(trained.vector), party.parts(trained.vector)[1]
         assert np.array_equal(counts, total)
         assert not counts[~active].any()
         assert not change[~active].any()
@@ -300,9 +322,11 @@ class AlgorithmSuite:
     def test_sums_stay_within_the_grids_bound(self, party: Party, trained: Contribution) -> None:
         for clip in (party.learner.plan.update.clip, 1e-3):
             found = trained if clip > 1e-3 else self.clipped(party, clip).train()
-            change, counts = party.parts(found.vector)
-            bound = counts << party.learner.layout.fraction_bits
-            assert (np.abs(change) <= bound[:, None]).all()
+            counts = party.parts(found.vector)[1]
+            changes = party.learner.layout.changes_of(found.vector)
+            for tensor in party.learner.layout.tensors:
+                users = counts[:, None] if tensor.per_item else len(party.users)
+                assert (np.abs(changes[tensor.name]) <= users << tensor.fraction_bits).all()
 
     def test_values_outside_the_range_are_clipped_and_reported(
         self, party: Party, trained: Contribution
@@ -343,21 +367,25 @@ class AlgorithmSuite:
     # The next version: a pure function of the sum.
 
     def applied(
-        self, party: Party, change: NDArray[np.float64], counts: NDArray[np.int64]
+        self, party: Party, change: dict[str, NDArray[np.float64]], counts: NDArray[np.int64]
     ) -> SharedState:
-        seed = party.learner.plan.federation.seed
-        basis = party.algorithm.structure.basis(seed, ROUND)
-        return party.algorithm.apply(party.shared, change, counts, basis)
+        return party.algorithm.apply(party.shared, change, counts, ROUND)
 
     def test_apply_is_pure_and_leaves_rows_that_nobody_touched(self, party: Party) -> None:
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 3, N_ITEMS)
-        change = rng.normal(size=(N_ITEMS, party.learner.layout.width)) * (counts > 0)[:, None]
-        before = party.shared.canonical_bytes(), change.copy(), counts.copy()
+        change = {
+            tensor.name: rng.normal(size=tensor.shape) * (counts > 0)[:, None]
+            if tensor.per_item
+            else 1.0 + rng.random(tensor.shape)
+            for tensor in party.learner.layout.tensors
+        }
+        copies = {name: values.copy() for name, values in change.items()}
+        before = party.shared.canonical_bytes(), copies, counts.copy()
         after = self.applied(party, change, counts)
         assert after.canonical_bytes() == self.applied(party, change, counts).canonical_bytes()
         assert party.shared.canonical_bytes() == before[0]
-        assert np.array_equal(change, before[1])
+        assert all(np.array_equal(change[name], values) for name, values in copies.items())
         assert np.array_equal(counts, before[2])
         assert set(after.tensors) == set(party.shared.tensors)
         assert after.holders is party.shared.holders
@@ -373,8 +401,8 @@ class AlgorithmSuite:
         assert moved[counts > 0].all()
 
     def test_apply_of_nothing_changes_nothing(self, party: Party) -> None:
-        width = party.learner.layout.width
-        after = self.applied(party, np.zeros((N_ITEMS, width)), np.zeros(N_ITEMS, dtype=np.int64))
+        nothing = {t.name: np.zeros(t.shape) for t in party.learner.layout.tensors}
+        after = self.applied(party, nothing, np.zeros(N_ITEMS, dtype=np.int64))
         assert after.canonical_bytes() == party.shared.canonical_bytes()
 
     @pytest.mark.parametrize("users_learn", [True, False])
@@ -391,15 +419,14 @@ class AlgorithmSuite:
 
     # Scores.
 
-    def scores(self, party: Party, private: PrivateState) -> NDArray[np.float32]:
-        n_users = len(next(iter(private.tensors.values())))
-        blocks = party.learner.score_blocks(party.shared, private, n_users)
+    def scores(self, party: Party, users: UserSplit, private: PrivateState) -> NDArray[np.float32]:
+        blocks = party.learner.score_blocks(party.shared, users, private)
         return np.concatenate([scores.numpy() for _, scores in blocks])
 
     def test_scores_are_finite_where_items_are_active(
         self, party: Party, trained: Contribution
     ) -> None:
-        found = self.scores(party, trained.private)
+        found = self.scores(party, party.users, trained.private)
         active = party.learner.active_items(party.shared)
         assert found.shape == (len(party.users), N_ITEMS)
         assert found.dtype == np.float32
@@ -410,11 +437,11 @@ class AlgorithmSuite:
     def test_a_users_scores_depend_on_that_user_alone(
         self, party: Party, trained: Contribution
     ) -> None:
-        everybody = self.scores(party, trained.private)
+        everybody = self.scores(party, party.users, trained.private)
         for rows in (np.array([3]), np.array([20, 3, 11])):
-            assert np.array_equal(
-                self.scores(party, rows_of(trained.private, rows)), everybody[rows]
-            )
+            own = rows_of(trained.private, rows)
+            found = self.scores(party, party.users.select(rows), own)
+            assert np.array_equal(found, everybody[rows])
 
     # States on disk.
 
@@ -448,38 +475,13 @@ class AlgorithmSuite:
 
     def fitted(self, party: Party) -> Iterator[tuple[Any, Any]]:
         """Yield every chunk with the result of fitting it."""
-        from fedrec.training.grid import GridSum
-
-        learner, settings = party.learner, party.learner.plan.algorithm
-        active = learner.active_items(party.shared)
-        basis = party.algorithm.structure.basis(learner.plan.federation.seed, ROUND)
-        total = GridSum(
-            len(active),
-            learner.layout.width,
-            step=learner.layout.step,
-            bound=1 << learner.layout.fraction_bits,
-            device=learner.device,
-        )
-        for chunk in learner.cohort(party.shared, party.users).chunks(
-            participating=None,
-            samples_per_positive=1 + settings.negatives_per_positive,
-            batch_size=settings.batch_size,
-            bytes_per_user=party.algorithm.bytes_per_user(len(active)),
-            memory_bytes=learner.memory_bytes,
-            device=learner.device,
-        ):
+        learner = party.learner
+        cohort = learner.cohort(party.shared, party.users)
+        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
+        sums = learner.empty_sums(len(cohort.active))
+        for chunk in learner.chunks(cohort):
             own = {
                 name: torch.from_numpy(values)[chunk.user_index]
-                for name, values in party.private.tensors.items()
+                for name, values in party.fresh(party.private).tensors.items()
             }
-            yield (
-                chunk,
-                party.algorithm.fit(
-                    chunk,
-                    learner.item_rows(party.shared, active),
-                    None if basis is None else torch.from_numpy(basis.astype(np.float32)),
-                    own,
-                    total,
-                    RoundId(ROUND),
-                ),
-            )
+            yield chunk, party.algorithm.fit(chunk, start, own, sums)

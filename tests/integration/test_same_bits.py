@@ -13,30 +13,41 @@ from fedrec.ids import RoundId
 
 
 @pytest.mark.parametrize(
-    ("protection", "n_clients"), [("none", 3), ("none", 7), ("bfv", 3), ("bfv", 7), ("ckks", 3)]
+    ("protection", "n_clients", "algorithm"),
+    [
+        ("none", 3, "fedmf"),
+        ("none", 7, "fedmf"),
+        ("bfv", 3, "fedmf"),
+        ("bfv", 7, "fedmf"),
+        ("ckks", 3, "fedmf"),
+        ("none", 7, "fedals"),
+        ("bfv", 3, "fedals"),
+    ],
 )
-def test_equal_to_one_process(found: Found, protection: str, n_clients: int) -> None:
+def test_equal_to_one_process(
+    found: Found, protection: str, n_clients: int, algorithm: str
+) -> None:
     turns = InTurn(lambda round_id: np.random.default_rng([round_id]).permutation(n_clients))
-    federation = found(plan_of(protection, n_clients), n_clients)
+    federation = found(plan_of(protection, n_clients, algorithm), n_clients)
     for number in range(n_clients):
         federation.client(number, wrap=turns.link_of(number))
     outcomes = [client.result() for client in federation.clients]
     assert {outcome.reason for outcome in outcomes} == {"all rounds are published"}
     assert {outcome.version for outcome in outcomes} == {len(KINDS)}
-    assert federal(federation.metrics()) == federal(merged().metrics)
+    assert federal(federation.metrics()) == federal(merged(algorithm).metrics)
     bench = federation.bench
-    assert {bench.model(number) for number in range(n_clients)} == {merged().model}
-    check_private(bench)
+    assert {bench.model(number) for number in range(n_clients)} == {merged(algorithm).model}
+    check_private(bench, algorithm)
     first = [number for round_id, number in turns.arrived if round_id == RoundId(2)]
     second = [number for round_id, number in turns.arrived if round_id == RoundId(3)]
     assert sorted(first) == sorted(second) == list(range(n_clients))
     assert first != second
 
 
-def check_private(bench: Bench) -> None:
+def check_private(bench: Bench, algorithm: str) -> None:
     """Every user's vector is the one that it would have in a single process."""
     everybody = leave_one_out(data().interactions, data().catalogue).user_ids
-    (wanted,) = merged().private[0].tensors.values()
+    (wanted,) = merged(algorithm).private[0].tensors.values()
     for number, users in enumerate(bench.users()):
         (values,) = bench.private(number).tensors.values()
         rows = [everybody.index(user) for user in users.user_ids]

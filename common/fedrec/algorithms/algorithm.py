@@ -1,31 +1,46 @@
 """The algorithm seam: which tensors are private, which are shared, and how shared ones combine.
 
-An algorithm's client half (`initial_private`, `fit`, `scores`) and server half (`initial_shared`,
-`apply`) stand side by side, because the algorithm is the contract between them. `apply` is pure
-numpy in a fixed order, so that whoever holds the plaintext runs it and gets the same bits;
-torch is imported by the client half only, when it trains.
+An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) and its server half
+(`initial_shared`, `apply`) stand side by side, because the algorithm is the contract between
+them. `apply` is pure numpy in a fixed order, so that whoever holds the plaintext runs it and
+gets the same bits; torch is imported by the client half only, when it trains.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.schema import Plan
+from fedrec.config.section import Section
+from fedrec.errors import SettingsError
 from fedrec.training.state import PrivateState, SharedState
-from fedrec.updates import UpdateStructure
 
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import GridSum
+    from fedrec.training.grid import RoundSums
 
-__all__ = ["Algorithm", "ChunkResult", "Parameter"]
+__all__ = [
+    "Algorithm",
+    "AlgorithmSettings",
+    "ChunkResult",
+    "Parameter",
+    "RoundStart",
+    "UpdateTensor",
+]
+
+
+class AlgorithmSettings(Section):
+    """The recommender and its local training."""
+
+    name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +58,50 @@ class Parameter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdateTensor:
+    """A tensor that users contribute to in every round and that is summed over them.
+
+    Attributes:
+        shape: the first axis is the catalogue's where `per_item`; one or two axes.
+        limit: every value of a user is clipped to [-limit, limit]; public.
+        fraction_bits: values are rounded to multiples of limit x 2^-fraction_bits.
+        per_item: whether its rows belong to items, so that rare items' rows stay zero.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    limit: float
+    fraction_bits: int
+    per_item: bool = False
+
+    @property
+    def size(self) -> int:
+        """Values in it."""
+        return int(np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def step(self) -> float:
+        """Size of one grid step."""
+        return self.limit * 2.0**-self.fraction_bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundStart:
+    """What all users of a party start a round from, on the training device.
+
+    Attributes:
+        shared: the shared tensors, float32; those per item have only the active rows.
+        basis: B of the update structure, float32 (width, dim), or None for the identity.
+        n_items: items in the whole catalogue.
+    """
+
+    round: int
+    shared: Mapping[str, torch.Tensor]
+    n_items: int
+    basis: torch.Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ChunkResult:
     """What local training of a chunk leaves behind besides the summed change.
 
@@ -52,21 +111,46 @@ class ChunkResult:
         clipped: how many of each user's values had to be clipped, int64 (n_users,).
     """
 
-    private: dict[str, torch.Tensor]
+    private: dict[str, torch.Tensor] = field(default_factory=dict)
     loss: torch.Tensor
     clipped: torch.Tensor
 
 
 class Algorithm(ABC):
-    """A federated recommender; see the module's docstring for who runs which method."""
+    """A federated recommender; see the module's docstring for who runs which method.
+
+    Attributes:
+        settings_type: its section of the settings.
+        updates, protections, protocols: what it can be combined with, any with any other.
+        combination_reason: why it goes with nothing else.
+        negatives_per_positive: items that training draws for each interaction; 0 for none.
+        divergence_remedy: what to change when training diverges.
+    """
 
     name: ClassVar[str]
+    settings_type: ClassVar[type[AlgorithmSettings]]
     parameters: ClassVar[tuple[Parameter, ...]]
+    updates: ClassVar[tuple[str, ...]]
+    protections: ClassVar[tuple[str, ...]] = ("none", "bfv", "ckks")
+    protocols: ClassVar[tuple[str, ...]] = ("full", "sampled", "paper")
+    combination_reason: ClassVar[str]
+    divergence_remedy: ClassVar[str]
 
-    def __init__(self, plan: Plan, structure: UpdateStructure, n_items: int) -> None:
+    negatives_per_positive: int = 0
+
+    def __init__(self, plan: Plan, n_items: int) -> None:
         self.plan = plan
-        self.structure = structure
         self.n_items = n_items
+
+    @staticmethod
+    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
+        """Return what is wrong with a plan for this algorithm: (settings, sentence), or None."""
+        return None
+
+    @property
+    @abstractmethod
+    def tensors(self) -> tuple[UpdateTensor, ...]:
+        """The tensors of an update, in the order in which they travel."""
 
     @abstractmethod
     def initial_shared(self) -> SharedState:
@@ -77,43 +161,92 @@ class Algorithm(ABC):
         """Return the private parameters of users who have never trained."""
 
     @abstractmethod
-    def bytes_per_user(self, n_active: int) -> int:
-        """Return the memory that training takes for each user of a chunk."""
+    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the size of each user's work; users of like size are trained side by side."""
+
+    @abstractmethod
+    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
+        """Return the memory that training takes for each user of a chunk of that many steps."""
+
+    def start(
+        self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
+    ) -> RoundStart:
+        """Return what a round starts from.
+
+        Args:
+            active: rows of items that enough users hold, ascending int64 (n_active,).
+        """
+        import torch
+
+        tensors = {}
+        for parameter in self.parameters:
+            if parameter.scope == "shared":
+                values = shared.tensors[parameter.name]
+                rows = values[active] if parameter.shape[0] == "n_items" else values
+                tensors[parameter.name] = torch.from_numpy(rows.astype(np.float32)).to(device)
+        return RoundStart(round=round_id, shared=tensors, n_items=self.n_items)
+
+    def refresh(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Return private parameters as they follow from a version and the users' data alone.
+
+        Most algorithms keep what the last training left; one that solves its users exactly
+        returns the solution, so that a version is measured with vectors that belong to it.
+        """
+        return private
+
+    @property
+    def refreshes(self) -> bool:
+        """Whether `refresh` does anything."""
+        return type(self).refresh is not Algorithm.refresh
 
     @abstractmethod
     def fit(
         self,
         chunk: Chunk,
-        items: torch.Tensor,
-        basis: torch.Tensor | None,
+        start: RoundStart,
         private: dict[str, torch.Tensor],
-        total: GridSum,
-        round_id: int,
+        sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk of users and add their rounded changes to `total`.
+        """Train a chunk of users and add their rounded contributions to `sums`.
 
         Args:
-            items: the shared table's active rows, float32 (n_active, dim).
-            basis: B of the update structure, float32 (width, dim), or None for the identity.
-            private: the users' private tensors, first axis n_users.
-            total: takes the change of every touched row and counts it; active positions.
+            private: the users' private tensors (refreshed), first axis n_users.
         """
 
     @abstractmethod
-    def scores(self, items: torch.Tensor, private: dict[str, torch.Tensor]) -> torch.Tensor:
+    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the preference of users for items, float32 (n_users, n_active)."""
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the vector of somebody new from what they have, float32 (dim,).
+
+        Args:
+            items: rows of the items that can be recommended, (n_active, dim).
+            positives: positions of the history among them, distinct, at least one.
+
+        Raises:
+            SettingsError: when the algorithm has no such vector.
+        """
+        raise SettingsError(
+            f"{self.name} has no user vector that a history could be folded into.",
+            remedy="Ask the user's own client.",
+        )
 
     @abstractmethod
     def apply(
         self,
         shared: SharedState,
-        change: NDArray[np.float64],
+        change: Mapping[str, NDArray[np.float64]],
         counts: NDArray[np.int64],
-        basis: NDArray[np.float64] | None,
+        round_id: int,
     ) -> SharedState:
         """Return the next version of the shared model.
 
         Args:
-            change: summed A over all users, n_items x width.
+            change: the summed tensors of the update by name, in the shapes of `tensors`.
             counts: users who touched each item, n_items.
         """

@@ -166,7 +166,7 @@ def _print_settings(loaded: LoadedSettings) -> None:
     from fedrec.config.explain import all_settings, as_toml
 
     rows = []
-    for key, setting in all_settings().items():
+    for key, setting in all_settings(loaded.settings.algorithm.name).items():
         value = getattr(getattr(loaded.settings, setting.section), setting.name)
         origin = loaded.origins[key]
         if origin.kind != "default" or setting.in_plan:

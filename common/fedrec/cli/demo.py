@@ -21,11 +21,16 @@ Examples:
 
   fedrec demo --protection ckks --preset paper
 
+  fedrec demo --algorithm fedals       a better model in ten rounds
+
   fedrec demo --protection none --rounds 20 --synthetic
 """
 
 
 def demo(
+    algorithm: Annotated[
+        str, typer.Option(help="fedmf with CoLR, or fedals, which needs fewer rounds.")
+    ] = "fedmf",
     protection: Annotated[
         str, typer.Option(help="none, bfv or ckks: what the coordinator adds up.")
     ] = "ckks",
@@ -63,16 +68,21 @@ def demo(
         raise SettingsError(
             f'--protection is "{protection}".', remedy="Use one of none, bfv, ckks."
         )
+    if algorithm not in TUNED:
+        raise SettingsError(
+            f'--algorithm is "{algorithm}".', remedy=f"Use one of {', '.join(TUNED)}."
+        )
     if protection != "none" and clients < 3:
         raise SettingsError(
             f"--clients is {clients}, but sums of fewer than 3 clients are never revealed.",
             remedy="Use at least 3 clients, or --protection none.",
         )
     options = DemoOptions(
+        algorithm=algorithm,
         protection=protection,  # type: ignore[arg-type]  # checked above
         preset=preset,
-        rounds=rounds or TUNED.rounds.total,
-        rank=rank or TUNED.update.rank,
+        rounds=rounds,
+        rank=rank,
         n_clients=clients,
         seed=seed,
         synthetic=synthetic,

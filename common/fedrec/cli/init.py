@@ -18,6 +18,7 @@ EPILOG = (
     "Examples:\n"
     "  fedrec init\n"
     "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
+    "  fedrec init run.toml --algorithm fedals --clients 3\n"
     "  fedrec init plain.toml --protection none --name trial"
 )
 
@@ -28,6 +29,10 @@ def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path(
         "run.toml"
     ),
+    algorithm: Annotated[
+        Literal["fedmf", "fedals"],
+        typer.Option(help="fedmf: the papers' base, with CoLR; fedals: least squares, few rounds."),
+    ] = "fedmf",
     protection: Annotated[
         Literal["bfv", "ckks", "none"],
         typer.Option(help="How updates are protected; bfv adds exactly."),
@@ -62,6 +67,7 @@ def init(
     n_users, n_items = _count(data) if data is not None else (0, 0)
     starter = Starter(
         name=_checked_name(name) if name else _folder_name(folder),
+        algorithm=algorithm,
         protection=protection,
         n_clients=clients,
         n_users=n_users,

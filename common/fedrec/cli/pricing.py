@@ -10,7 +10,7 @@ from fedrec.errors import SettingsError
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, ProtectionPlan
 from fedrec.protection.planner import security_bits
-from fedrec.training.layout import vector_spec
+from fedrec.training.layout import dense_values, vector_spec
 
 __all__ = ["ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
 
@@ -85,7 +85,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
         download_bytes=download,
         holder_download_bytes=holder,
         total_bytes=n_rounds * per_round,
-        dense_plain_bytes=FLOAT_BYTES * n_items * plan.algorithm.dim,
+        dense_plain_bytes=FLOAT_BYTES * dense_values(plan, n_items),
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
     )
 

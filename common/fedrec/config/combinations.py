@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import product
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 
@@ -40,15 +41,15 @@ class Combination:
         return product((self.algorithm,), self.updates, self.protections, self.protocols)
 
 
-COMBINATIONS: tuple[Combination, ...] = (
+COMBINATIONS: tuple[Combination, ...] = tuple(
     Combination(
-        algorithm="fedmf",
-        updates=("dense", "colr"),
-        protections=("none", "bfv", "ckks"),
-        protocols=("full", "sampled", "paper"),
-        reason="FedMF sums changes of item rows, which every protection can add, and measures "
-        "by scores of single items, which every protocol can rank.",
-    ),
+        algorithm=name,
+        updates=algorithm.updates,
+        protections=algorithm.protections,
+        protocols=algorithm.protocols,
+        reason=algorithm.combination_reason,
+    )
+    for name, algorithm in ALGORITHMS.items()
 )
 
 
@@ -106,12 +107,10 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
     )
 
 
-def _rank(plan: Plan) -> Iterator[Conflict]:
-    from fedrec.updates import UPDATES
-
-    problem = UPDATES[plan.update.structure].problem(plan.update, plan.algorithm.dim)
+def _algorithm(plan: Plan) -> Iterator[Conflict]:
+    problem = ALGORITHMS[plan.algorithm.name].problem(plan)
     if problem:
-        yield Conflict(keys=("update.rank", "algorithm.dim"), sentence=problem)
+        yield Conflict(keys=problem[0], sentence=problem[1])
 
 
 def _preset(plan: Plan) -> Iterator[Conflict]:
@@ -192,7 +191,7 @@ def _protocol(plan: Plan) -> Iterator[Conflict]:
 
 
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
-    _rank,
+    _algorithm,
     _preset,
     _summands,
     _clients,

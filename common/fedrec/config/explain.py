@@ -17,7 +17,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from fedrec.config.schema import Plan, Section, Settings
+from fedrec.algorithms import ALGORITHMS, AlgorithmSettings
+from fedrec.config.schema import Plan, Settings, section_type
+from fedrec.config.section import Section
 from fedrec.errors import SettingsError
 
 __all__ = [
@@ -53,6 +55,7 @@ class SettingInfo:
         allowed: the values that it takes, in words.
         sentence: what it is for.
         in_plan: whether coordinator and clients must agree on it.
+        algorithm: the algorithm whose setting it is; empty outside its section.
     """
 
     key: str
@@ -61,6 +64,7 @@ class SettingInfo:
     allowed: str
     sentence: str
     in_plan: bool
+    algorithm: str = ""
 
     @property
     def section(self) -> str:
@@ -79,25 +83,54 @@ class SettingInfo:
 
 
 @cache
-def all_settings() -> dict[str, SettingInfo]:
-    """Return every setting by its dotted key, in the order of the schema."""
-    return {
-        f"{section}.{name}": SettingInfo(
+def all_settings(algorithm: str = "") -> dict[str, SettingInfo]:
+    """Return every setting by its dotted key, in the order of the schema.
+
+    Args:
+        algorithm: leaves out the settings of other algorithms; without it a key that several
+            algorithms have stands for the first one's.
+    """
+    found: dict[str, SettingInfo] = {}
+    for setting in _every_setting():
+        if not algorithm or setting.algorithm in ("", algorithm):
+            found.setdefault(setting.key, setting)
+    return found
+
+
+@cache
+def _every_setting() -> tuple[SettingInfo, ...]:
+    return tuple(
+        SettingInfo(
             key=f"{section}.{name}",
-            annotation=field.annotation,
+            annotation=_annotation(section, name, field),
             default=field.default,
-            allowed=_allowed(field),
+            allowed=_allowed(_annotation(section, name, field), field.metadata),
             sentence=field.description or "",
             in_plan=section in Plan.model_fields,
+            algorithm=owner,
         )
-        for section, model in _sections().items()
+        for section, owner, model in _sections()
         for name, field in model.model_fields.items()
-    }
+    )
+
+
+def _annotation(section: str, name: str, field: FieldInfo) -> Any:
+    if (section, name) == ("algorithm", "name"):
+        # Each algorithm's own settings take only its own name.
+        return Literal[tuple(ALGORITHMS)]
+    return field.annotation
 
 
 def section_sentences() -> dict[str, str]:
     """Return for every section what it is about."""
-    return {name: (model.__doc__ or "").strip() for name, model in _sections().items()}
+    found = {"algorithm": _sentence(AlgorithmSettings)}
+    for section, _, model in _sections():
+        found.setdefault(section, _sentence(model))
+    return {section: found[section] for section in Settings.model_fields}
+
+
+def _sentence(model: type[Section]) -> str:
+    return (model.__doc__ or "").strip().partition("\n\n")[0]
 
 
 def explain(key: str = "") -> tuple[SettingInfo, ...]:
@@ -110,9 +143,7 @@ def explain(key: str = "") -> tuple[SettingInfo, ...]:
         SettingsError: for an unknown key, naming the nearest one.
     """
     found = tuple(
-        setting
-        for setting in all_settings().values()
-        if not key or key in (setting.key, setting.section)
+        setting for setting in _every_setting() if not key or key in (setting.key, setting.section)
     )
     if found:
         return found
@@ -147,13 +178,20 @@ def nearest_key(key: str) -> str:
 def settings_markdown() -> str:
     """Return the reference of all settings as Markdown, one table for each section."""
     lines = []
-    for section, sentence in section_sentences().items():
-        shared = "plan: all parties agree on it" if section in Plan.model_fields else "local"
-        lines += [f"## `[{section}]`", "", f"{sentence} ({shared})", ""]
+    sentences = section_sentences()
+    for section, owner, model in _sections():
+        first = not owner or owner == next(iter(ALGORITHMS))
+        if first:
+            shared = "plan: all parties agree on it" if section in Plan.model_fields else "local"
+            lines += [f"## `[{section}]`", "", f"{sentences[section]} ({shared})", ""]
+        if owner:
+            lines += [f'### `name = "{owner}"`', "", _sentence(model), ""]
         lines += ["| setting | default | allowed | meaning |", "|---|---|---|---|"]
         for setting in explain(section):
-            cells = (f"`{setting.key}`", f"`{as_toml(setting.default)}`", setting.allowed)
-            lines.append(f"| {' | '.join(_cell(text) for text in (*cells, setting.sentence))} |")
+            if setting.algorithm == owner:
+                shown = f"`{as_toml(setting.default)}`"
+                cells = (f"`{setting.key}`", shown, setting.allowed, setting.sentence)
+                lines.append(f"| {' | '.join(_cell(text) for text in cells)} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -189,9 +227,19 @@ def unknown_sentence(key: str, value: object) -> str:
     return f"{shown}: there is no such setting; sections are {sections}."
 
 
-def wrong_sentence(key: str, value: object) -> str:
-    """Return what is wrong with the value of a known key, and what would be right."""
-    setting = all_settings()[key]
+def wrong_sentence(key: str, value: object, algorithm: str = "") -> str:
+    """Return what is wrong with the value of a known key, and what would be right.
+
+    Args:
+        algorithm: the algorithm that was chosen.
+    """
+    setting = all_settings(algorithm).get(key)
+    if setting is None:
+        having = [info.algorithm for info in _every_setting() if info.key == key]
+        return (
+            f"{key} = {_shortened(value)}: {algorithm} has no such setting, only "
+            f"{' and '.join(having)}. Leave it out, or change algorithm.name."
+        )
     return (
         f"{key} = {_shortened(value)}: expected {setting.allowed}. "
         f"Correct it, or leave it out for {as_toml(setting.default)}."
@@ -203,23 +251,25 @@ def _shortened(value: object) -> str:
     return shown if len(shown) <= _SHOWN_CHARS else f"{shown[: _SHOWN_CHARS - 3]}..."
 
 
-def _sections() -> dict[str, type[Section]]:
-    found: dict[str, type[Section]] = {}
-    for name, field in Settings.model_fields.items():
-        model = field.annotation
-        if isinstance(model, type) and issubclass(model, Section):
-            found[name] = model
-    return found
+@cache
+def _sections() -> tuple[tuple[str, str, type[Section]], ...]:
+    """Return (section, algorithm or nothing, type) in the order of the schema."""
+    found: list[tuple[str, str, type[Section]]] = []
+    for section in Settings.model_fields:
+        if section == "algorithm":
+            found += [(section, name, kind.settings_type) for name, kind in ALGORITHMS.items()]
+        else:
+            found.append((section, "", section_type(section, {})))
+    return tuple(found)
 
 
-def _allowed(field: FieldInfo) -> str:
-    annotation = field.annotation
+def _allowed(annotation: Any, metadata: Iterable[object]) -> str:
     optional = get_origin(annotation) in (Union, types.UnionType)
     if optional:
         annotation = next(kind for kind in get_args(annotation) if kind is not types.NoneType)
     if get_origin(annotation) is Literal:
         return "one of " + ", ".join(json.dumps(choice) for choice in get_args(annotation))
-    words = _KINDS.get(annotation, str(annotation)) + _limits(field.metadata)
+    words = _KINDS.get(annotation, str(annotation)) + _limits(metadata)
     return f"{words}, or left out" if optional else words
 
 

@@ -21,7 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.explain import all_settings, unknown_sentence, wrong_sentence
-from fedrec.config.schema import Settings
+from fedrec.config.schema import Settings, section_type
+from fedrec.config.section import Section
 from fedrec.errors import SettingsError
 
 __all__ = ["PATHS", "LoadedSettings", "Origin", "load_settings", "load_with_sources"]
@@ -116,7 +117,10 @@ def load_with_sources(
     return LoadedSettings(
         path=path,
         settings=_with_paths(settings, given.origins, path.parent),
-        origins={key: given.origins.get(key, Origin(kind="default")) for key in all_settings()},
+        origins={
+            key: given.origins.get(key, Origin(kind="default"))
+            for key in all_settings(settings.algorithm.name)
+        },
     )
 
 
@@ -208,13 +212,22 @@ def _validated(given: _Given) -> Settings | None:
         nested.setdefault(section, {})[name] = value
         if isinstance(value, float) and not math.isfinite(value):
             given.refuse(given.origins[key], wrong_sentence(key, value))
-    try:
-        return Settings.model_validate(nested, strict=True)
-    except ValidationError as error:
-        for found in error.errors(include_url=False):
-            key = ".".join(str(part) for part in found["loc"][:2])
+    sections: dict[str, Section] = {}
+    algorithm = ""
+    for section, values in nested.items():
+        try:
+            kind = section_type(section, values)
+            algorithm = str(kind.model_fields["name"].default) if section == "algorithm" else ""
+            sections[section] = kind.model_validate(values, strict=True)
+        except ValidationError as error:
+            for found in error.errors(include_url=False):
+                key = f"{section}.{found['loc'][0]}"
+                sentence = wrong_sentence(key, given.values[key], algorithm)
+                given.refuse(given.origins[key], sentence)
+        except ValueError:
+            key = "algorithm.name"
             given.refuse(given.origins[key], wrong_sentence(key, given.values[key]))
-        return None
+    return Settings(**sections) if len(sections) == len(nested) else None  # type: ignore[arg-type]
 
 
 def _from_text(key: str, text: str) -> object:

@@ -7,12 +7,15 @@ the *plan*, on which coordinator and clients must agree byte by byte. The sectio
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field, SerializeAsAny, field_validator
+
+from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings
+from fedrec.config.section import Section
 
 __all__ = [
-    "AlgorithmSettings",
     "ClientSettings",
     "CoordinatorSettings",
     "DataSettings",
@@ -24,13 +27,8 @@ __all__ = [
     "RoundSettings",
     "Settings",
     "UpdateSettings",
+    "section_type",
 ]
-
-
-class Section(BaseModel):
-    """A section that cannot be changed after reading and has no unknown keys."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
 
 class FederationSettings(Section):
@@ -57,30 +55,6 @@ class FederationSettings(Section):
         ge=1,
         description="Items held by fewer users are never updated: with one holder an item's row "
         "is that user's data.",
-    )
-
-
-class AlgorithmSettings(Section):
-    """The recommender and its local training."""
-
-    name: Literal["fedmf"] = Field(default="fedmf", description="Which algorithm trains.")
-    dim: int = Field(default=32, ge=1, le=1024, description="Length of an embedding vector.")
-    learning_rate: float = Field(
-        default=0.5, gt=0, le=1000, description="Step size (eta) of users and items."
-    )
-    regularisation: float = Field(
-        default=5e-4, ge=0, le=10, description="L2 coefficient (gamma) per training sample."
-    )
-    local_epochs: int = Field(
-        default=2, ge=1, le=100, description="Passes over a user's samples in each round."
-    )
-    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="Samples in a minibatch.")
-    negatives_per_positive: int = Field(
-        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
-    )
-    aggregation: Literal["count"] = Field(
-        default="count",
-        description="Item rows are divided by the number of users who touched them.",
     )
 
 
@@ -260,11 +234,19 @@ class Plan(Section):
     """What coordinator and clients must agree on."""
 
     federation: FederationSettings = FederationSettings()
-    algorithm: AlgorithmSettings = AlgorithmSettings()
+    algorithm: SerializeAsAny[AlgorithmSettings] = FedMFSettings()
     update: UpdateSettings = UpdateSettings()
     protection: ProtectionSettings = ProtectionSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     rounds: RoundSettings = RoundSettings()
+
+    @field_validator("algorithm", mode="before")
+    @classmethod
+    def _settings_of_algorithm(cls, value: Any) -> Any:
+        """Read the section as the settings of the algorithm that it names."""
+        if isinstance(value, Mapping):
+            return section_type("algorithm", value).model_validate(dict(value))
+        return value
 
 
 class Settings(Plan):
@@ -279,3 +261,19 @@ class Settings(Plan):
     def plan(self) -> Plan:
         """Return the part that all parties share."""
         return Plan(**{name: getattr(self, name) for name in Plan.model_fields})
+
+
+def section_type(section: str, values: Mapping[str, object]) -> type[Section]:
+    """Return the type of a section; that of `algorithm` depends on the algorithm's name.
+
+    Raises:
+        ValueError: for an algorithm that does not exist.
+    """
+    if section == "algorithm":
+        name = values.get("name", FedMFSettings().name)
+        if not isinstance(name, str) or name not in ALGORITHMS:
+            raise ValueError(f"There is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}.")
+        return ALGORITHMS[name].settings_type
+    annotation = Settings.model_fields[section].annotation
+    assert isinstance(annotation, type) and issubclass(annotation, Section)
+    return annotation

@@ -6,9 +6,9 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
+from fedrec.algorithms import FedALSSettings, FedMFSettings
 from fedrec.config.explain import all_settings, as_toml, section_sentences
 from fedrec.config.schema import (
-    AlgorithmSettings,
     FederationSettings,
     Plan,
     RoundSettings,
@@ -18,14 +18,19 @@ from fedrec.errors import SettingsError
 
 __all__ = ["TUNED", "Starter", "users_with_room"]
 
-TUNED = Plan(
-    algorithm=AlgorithmSettings(
-        name="fedmf", dim=16, learning_rate=2.0, regularisation=0.005, local_epochs=1
+TUNED: dict[str, Plan] = {
+    "fedmf": Plan(
+        algorithm=FedMFSettings(dim=16, learning_rate=2.0, regularisation=0.005, local_epochs=1),
+        update=UpdateSettings(structure="colr", rank=4, clip=2.0),
+        rounds=RoundSettings(total=60),
     ),
-    update=UpdateSettings(structure="colr", rank=4, clip=2.0),
-    rounds=RoundSettings(total=60),
-)
-"""FedMF with CoLR as it was tuned on MovieLens-100K's validation items; for demo and starter."""
+    "fedals": Plan(
+        algorithm=FedALSSettings(),
+        update=UpdateSettings(structure="dense", clip=2.0),
+        rounds=RoundSettings(total=10),
+    ),
+}
+"""Algorithms as they were tuned on MovieLens-100K's validation items; for demo and starter."""
 
 ProtectionName = Literal["bfv", "ckks", "none"]
 
@@ -58,6 +63,7 @@ class Starter:
 
     Attributes:
         name: the federation's name.
+        algorithm: one of `TUNED`.
         protection: the protection's name.
         n_clients: how many clients there will be; 0 when nobody knows.
         n_users: how many users the data has; 0 when nobody knows.
@@ -66,6 +72,7 @@ class Starter:
     """
 
     name: str = "movies"
+    algorithm: str = "fedmf"
     protection: ProtectionName = "bfv"
     n_clients: int = 0
     n_users: int = 0
@@ -73,6 +80,11 @@ class Starter:
     catalogue: str = ""
 
     def __post_init__(self) -> None:
+        if self.algorithm not in TUNED:
+            raise SettingsError(
+                f"There are no tried settings for the algorithm {self.algorithm!r}.",
+                remedy=f"Begin with one of {', '.join(TUNED)} and change the file.",
+            )
         if self.protection != "none" and 0 < self.n_clients < _FEWEST_ENCRYPTED:
             raise SettingsError(
                 f"{self.n_clients} clients were asked for under {self.protection}, but a sum of "
@@ -95,7 +107,7 @@ class Starter:
         return "\n".join(lines)
 
     def _setting(self, key: str, value: object) -> list[str]:
-        setting = all_settings()[key]
+        setting = all_settings(self.algorithm)[key]
         comment = textwrap.wrap(setting.sentence, width=_LINE_CHARS)
         shown = f"{setting.name} = {as_toml(value)}"
         if value is None:
@@ -105,6 +117,7 @@ class Starter:
 
     def _values(self) -> dict[str, object]:
         """Return what the file sets; None shows a setting without setting it."""
+        tuned = TUNED[self.algorithm]
         summed = min(self.n_clients, _MOST_SUMMED)
         least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
         room = users_with_room(self.n_users) if self.n_users else 0
@@ -114,19 +127,15 @@ class Starter:
             "federation.seed": 1,
             "federation.maximum_users": room or default_room,
             "federation.minimum_item_users": 10,
-            "algorithm.name": TUNED.algorithm.name,
-            "algorithm.dim": TUNED.algorithm.dim,
-            "algorithm.learning_rate": TUNED.algorithm.learning_rate,
-            "algorithm.regularisation": TUNED.algorithm.regularisation,
-            "algorithm.local_epochs": TUNED.algorithm.local_epochs,
-            "update.structure": TUNED.update.structure,
-            "update.rank": TUNED.update.rank,
-            "update.clip": TUNED.update.clip,
+            **{f"algorithm.{key}": value for key, value in tuned.algorithm.model_dump().items()},
+            "update.structure": tuned.update.structure,
+            **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
+            "update.clip": tuned.update.clip,
             "protection.name": self.protection,
             "protection.preset": _PRESETS[self.protection],
             "evaluation.protocol": "full",
             "evaluation.at": 10,
-            "rounds.total": TUNED.rounds.total,
+            "rounds.total": tuned.rounds.total,
             "rounds.minimum_clients": max(least, -(-2 * summed // 3)) if summed else 3,
             "rounds.minimum_summands": 3,
         }

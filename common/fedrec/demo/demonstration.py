@@ -46,15 +46,18 @@ class DemoOptions:
     """What a reader may choose.
 
     Attributes:
+        algorithm: one that the starter has tried settings for.
+        rounds, rank: 0 takes those of the tried settings.
         protection: none, bfv or ckks.
         preset: parameter set of the protection; "default" is its lean one.
         compare: also run the federation without encryption, in one process.
     """
 
+    algorithm: str = "fedmf"
     protection: Literal["none", "bfv", "ckks"] = "ckks"
     preset: str = "default"
-    rounds: int = TUNED.rounds.total
-    rank: int = TUNED.update.rank
+    rounds: int = 0
+    rank: int = 0
     n_clients: int = 3
     seed: int = 1
     synthetic: bool = False
@@ -63,15 +66,16 @@ class DemoOptions:
 
     def plan(self) -> Plan:
         """Return the plan: the settings of `fedrec init`, but for what was chosen."""
-        tuned = TUNED.model_dump()
+        tuned = TUNED[self.algorithm].model_dump()
+        rank = {"rank": self.rank} if self.rank else {}
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
                 "algorithm": tuned["algorithm"],
-                "update": tuned["update"] | {"rank": self.rank},
+                "update": tuned["update"] | rank,
                 "protection": {"name": self.protection, "preset": self.preset},
                 "rounds": {
-                    "total": self.rounds,
+                    "total": self.rounds or tuned["rounds"]["total"],
                     "minimum_clients": min(3, self.n_clients),
                     "minimum_summands": 3 if self.protection != "none" else 1,
                 },
@@ -113,10 +117,13 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
         f"{len(data.interactions):,} interactions. {data.note}"
     )  # fmt: skip
+    update = f"{plan.update.structure} updates"
+    if plan.update.structure != "dense":
+        update += f" of rank {plan.update.rank}"
     security = f", {chosen.security_bits}-bit security" if chosen.security_bits else ""
     console.print(
-        f"{options.n_clients} clients, FedMF with {plan.update.structure} rank "
-        f"{plan.update.rank} of dim {plan.algorithm.dim}, protection {chosen.protection} "
+        f"{options.n_clients} clients, {plan.algorithm.name} with {update}, "
+        f"protection {chosen.protection} "
         f"({chosen.preset}{security}), {plan.rounds.total} rounds"
     )  # fmt: skip
     console.print("Compiling the trainer; the result is kept for the next time")

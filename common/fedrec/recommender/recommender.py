@@ -12,10 +12,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.ids import RoundId
-from fedrec.recommender.folding import fold_in_vector
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 from fedrec.recommender.ranking import Ids, Scores, best_items, side_by_side
 
@@ -204,10 +204,10 @@ class Recommender:
         best = self._best(unit[rows], n, self._active, itself, table=unit)
         return side_by_side(best, one=isinstance(items, str))
 
-    def fold_in(self, history: Iterable[str], *, n_steps: int = 25) -> NDArray[np.float32]:
+    def fold_in(self, history: Iterable[str]) -> NDArray[np.float32]:
         """Return the vector of somebody new from the items that they have, float32 (dim,).
 
-        Nothing is stored. See `fedrec.recommender.folding` for the rule.
+        Nothing is stored. See the algorithm's own `fold_in` for the rule.
 
         Raises:
             CatalogueMismatch: an unknown item.
@@ -221,14 +221,9 @@ class Recommender:
                 f"None of the {len(rows)} items of the history was learned by the model.",
                 remedy="Give items that more users hold.",
             )
-        algorithm = self._model.plan.algorithm
-        return fold_in_vector(
-            self._items[active].astype(np.float64),
-            positives,
-            negatives_per_positive=algorithm.negatives_per_positive,
-            regularisation=algorithm.regularisation,
-            n_steps=n_steps,
-        )
+        plan = self._model.plan
+        algorithm = ALGORITHMS[plan.algorithm.name](plan, len(self.catalogue))
+        return algorithm.fold_in(self._items[active].astype(np.float64), positives)
 
     def _with_users(self) -> tuple[UsersFile, NDArray[np.float32]]:
         if self._users is None:

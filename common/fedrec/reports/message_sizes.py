@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedrec.config.schema import Plan, ProtectionSettings, UpdateSettings
 from fedrec.errors import SettingsError
 from fedrec.reports.figures import SizeBar
-from fedrec.training.layout import protection_of
+from fedrec.training.layout import dense_values, protection_of
 
 __all__ = ["message_sizes"]
 
@@ -27,7 +27,7 @@ def message_sizes(plan: Plan, n_items: int) -> tuple[SizeBar, ...]:
             n_bytes=own.message_bytes,
             chosen=True,
         ),
-        SizeBar(label="dense table, plain float32", n_bytes=4 * n_items * plan.algorithm.dim),
+        SizeBar(label="dense table, plain float32", n_bytes=4 * dense_values(plan, n_items)),
     ]
     for label, changes in others:
         try:

@@ -10,6 +10,7 @@ version r - 1. Of equal versions on validation the earliest is the best.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fedrec.clock import Clock, SystemClock
@@ -146,17 +147,22 @@ class Federation:
 
     def result(self) -> SimulationResult:
         """Return what has been reached so far."""
-        last = self._version()
+        last = self._refreshed(self._version())
+        best = last if self._best is None else self._refreshed(self._best)
         return SimulationResult(
             settings=self._settings,
             catalogue=self._catalogue,
             users=self._users,
             rounds=tuple(self._rounds),
-            best=self._best or last,
+            best=best,
             last=last,
             evaluation=self._evaluation,
             finished=self.finished,
         )
+
+    def _refreshed(self, version: Version) -> Version:
+        private = self._learner.refreshed(version.shared, self._users, version.private)
+        return replace(version, private=private)
 
     def save(self, folder: CheckpointFolder) -> None:
         """Write a checkpoint."""

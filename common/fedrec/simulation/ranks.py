@@ -31,7 +31,7 @@ def model_ranks(
         users: everybody, in the order of the version's private vectors.
     """
     ranks = np.full(len(users), -1.0)
-    for rows, scores in learner.score_blocks(version.shared, version.private, len(users)):
+    for rows, scores in learner.score_blocks(version.shared, users, version.private):
         ranks[rows] = _ranks(learner, scores, users.select(rows), split)
     return ranks
 

@@ -6,7 +6,7 @@ by their position among the *active* ones.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,7 +29,7 @@ class Chunk:
         positives: active positions of their training items, ascending within a user.
         excluded_pointers, excluded: what is never drawn as a negative, in the same form.
         n_items: number of active items.
-        n_batches: most minibatches of an epoch that a user of the chunk needs.
+        n_steps: most steps (minibatches of an epoch) that a user of the chunk needs.
     """
 
     user_index: torch.Tensor
@@ -39,7 +39,7 @@ class Chunk:
     excluded_pointers: torch.Tensor
     excluded: torch.Tensor
     n_items: int
-    n_batches: int
+    n_steps: int
 
     @property
     def n_users(self) -> int:
@@ -120,32 +120,36 @@ class Cohort:
         self,
         *,
         participating: NDArray[np.bool_] | None,
-        samples_per_positive: int,
-        batch_size: int,
-        bytes_per_user: int,
+        steps: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+        bytes_per_user: Callable[[int, int], int],
         memory_bytes: int,
         device: torch.device,
     ) -> Iterator[Chunk]:
         """Yield the participating users in chunks of similar activity.
 
-        Users are put together whose number of minibatches lies within the same power of two, so
-        that lockstep wastes little. A user takes part when it has a training item among the
+        Users are put together whose number of steps lies within the same power of two, so that
+        lockstep wastes little. A user takes part when it has a training item among the
         active ones and at least one item left to draw as a negative.
+
+        Args:
+            steps: returns the number of steps of users by their number of positives.
+            bytes_per_user: returns the memory of a user by active items and steps of its chunk.
         """
         positives = np.diff(self._pointers)
         free = len(self.active) - np.diff(self._excluded_pointers)
         usable = (positives > 0) & (free > 0)
         if participating is not None:
             usable &= participating
-        batches = -(-positives * samples_per_positive // batch_size)
-        level = np.ceil(np.log2(np.maximum(batches, 1))).astype(np.int64)
-        at_once = max(1, memory_bytes // max(bytes_per_user, 1))
+        level = np.ceil(np.log2(np.maximum(steps(positives), 1))).astype(np.int64)
         for value in np.unique(level[usable]):
+            n_steps = 1 << int(value)
+            each = bytes_per_user(len(self.active), n_steps)
+            at_once = max(1, memory_bytes // max(each, 1))
             members = np.nonzero(usable & (level == value))[0]
             for start in range(0, len(members), at_once):
-                yield self._chunk(members[start : start + at_once], 1 << int(value), device)
+                yield self._chunk(members[start : start + at_once], n_steps, device)
 
-    def _chunk(self, members: NDArray[np.int64], n_batches: int, device: torch.device) -> Chunk:
+    def _chunk(self, members: NDArray[np.int64], n_steps: int, device: torch.device) -> Chunk:
         pointers, positives = _rows_of(self._pointers, self._positives, members)
         excluded_pointers, excluded = _rows_of(self._excluded_pointers, self._excluded, members)
 
@@ -160,5 +164,5 @@ class Cohort:
             excluded_pointers=move(excluded_pointers),
             excluded=move(excluded),
             n_items=len(self.active),
-            n_batches=n_batches,
+            n_steps=n_steps,
         )

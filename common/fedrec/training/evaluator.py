@@ -90,7 +90,7 @@ class Evaluator:
         self, name: Scorer, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> NDArray[np.int64]:
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        for rows, scores in self._learner.score_blocks(shared, private, len(users)):
+        for rows, scores in self._learner.score_blocks(shared, users, private):
             metrics += self._sums(name, scores, users.select(rows))
         return metrics
 
@@ -118,11 +118,12 @@ class Evaluator:
         cohort = learner.cohort(shared, users)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         untrained = np.ones(len(users), dtype=np.bool_)
+        if not learner.algorithm.negatives_per_positive:
+            return metrics
         for chunk in cohort.chunks(
             participating=None,
-            samples_per_positive=1 + learner.plan.algorithm.negatives_per_positive,
-            batch_size=learner.plan.algorithm.batch_size,
-            bytes_per_user=16 * learner.n_items,
+            steps=learner.algorithm.steps,
+            bytes_per_user=lambda n_active, n_steps: 16 * learner.n_items,
             memory_bytes=learner.memory_bytes,
             device=learner.device,
         ):
@@ -146,7 +147,7 @@ class Evaluator:
                 chunk,
                 seed=plan.federation.seed,
                 round_id=earlier,
-                per_user=sizes * plan.algorithm.negatives_per_positive,
+                per_user=sizes * self._learner.algorithm.negatives_per_positive,
             )
             drawn.index_put_((user, item), torch.ones_like(drawn[0, :1]), accumulate=True)
         return drawn

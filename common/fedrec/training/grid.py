@@ -6,11 +6,11 @@ sums are integers and depend neither on the order nor on how users are grouped (
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-__all__ = ["GridSum", "product_of_blocks"]
-
-_ROWS_AT_ONCE = 16_384
+__all__ = ["GridSum", "RoundSums", "product_of_blocks"]
 
 
 class GridSum:
@@ -30,18 +30,12 @@ class GridSum:
         self.bound = float(bound)
         # One row more than there are items takes the padding of the trainer's tables.
         self._change = torch.zeros((n_items + 1, width), dtype=torch.int64, device=device)
-        self._counts = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
     @property
     def change(self) -> torch.Tensor:
         """The summed rows, int64 (n_items, width), in grid steps."""
         return self._change[:-1]
-
-    @property
-    def counts(self) -> torch.Tensor:
-        """How many users touched each item, int64 (n_items,)."""
-        return self._counts[:-1]
 
     def add(self, item_index: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
         """Add one row per (user, item) pair.
@@ -53,28 +47,77 @@ class GridSum:
         Returns:
             int64 (n_rows,): how many of each row's values had to be clipped.
         """
-        scaled = torch.round(rows * self.scale)
-        self.finite &= torch.isfinite(scaled).all()
-        clipped = (scaled.abs() > self.bound).sum(1)
-        inside = torch.nan_to_num(scaled.clamp(-self.bound, self.bound))
-        self._change.index_add_(0, item_index, inside.to(torch.int64))
+        inside, clipped = self._rounded(rows)
+        self._change.index_add_(0, item_index, inside)
         return clipped
 
-    def add_sums(self, change: torch.Tensor, counts: torch.Tensor, *, finite: bool) -> None:
+    def add_whole(self, rows: torch.Tensor) -> torch.Tensor:
+        """Add users' contributions to a tensor that belongs to no items: it has one row.
+
+        Args:
+            rows: float32 (n_users, width).
+
+        Returns:
+            int64 (n_users,): how many of each user's values had to be clipped.
+        """
+        inside, clipped = self._rounded(rows)
+        self._change[0] += inside.sum(0)
+        return clipped
+
+    def add_sums(self, change: torch.Tensor, *, finite: bool) -> None:
         """Add what was rounded and summed elsewhere.
 
         Args:
             change: int64 (n_items, width), in grid steps.
-            counts: int64 (n_items,).
             finite: whether every value was finite before it was rounded.
         """
         self._change[:-1] += change
-        self._counts[:-1] += counts
         self.finite &= finite
 
+    def _rounded(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        scaled = rows * self.scale
+        # What is not finite makes its row's sum not finite: one pass in place of three.
+        self.finite &= torch.isfinite(scaled.sum(1)).all()
+        scaled.round_()
+        inside = scaled.clamp(-self.bound, self.bound)
+        clipped = (inside != scaled).sum(1)
+        return torch.nan_to_num_(inside).to(torch.int64), clipped
+
+
+class RoundSums:
+    """All sums of a round: one `GridSum` for each tensor, and the users who touched each item.
+
+    Args:
+        tensors: the sums by the tensor's name.
+        n_items: active items.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, GridSum], n_items: int, *, device: torch.device
+    ) -> None:
+        self.tensors = tensors
+        self._counts = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
+
+    def __getitem__(self, name: str) -> GridSum:
+        return self.tensors[name]
+
+    @property
+    def counts(self) -> torch.Tensor:
+        """How many users touched each item, int64 (n_items,)."""
+        return self._counts[:-1]
+
+    @property
+    def finite(self) -> bool:
+        """Whether every value was finite before it was rounded."""
+        return all(bool(total.finite) for total in self.tensors.values())
+
     def count(self, item_index: torch.Tensor) -> None:
-        """Count one user for every row's item."""
+        """Count one user for every row's item; n_items counts nowhere."""
         self._counts.index_add_(0, item_index, torch.ones_like(item_index))
+
+    def add_counts(self, counts: torch.Tensor) -> None:
+        """Add what was counted elsewhere, int64 (n_items,)."""
+        self._counts[:-1] += counts
 
 
 def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:

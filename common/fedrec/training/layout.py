@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms import ALGORITHMS, UpdateTensor
 from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
-from fedrec.updates import UPDATES
 
-__all__ = ["Layout", "protection_of", "vector_spec"]
+__all__ = ["Layout", "dense_values", "protection_of", "vector_spec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,46 +21,34 @@ class Layout:
     """Where each part of an update stands in the vector, and how large it can get.
 
     Attributes:
-        n_items: rows of the item table.
-        width: values per item row.
-        clip: every user's values lie in [-clip, clip].
-        fraction_bits: values are multiples of clip x 2^-fraction_bits.
+        n_items: items in the catalogue.
+        tensors: the algorithm's tensors, in their order in the vector.
         maximum_users: most users in one sum.
         maximum_clients: most messages in one sum.
     """
 
     n_items: int
-    width: int
-    clip: float
-    fraction_bits: int
+    tensors: tuple[UpdateTensor, ...]
     maximum_users: int
     maximum_clients: int
 
     @classmethod
     def of(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
-        structure = UPDATES[plan.update.structure](plan.update, plan.algorithm.dim)
         # Key holders recompute encrypted sums; a plain sum may have one client for each user.
         plain = plan.protection.name == "none"
         most = plan.federation.maximum_users if plain else plan.rounds.recompute_limit
         return cls(
             n_items=n_items,
-            width=structure.width,
-            clip=plan.update.clip,
-            fraction_bits=plan.update.fraction_bits,
+            tensors=ALGORITHMS[plan.algorithm.name](plan, n_items).tensors,
             maximum_users=plan.federation.maximum_users,
             maximum_clients=most,
         )
 
     @property
-    def step(self) -> float:
-        """Size of one grid step."""
-        return self.clip * 2.0**-self.fraction_bits
-
-    @property
     def change_slice(self) -> slice:
-        """The change of the item table, n_items x width, row by row."""
-        return slice(0, self.n_items * self.width)
+        """All tensors, one behind the other, each row by row."""
+        return slice(0, sum(tensor.size for tensor in self.tensors))
 
     @property
     def count_slice(self) -> slice:
@@ -74,19 +63,23 @@ class Layout:
     @property
     def length(self) -> int:
         """Values in the vector."""
-        return self.n_items * (self.width + 1) + len(METRIC_NAMES)
+        return int(self.count_slice.stop) + len(METRIC_NAMES)
 
     @property
     def vector_spec(self) -> VectorSpec:
         """Return lengths and proven bounds for the protection's planner."""
         users = self.maximum_users
+        changes = (
+            SegmentSpec(
+                name=tensor.name,
+                length=tensor.size,
+                max_abs_sum=users << tensor.fraction_bits,
+            )
+            for tensor in self.tensors
+        )
         return VectorSpec(
             segments=(
-                SegmentSpec(
-                    name="change",
-                    length=self.n_items * self.width,
-                    max_abs_sum=users << self.fraction_bits,
-                ),
+                *changes,
                 SegmentSpec(name="counts", length=self.n_items, max_abs_sum=users, signed=False),
                 SegmentSpec(
                     name="metrics",
@@ -100,25 +93,46 @@ class Layout:
 
     def pack(
         self,
-        change: NDArray[np.int64],
+        changes: Mapping[str, NDArray[np.int64]],
         counts: NDArray[np.int64],
         metrics: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return the vector of `length` values from its three parts."""
-        vector = np.empty(self.length, dtype=np.int64)
-        vector[self.change_slice] = change.reshape(-1)
+        """Return the vector of `length` values from its parts.
+
+        Args:
+            changes: the tensors by name, in grid steps; missing ones are zero.
+        """
+        vector = np.zeros(self.length, dtype=np.int64)
+        for tensor, part in self._parts():
+            if tensor.name in changes:
+                vector[part] = changes[tensor.name].reshape(-1)
         vector[self.count_slice] = counts
         vector[self.metrics_slice] = metrics
         return vector
 
-    def change_of(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the change, n_items x width, in grid steps."""
-        return vector[self.change_slice].reshape(self.n_items, self.width)
+    def changes_of(self, vector: NDArray[np.int64]) -> dict[str, NDArray[np.int64]]:
+        """Return the tensors by name, in grid steps."""
+        return {tensor.name: vector[part].reshape(tensor.shape) for tensor, part in self._parts()}
+
+    def _parts(self) -> list[tuple[UpdateTensor, slice]]:
+        ends = np.cumsum([tensor.size for tensor in self.tensors]).tolist()
+        return [
+            (tensor, slice(end - tensor.size, end))
+            for tensor, end in zip(self.tensors, ends, strict=True)
+        ]
 
 
 def vector_spec(plan: Plan, n_items: int) -> VectorSpec:
     """Return what a federation of this plan sums, for the coordinator, which trains nothing."""
     return Layout.of(plan, n_items).vector_spec
+
+
+def dense_values(plan: Plan, n_items: int) -> int:
+    """Return how many values an update without compression has, denominators left out."""
+    dense = plan.model_copy(
+        update={"update": plan.update.model_copy(update={"structure": "dense"})}
+    )
+    return int(Layout.of(dense, n_items).change_slice.stop)
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:

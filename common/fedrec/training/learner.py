@@ -20,12 +20,11 @@ from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES, MetricSums
-from fedrec.training.cohort import Cohort
+from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.evaluator import Evaluator
-from fedrec.training.grid import GridSum
+from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
 from fedrec.training.state import PrivateState, SharedState
-from fedrec.updates import UPDATES
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner", "choose_device"]
@@ -96,10 +95,10 @@ class Learner:
         self.n_items = n_items
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
-        self._structure = UPDATES[plan.update.structure](plan.update, plan.algorithm.dim)
-        self._algorithm = ALGORITHMS[plan.algorithm.name](plan, self._structure, n_items)
+        self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
         self.memory_bytes = memory_mib << 20
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
+        self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
 
     def warm_up(self) -> None:
@@ -115,11 +114,11 @@ class Learner:
 
     def initial_shared(self) -> SharedState:
         """Return the model that every party starts from."""
-        return self._algorithm.initial_shared()
+        return self.algorithm.initial_shared()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
-        return self._algorithm.initial_private(users.user_keys())
+        return self.algorithm.initial_private(users.user_keys())
 
     def active_items(self, shared: SharedState) -> NDArray[np.int64]:
         """Return the rows of items that enough users hold (all, before they were counted)."""
@@ -154,7 +153,7 @@ class Learner:
                 f"{self.layout.maximum_users}.",
                 remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
             )
-        change = np.zeros((self.n_items, self.layout.width), dtype=np.int64)
+        changes: dict[str, NDArray[np.int64]] = {}
         counts = np.zeros(self.n_items, dtype=np.int64)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         n_clipped = 0
@@ -167,13 +166,13 @@ class Learner:
                     shared, users, private, references=kind == "evaluate", round_id=round_id
                 )
         if kind == "train":
-            change, counts, private, training = self._train(
+            changes, counts, private, training = self._train(
                 round_id, shared, users, private, participating
             )
             metrics += training
             n_clipped = MetricSums(training).sum_of("clipped_values")
         return Contribution(
-            vector=self.layout.pack(change, counts, metrics), private=private, n_clipped=n_clipped
+            vector=self.layout.pack(changes, counts, metrics), private=private, n_clipped=n_clipped
         )
 
     def _train(
@@ -183,55 +182,102 @@ class Learner:
         users: UserSplit,
         private: PrivateState,
         participating: NDArray[np.bool_] | None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], PrivateState, NDArray[np.int64]]:
+    ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64], PrivateState, NDArray[np.int64]]:
         cohort = self.cohort(shared, users)
-        layout, settings = self.layout, self.plan.algorithm
-        total = GridSum(
-            len(cohort.active),
-            layout.width,
-            step=layout.step,
-            bound=1 << layout.fraction_bits,
-            device=self.device,
-        )
-        tensors = {
-            name: torch.from_numpy(values.copy()).to(self.device)
-            for name, values in private.tensors.items()
-        }
-        items, basis = self.item_rows(shared, cohort.active), self._basis(round_id)
+        private = self.refreshed(shared, users, private)
+        start = self.algorithm.start(shared, cohort.active, round_id, self.device)
+        sums = self.empty_sums(len(cohort.active))
+        tensors = self._on_device(private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        for chunk in cohort.chunks(
-            participating=participating,
-            samples_per_positive=1 + settings.negatives_per_positive,
-            batch_size=settings.batch_size,
-            bytes_per_user=self._algorithm.bytes_per_user(len(cohort.active)),
-            memory_bytes=self.memory_bytes,
-            device=self.device,
-        ):
+        for chunk in self.chunks(cohort, participating):
             own = {name: values[chunk.user_index] for name, values in tensors.items()}
-            result = self._algorithm.fit(chunk, items, basis, own, total, round_id)
+            result = self.algorithm.fit(chunk, start, own, sums)
             for name, values in result.private.items():
                 tensors[name][chunk.user_index] = values
             metrics[:4] += self._training_sums(result.loss, result.clipped)
         trained = {name: values.cpu().numpy() for name, values in tensors.items()}
-        if not bool(total.finite) or not all(np.isfinite(v).all() for v in trained.values()):
+        if not sums.finite or not all(np.isfinite(v).all() for v in trained.values()):
             raise TrainingError(
                 f"Training diverged in round {round_id}: a value of {len(users)} users is no "
-                f"longer finite with algorithm.learning_rate = {settings.learning_rate}.",
-                remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
+                "longer finite.",
+                remedy=self.algorithm.divergence_remedy,
             )
-        change = np.zeros((self.n_items, layout.width), dtype=np.int64)
+        changes = {}
+        for tensor in self.layout.tensors:
+            summed = sums[tensor.name].change.cpu().numpy()
+            if tensor.per_item:
+                changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
+                changes[tensor.name][cohort.active] = summed
+            else:
+                changes[tensor.name] = summed
         counts = np.zeros(self.n_items, dtype=np.int64)
-        change[cohort.active] = total.change.cpu().numpy()
-        counts[cohort.active] = total.counts.cpu().numpy()
-        return change, counts, PrivateState(MappingProxyType(trained)), metrics
+        counts[cohort.active] = sums.counts.cpu().numpy()
+        return changes, counts, PrivateState(MappingProxyType(trained)), metrics
+
+    def empty_sums(self, n_active: int) -> RoundSums:
+        """Return a round's sums with nothing in them."""
+        return RoundSums(
+            {
+                tensor.name: GridSum(
+                    n_active if tensor.per_item else 1,
+                    tensor.shape[-1] if tensor.per_item else tensor.size,
+                    step=tensor.step,
+                    bound=1 << tensor.fraction_bits,
+                    device=self.device,
+                )
+                for tensor in self.layout.tensors
+            },
+            n_active,
+            device=self.device,
+        )
+
+    def _on_device(self, private: PrivateState) -> dict[str, torch.Tensor]:
+        return {
+            name: torch.from_numpy(values.copy()).to(self.device)
+            for name, values in private.tensors.items()
+        }
+
+    def chunks(
+        self, cohort: Cohort, participating: NDArray[np.bool_] | None = None
+    ) -> Iterator[Chunk]:
+        """Yield the users who train, in chunks that fit the memory that training may take."""
+        return cohort.chunks(
+            participating=participating,
+            steps=self.algorithm.steps,
+            bytes_per_user=self.algorithm.bytes_per_user,
+            memory_bytes=self.memory_bytes,
+            device=self.device,
+        )
+
+    def refreshed(
+        self, shared: SharedState, users: UserSplit, private: PrivateState
+    ) -> PrivateState:
+        """Return private parameters that belong to this version; see `Algorithm.refresh`."""
+        if not self.algorithm.refreshes:
+            return private
+        known = self._fresh
+        if known is not None and known[0] is shared and known[1] is users:
+            return known[2]
+        cohort = self.cohort(shared, users)
+        start = self.algorithm.start(shared, cohort.active, 0, self.device)
+        tensors = self._on_device(private)
+        for chunk in self.chunks(cohort):
+            own = {name: values[chunk.user_index] for name, values in tensors.items()}
+            for name, values in self.algorithm.refresh(chunk, start, own).items():
+                tensors[name][chunk.user_index] = values
+        fresh = PrivateState(
+            MappingProxyType({name: values.cpu().numpy() for name, values in tensors.items()})
+        )
+        self._fresh = (shared, users, fresh)
+        return fresh
 
     def train_alone(
         self, round_id: int, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> tuple[SharedState, PrivateState]:
         """Return the states after a round in which these users are the whole federation."""
-        change, counts, private, _ = self._train(round_id, shared, users, private, None)
+        changes, counts, private, _ = self._train(round_id, shared, users, private, None)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        aggregate = self.layout.pack(change, counts, metrics)
+        aggregate = self.layout.pack(changes, counts, metrics)
         return self.apply("train", round_id, shared, aggregate), private
 
     @staticmethod
@@ -246,17 +292,6 @@ class Learner:
             (clipped > 0).to(torch.int64),
         )
         return torch.stack([part.sum() for part in parts]).cpu().numpy().astype(np.int64)
-
-    def _basis(self, round_id: int) -> torch.Tensor | None:
-        basis = self._structure.basis(self.plan.federation.seed, round_id)
-        if basis is None:
-            return None
-        return torch.from_numpy(basis.astype(np.float32)).to(self.device)
-
-    def item_rows(self, shared: SharedState, active: NDArray[np.int64]) -> torch.Tensor:
-        """Return the shared table's active rows on the device, float32."""
-        rows = shared.tensors["item_embedding"][active].astype(np.float32)
-        return torch.from_numpy(rows).to(self.device)
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
         """Return the users' training tables for the active items, made once."""
@@ -274,21 +309,22 @@ class Learner:
         return cohort
 
     def score_blocks(
-        self, shared: SharedState, private: PrivateState, n_users: int
+        self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
         """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
+        private = self.refreshed(shared, users, private)
         active = self.active_items(shared)
-        items = self.item_rows(shared, active)
+        start = self.algorithm.start(shared, active, 0, self.device)
         where = torch.from_numpy(active).to(self.device)
         at_once = max(16, self.memory_bytes // (16 * max(self.n_items, 1)))
-        for start in range(0, n_users, at_once):
-            rows = np.arange(start, min(n_users, start + at_once))
+        for begin in range(0, len(users), at_once):
+            rows = np.arange(begin, min(len(users), begin + at_once))
             own = {
                 name: torch.from_numpy(values[rows]).to(self.device)
                 for name, values in private.tensors.items()
             }
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
-            scores[:, where] = self._algorithm.scores(items, own)
+            scores[:, where] = self.algorithm.scores(start, own)
             yield rows, scores
 
     def apply(
@@ -300,9 +336,12 @@ class Learner:
             return shared.with_holders(counts.copy())
         if kind == "evaluate":
             return shared
-        change = self.layout.change_of(aggregate).astype(np.float64) * self.layout.step
-        basis = self._structure.basis(self.plan.federation.seed, round_id)
-        return self._algorithm.apply(shared, change, counts, basis)
+        steps = {tensor.name: tensor.step for tensor in self.layout.tensors}
+        change = {
+            name: values.astype(np.float64) * steps[name]
+            for name, values in self.layout.changes_of(aggregate).items()
+        }
+        return self.algorithm.apply(shared, change, counts, round_id)
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
         """Return the metric sums of an aggregate."""
@@ -319,15 +358,11 @@ class Learner:
         exclude_seen: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return the n best item rows for a user, best first, and their scores."""
+        rows = np.array([user_index])
         one = PrivateState(
-            MappingProxyType(
-                {
-                    name: values[user_index : user_index + 1]
-                    for name, values in private.tensors.items()
-                }
-            )
+            MappingProxyType({name: values[rows] for name, values in private.tensors.items()})
         )
-        ((_, scores),) = self.score_blocks(shared, one, 1)
+        ((_, scores),) = self.score_blocks(shared, users.select(rows), one)
         row = scores[0].cpu().numpy()
         if exclude_seen:
             row[users.train_of(user_index)] = -np.inf

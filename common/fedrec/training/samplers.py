@@ -121,7 +121,7 @@ def draw_samples(
     touched = torch.zeros((chunk.n_users, chunk.n_items), dtype=torch.int32, device=owner.device)
     touched.view(-1)[cell] = 1
     within = torch.cumsum(touched, 1, dtype=torch.int32).view(-1).take(cell) - 1
-    width = min(chunk.n_items, chunk.n_batches * batch_size)
+    width = min(chunk.n_items, chunk.n_steps * batch_size)
     pair = user * width + within
     pair_item = torch.full_like(touched[:, :1], chunk.n_items, dtype=torch.int64)
     pair_item = pair_item.repeat(1, width)
@@ -147,7 +147,7 @@ def steps(
     words = mix(keys.index_select(0, samples.user) + within)
     shuffled = torch.argsort((samples.user << 42) | shift_right(words, 22), stable=True)
     sizes = samples.pointers[1:] - samples.pointers[:-1]
-    number = torch.arange(chunk.n_batches, device=sizes.device)[:, None]
+    number = torch.arange(chunk.n_steps, device=sizes.device)[:, None]
     table = (sizes[None, :] - number * batch_size).clamp(0, batch_size)
     begin = (torch.cumsum(table.reshape(-1), 0) - table.reshape(-1)).reshape(table.shape)
     batch = torch.div(within, batch_size, rounding_mode="floor")
@@ -160,7 +160,7 @@ def steps(
     for index, end in enumerate(ends):
         if end > start:
             yield Step(
-                index=epoch * chunk.n_batches + index,
+                index=epoch * chunk.n_steps + index,
                 samples=ordered[start:end],
                 sizes=table[index],
             )

@@ -8,14 +8,16 @@ At rank = dim the basis is orthonormal and CoLR equals FedMF exactly.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.schema import UpdateSettings
 from fedrec.streams import Purpose, orthonormal_rows, stream_key
 from fedrec.updates.update import UpdateStructure
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import UpdateSettings
 
 __all__ = ["CoLR"]
 

@@ -8,13 +8,15 @@ every user on its own and is what travels. For `dense`, B is the identity.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.config.schema import UpdateSettings
 from fedrec.errors import SettingsError
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import UpdateSettings
 
 __all__ = ["UpdateStructure"]
 

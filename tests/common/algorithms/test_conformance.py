@@ -8,7 +8,7 @@ from conformance.algorithm_suite import AlgorithmSuite
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.combinations import COMBINATIONS
-from fedrec.config.schema import AlgorithmSettings
+from fedrec.config.explain import all_settings
 
 
 class TestAlgorithms(AlgorithmSuite):
@@ -16,5 +16,5 @@ class TestAlgorithms(AlgorithmSuite):
 
 
 def test_settings_and_registry_know_the_same_algorithms() -> None:
-    named = set(get_args(AlgorithmSettings.model_fields["name"].annotation))
+    named = set(get_args(all_settings()["algorithm.name"].annotation))
     assert named == set(ALGORITHMS) == {row.algorithm for row in COMBINATIONS}

@@ -59,7 +59,7 @@ def test_the_server_divides_each_row_by_its_count():
     shared = SharedState({"item_embedding": np.array([[0.5], [-0.4], [0.2]])})
     change = np.array([0.1887703 + 0.1094559, -0.2006562, -0.1312448])
     vector = learner.layout.pack(
-        np.rint(change / learner.layout.step).astype(np.int64)[:, None],
+        {"item_embedding": np.rint(change / learner.layout.tensors[0].step).astype(np.int64)},
         np.array([2, 1, 1]),
         np.zeros(learner.layout.metrics_slice.stop - learner.layout.metrics_slice.start, np.int64),
     )
@@ -91,9 +91,9 @@ def test_the_trainer_agrees_with_the_plain_loop(users, gamma, update, batch_size
     result = learner.contribute("train", round_id, shared, users, private)
 
     table = shared.tensors["item_embedding"]
-    basis = learner._structure.basis(7, round_id)
+    basis = learner.algorithm.structure.basis(7, round_id)
     rule = Rule(rate=0.4, gamma=gamma, epochs=3, batch_size=batch_size)
-    change = np.zeros((60, learner.layout.width))
+    change = np.zeros((60, learner.layout.tensors[0].shape[1]))
     counts = np.zeros(60, dtype=np.int64)
     for index, key in enumerate(users.user_keys().tolist()):
         positives = users.train_of(index).tolist()
@@ -114,7 +114,8 @@ def test_the_trainer_agrees_with_the_plain_loop(users, gamma, update, batch_size
             change[item] += row
             counts[item] += 1
     assert np.array_equal(result.vector[learner.layout.count_slice], counts)
-    summed = learner.layout.change_of(result.vector) * learner.layout.step
+    summed = learner.layout.changes_of(result.vector)["item_embedding"]
+    summed = summed * learner.layout.tensors[0].step
     assert np.abs(summed - change).max() < 5e-5
     assert np.abs(change).max() > 0.1
 

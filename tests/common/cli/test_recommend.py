@@ -24,7 +24,7 @@ def run(tmp_path: Path) -> Path:
     catalogue = Catalogue.of(["a0", "b0", "a1", "b1"])
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2]], float)
     model = ModelFile(
-        plan=Plan.model_validate({"algorithm": {"dim": 2}}),
+        plan=Plan.model_validate({"algorithm": {"dim": 2}, "update": {"structure": "dense"}}),
         catalogue_fingerprint=catalogue.fingerprint(),
         round=RoundId(3),
         shared=SharedState(MappingProxyType({"item_embedding": table})),

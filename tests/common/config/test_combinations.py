@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from fedrec.algorithms import ALGORITHMS, FedMFSettings
 from fedrec.config.combinations import COMBINATIONS, Combination, check_plan, find_conflicts
 from fedrec.config.schema import (
-    AlgorithmSettings,
     EvaluationSettings,
     Plan,
     ProtectionSettings,
@@ -24,7 +24,7 @@ def test_the_default_plan_works() -> None:
 
 
 def test_everything_that_exists_stands_in_the_table() -> None:
-    assert {row.algorithm for row in COMBINATIONS} == {"fedmf"}
+    assert {row.algorithm for row in COMBINATIONS} == set(ALGORITHMS)
     assert {name for row in COMBINATIONS for name in row.updates} == set(UPDATES)
     assert {name for row in COMBINATIONS for name in row.protections} == set(PROTECTIONS)
 
@@ -62,7 +62,7 @@ def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
     ("refused", "keys", "advice"),
     [
         (
-            Plan(update=UpdateSettings(rank=33), algorithm=AlgorithmSettings(dim=32)),
+            Plan(update=UpdateSettings(rank=33), algorithm=FedMFSettings(dim=32)),
             ("update.rank", "algorithm.dim"),
             "Lower update.rank to 32",
         ),

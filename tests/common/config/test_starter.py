@@ -39,12 +39,19 @@ def test_too_few_clients_for_encryption_are_refused() -> None:
     assert "minimum_clients = 1\n" in Starter(n_clients=1, protection="none").text()
 
 
-def test_the_demo_and_the_first_settings_file_train_alike(tmp_path: Path) -> None:
+@pytest.mark.parametrize("algorithm", sorted(TUNED))
+def test_the_demo_and_the_first_settings_file_train_alike(tmp_path: Path, algorithm: str) -> None:
     path = tmp_path / "run.toml"
-    path.write_text(Starter(n_clients=3, protection="ckks").text(), encoding="utf-8")
-    first, demo = load_settings(path, environ={}).plan, DemoOptions().plan()
-    assert first.algorithm == demo.algorithm == TUNED.algorithm
-    assert first.update == demo.update == TUNED.update
-    assert first.rounds.total == demo.rounds.total == TUNED.rounds.total
+    path.write_text(
+        Starter(algorithm=algorithm, n_clients=3, protection="ckks").text(), encoding="utf-8"
+    )
+    first, demo = load_settings(path, environ={}).plan, DemoOptions(algorithm=algorithm).plan()
+    tuned = TUNED[algorithm]
+    assert first.algorithm == demo.algorithm == tuned.algorithm
+    assert first.update.structure == demo.update.structure == tuned.update.structure
+    assert first.update.clip == demo.update.clip == tuned.update.clip
+    if tuned.update.structure != "dense":
+        assert first.update.rank == demo.update.rank == tuned.update.rank
+    assert first.rounds.total == demo.rounds.total == tuned.rounds.total
     assert first.federation.minimum_item_users == demo.federation.minimum_item_users
     assert first.evaluation == demo.evaluation

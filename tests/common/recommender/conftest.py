@@ -23,7 +23,13 @@ def catalogue() -> Catalogue:
 def model(catalogue) -> ModelFile:
     """Items a* lie along the first axis, b* along the second; nobody learned `rare`."""
     table = np.array([[3, 0], [0, 3], [2, 0.1], [0.1, 2], [1, 0.1], [0.1, 1], [99, 99]], float)
-    plan = Plan.model_validate({"algorithm": {"dim": 2}, "federation": {"minimum_item_users": 10}})
+    plan = Plan.model_validate(
+        {
+            "algorithm": {"dim": 2},
+            "update": {"structure": "dense"},
+            "federation": {"minimum_item_users": 10},
+        }
+    )
     return ModelFile(
         plan=plan,
         catalogue_fingerprint=catalogue.fingerprint(),

@@ -55,7 +55,7 @@ def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
     rare = np.nonzero(shared.holders < 8)[0]
     assert 0 < len(rare) < 200
     part = learner.contribute("train", 2, shared, users, private)
-    assert not learner.layout.change_of(part.vector)[rare].any()
+    assert not learner.layout.changes_of(part.vector)["item_embedding"][rare].any()
     assert not part.vector[learner.layout.count_slice][rare].any()
     items, scores = learner.recommend(shared, users, part.private, 0, 200)
     assert not np.isin(rare, items).any()
@@ -105,8 +105,8 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users):
     assert sums.sum_of("clipped_values") == part.n_clipped
     assert 0 < sums.sum_of("clipped_users") <= len(users)
     counts = part.vector[learner.layout.count_slice]
-    change = learner.layout.change_of(part.vector)
-    assert (np.abs(change).max(1) <= counts << learner.layout.fraction_bits).all()
+    change = learner.layout.changes_of(part.vector)["item_embedding"]
+    assert (np.abs(change).max(1) <= counts << learner.layout.tensors[0].fraction_bits).all()
 
 
 def test_divergence_stops_with_the_setting_to_lower(users):

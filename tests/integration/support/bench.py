@@ -42,15 +42,22 @@ def data() -> DemoData:
     return DemoData(name="test", interactions=interactions, catalogue=made.catalogue, note="")
 
 
-def plan_of(protection: str, n_clients: int = 3, **rounds: float) -> Plan:
+UPDATES = {
+    "fedmf": {"structure": "colr", "rank": 2},
+    "fedals": {"structure": "dense", "clip": 2.0},
+}
+"""An update structure that goes with each algorithm."""
+
+
+def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float) -> Plan:
     """Return the plan of the tests; every client is needed in every round unless told otherwise."""
     return Plan.model_validate(
         {
             "federation": {
                 "name": "tests", "seed": 11, "maximum_users": 64, "minimum_item_users": 6,
             },
-            "algorithm": {"dim": 4},
-            "update": {"structure": "colr", "rank": 2},
+            "algorithm": {"name": algorithm, "dim": 4},
+            "update": UPDATES[algorithm],
             "protection": {"name": protection},
             "evaluation": {"at": 5},
             "rounds": {"total": ROUNDS, "minimum_clients": n_clients, **rounds},
@@ -165,14 +172,14 @@ def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]
 
 
 @cache
-def merged() -> Result:
+def merged(algorithm: str = "fedmf") -> Result:
     """Return the undisturbed run of one party that holds everybody; protection plays no part."""
     users = leave_one_out(data().interactions, data().catalogue)
     rounds = [
         Accepted(round=RoundId(number), kind=kind, clients=frozenset({0}))
         for number, kind in enumerate(KINDS, start=1)
     ]
-    return compute(plan_of("none"), [users], rounds)
+    return compute(plan_of("none", algorithm=algorithm), [users], rounds)
 
 
 def federal(metrics: Mapping[int, list[int]]) -> dict[int, list[int]]:

@@ -29,7 +29,7 @@ def fold_in_vector(
     *,
     negatives_per_positive: int,
     regularisation: float,
-    n_steps: int,
+    n_steps: int = 25,
 ) -> NDArray[np.float32]:
     """Return the user vector of a history, float32 (dim,).
 

@@ -1,0 +1,301 @@
+"""fedals: implicit alternating least squares as a federation, without any sampled negative.
+
+Model: score s = <p, q_i>. All items count, interactions more (Hu, Koren, Volinsky 2008):
+
+    L = sum_u sum_i c_ui (y_ui - <p_u, q_i>)^2 + sum_u lambda_u |p_u|^2 + sum_i lambda_i |q_i|^2
+
+with c = 1 + alpha and y = 1 where user u has item i, else c = 1 and y = 0. lambda_u and lambda_i
+grow with the number of interactions (Rendle et al. 2022, "Revisiting the Performance of iALS"):
+lambda (n / 64)^nu.
+
+Client: solves its users exactly, p_u = (Q^T Q + alpha sum_i q_i q_i^T + lambda_u I)^-1
+(1 + alpha) sum_i q_i over the items i of u, and contributes three linear statistics of fixed size:
+
+    gram    = sum_u p_u p_u^T                                     the part of L over all items
+    pull_i  = sum_{u has i} (alpha <p_u, q_i> - (1 + alpha)) p_u    its part over interactions
+    users   = sum_u 1
+
+Server: half the gradient of every row is g_i = q_i gram + lambda_i q_i + pull_i. A row's own
+Hessian would be d x d values per item; gram (1 + alpha n_i / n) + lambda_i I stands in for it,
+diagonal in gram's eigenvectors for all rows at once. A velocity v makes up for the difference:
+
+    v_i <- momentum v_i + H_i^-1 g_i,    q_i <- q_i - v_i.
+
+Rows that no participant has stay as they are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedrec.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmSettings,
+    ChunkResult,
+    Parameter,
+    RoundStart,
+    UpdateTensor,
+)
+from fedrec.linear import product, symmetric_eigen
+from fedrec.streams import Purpose, normal, stream_key
+from fedrec.training.state import PrivateState, SharedState
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.config.schema import Plan
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["FedALS", "FedALSSettings"]
+
+Values = TypeVar("Values", bound=Any)
+"""A float64 array of numpy or of torch."""
+
+_INITIAL_LENGTH = 0.8
+_REFERENCE_INTERACTIONS = 64.0
+_VALUES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}
+"""Values of a block of rows: on a processor it stays in the cache."""
+_FEWEST_COLUMNS = 8
+
+
+class FedALSSettings(AlgorithmSettings):
+    """fedals: implicit least squares, users solved exactly; a good model in some ten rounds."""
+
+    name: Literal["fedals"] = Field(default="fedals", description="Which algorithm trains.")
+    dim: int = Field(default=64, ge=1, le=512, description="Length of an embedding vector.")
+    alpha: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e4,
+        description="How much more an interaction weighs than its absence, which weighs 1.",
+    )
+    regularisation: float = Field(
+        default=10.0,
+        gt=0,
+        le=1e6,
+        description="L2 coefficient (lambda) of a user or item with 64 interactions.",
+    )
+    frequency_exponent: float = Field(
+        default=0.5,
+        ge=0,
+        le=1,
+        multiple_of=0.125,
+        description="Power of the number of interactions with which the coefficient grows; a "
+        "multiple of 0.125.",
+    )
+    momentum: float = Field(
+        default=0.4, ge=0, lt=1, description="Share of an item's last step that is taken again."
+    )
+
+
+class FedALS(Algorithm):
+    """Exact users, one preconditioned step for the items; see the module's docstring."""
+
+    name: ClassVar[str] = "fedals"
+    settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
+        Parameter(name="item_velocity", shape=("n_items", "dim"), scope="shared"),
+        Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
+    )
+    updates: ClassVar[tuple[str, ...]] = ("dense",)
+    protocols: ClassVar[tuple[str, ...]] = ("full", "sampled")
+    combination_reason: ClassVar[str] = (
+        "fedals sums statistics of solved users, not trained item rows, so that there is no "
+        "low-rank form, and no negatives are drawn that could leave held-out items out."
+    )
+    divergence_remedy: ClassVar[str] = (
+        "Raise algorithm.regularisation, or lower algorithm.alpha or algorithm.momentum."
+    )
+
+    def __init__(self, plan: Plan, n_items: int) -> None:
+        super().__init__(plan, n_items)
+        assert isinstance(plan.algorithm, FedALSSettings)
+        self.settings = plan.algorithm
+
+    @property
+    def tensors(self) -> tuple[UpdateTensor, ...]:
+        """`update.clip` bounds the values of p; what is made of them has its own limits."""
+        dim, clip = self.settings.dim, self.plan.update.clip
+        bits = self.plan.update.fraction_bits
+        return (
+            UpdateTensor(
+                name="pull",
+                shape=(self.n_items, dim),
+                limit=(1.0 + 2.0 * self.settings.alpha) * clip,
+                fraction_bits=bits,
+                per_item=True,
+            ),
+            UpdateTensor(
+                name="gram", shape=(dim * (dim + 1) // 2,), limit=clip * clip, fraction_bits=bits
+            ),
+            UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0),
+        )
+
+    def initial_shared(self) -> SharedState:
+        """Return Q with entries N(0, 0.64/dim), at rest."""
+        shape = (self.n_items, self.settings.dim)
+        key = stream_key(self.plan.federation.seed, Purpose.ITEM_EMBEDDING)
+        table = normal(key, shape) * (_INITIAL_LENGTH / math.sqrt(self.settings.dim))
+        tensors = {"item_embedding": table, "item_velocity": np.zeros(shape)}
+        return SharedState(MappingProxyType(tensors))
+
+    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
+        """Return zeros: `refresh` solves users from their items alone."""
+        zeros = np.zeros((len(user_keys), self.settings.dim), dtype=np.float32)
+        return PrivateState(MappingProxyType({"user_embedding": zeros}))
+
+    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of items: users are padded to the next power of two."""
+        return np.maximum(n_positives, _FEWEST_COLUMNS)
+
+    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
+        """Return the memory of a user's padded items and of its system."""
+        dim = _padded(self.settings.dim)
+        return 4 * (3 * n_steps * dim + 5 * dim * dim)
+
+    def refresh(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> dict[str, torch.Tensor]:
+        """Solve every user of the chunk exactly."""
+        import torch
+
+        alpha, dim = self.settings.alpha, self.settings.dim
+        items = start.shared["item_embedding"]
+        # A row of zeros takes the padding; sizes that are no multiple of 8 depend on the batch.
+        table = items.new_zeros((len(items) + 1, _padded(dim)))
+        table[:-1, :dim] = items
+        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
+        place = torch.arange(chunk.n_steps, device=items.device)
+        where = (chunk.pointers[:-1, None] + place).clamp(max=len(chunk.positives) - 1)
+        held = torch.where(place < sizes[:, None], chunk.positives[where], len(items))
+        own = table.index_select(0, held.view(-1)).view(chunk.n_users, chunk.n_steps, -1)
+        if chunk.n_users == 1:
+            own = own.expand(2, -1, -1)
+        system = torch.bmm(own.transpose(1, 2), own)[: chunk.n_users, :dim, :dim]
+        system = system * alpha + _gram(table)[:dim, :dim]
+        growth = self._growth(sizes.to(torch.float64), torch.sqrt)
+        pull = (self.settings.regularisation * growth).to(torch.float32)
+        system.diagonal(dim1=1, dim2=2).add_(pull[:, None])
+        wanted = own[: chunk.n_users].sum(1)[:, :dim] * (1.0 + alpha)
+        factor, failed = torch.linalg.cholesky_ex(system)
+        solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :, 0]
+        # A system that is not positive definite shows as values that are not finite.
+        return {
+            "user_embedding": torch.where(failed[:, None] > 0, torch.nan, solved),
+        }
+
+    def _growth(self, n_interactions: Values, root: Callable[[Values], Values]) -> Values:
+        """Return (n / 64)^exponent by roots and products, which are the same bits everywhere."""
+        eighth = root(root(root(n_interactions / _REFERENCE_INTERACTIONS)))
+        grown = eighth * 0.0 + 1.0
+        for _ in range(round(8 * self.settings.frequency_exponent)):
+            grown = grown * eighth
+        return cast(Values, grown)
+
+    def fit(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Add the users' statistics; their vectors were solved by `refresh`."""
+        import torch
+
+        alpha = self.settings.alpha
+        items, users = start.shared["item_embedding"], private["user_embedding"]
+        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
+        owner = torch.arange(chunk.n_users, device=users.device).repeat_interleave(sizes)
+        at_once = max(1, _VALUES_AT_ONCE.get(users.device.type, 1 << 22) // users.shape[1])
+        clipped = torch.zeros_like(sizes)
+        loss = users.new_zeros(len(owner))
+        for begin in range(0, len(owner), at_once):
+            part = slice(begin, begin + at_once)
+            who, item = owner[part], chunk.positives[part]
+            vectors = users.index_select(0, who)
+            score = (vectors * items.index_select(0, item)).sum(-1)
+            loss[part] = (1.0 - score) ** 2
+            rows = (alpha * score - (1.0 + alpha))[:, None] * vectors
+            clipped.index_add_(0, who, sums["pull"].add(item, rows))
+        sums.count(chunk.positives)
+        upper = torch.triu_indices(users.shape[1], users.shape[1], device=users.device)
+        at_once = max(1, 2 * at_once // (users.shape[1] + 1))
+        for begin in range(0, len(users), at_once):
+            rows = users[begin : begin + at_once]
+            clipped[begin : begin + at_once] += sums["gram"].add_whole(
+                rows[:, upper[0]] * rows[:, upper[1]]
+            )
+        sums["users"].add_whole(users.new_ones((chunk.n_users, 1)))
+        total = torch.segment_reduce(loss, "sum", lengths=sizes, unsafe=True)
+        return ChunkResult(private=private, loss=total / sizes.clamp(min=1), clipped=clipped)
+
+    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return <p, q_i> for all users and items."""
+        from fedrec.training.grid import product_of_blocks
+
+        return product_of_blocks(
+            private["user_embedding"], start.shared["item_embedding"].T.contiguous()
+        )
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Solve for p exactly, as a client does for its users."""
+        own, alpha = items[positives], self.settings.alpha
+        size = np.array([float(len(positives))])
+        pull = self.settings.regularisation * float(self._growth(size, np.sqrt)[0])
+        system = items.T @ items + alpha * own.T @ own + pull * np.eye(items.shape[1])
+        vector = np.linalg.solve(system, (1.0 + alpha) * own.sum(0))
+        return np.asarray(vector, dtype=np.float32)
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Take one preconditioned step with momentum for every row that participants have."""
+        n_users = float(change["users"][0])
+        touched = np.nonzero(counts)[0]
+        if not n_users or not len(touched):
+            return shared
+        dim, alpha = self.settings.dim, self.settings.alpha
+        gram = np.zeros((dim, dim))
+        gram[np.triu_indices(dim)] = change["gram"]
+        gram += np.triu(gram, 1).T
+        table, held = shared.tensors["item_embedding"].copy(), counts[touched].astype(np.float64)
+        rows = table[touched]
+        pull = (self.settings.regularisation * self._growth(held, np.sqrt))[:, None]
+        gradient = product(rows, gram) + pull * rows + change["pull"][touched]
+        values, vectors = symmetric_eigen(gram)
+        bent = np.maximum(values, 0.0) * (1.0 + alpha * held / n_users)[:, None] + pull
+        step = product(product(gradient, vectors) / bent, vectors.T)
+        velocity = shared.tensors["item_velocity"].copy()
+        velocity[touched] = self.settings.momentum * velocity[touched] + step
+        table[touched] = rows - velocity[touched]
+        return shared.with_tensors(item_embedding=table, item_velocity=velocity)
+
+
+def _padded(dim: int) -> int:
+    return -(-dim // 8) * 8
+
+
+def _gram(table: torch.Tensor) -> torch.Tensor:
+    """Return table^T table, float32, in blocks: the same bits for every number of threads."""
+    import torch
+
+    n_blocks = max(2, -(-len(table) // 16))
+    padded = table.new_zeros((n_blocks * 16, table.shape[1]), dtype=torch.float64)
+    padded[: len(table)] = table
+    blocks = padded.view(n_blocks, 16, -1)
+    return torch.bmm(blocks.transpose(1, 2), blocks).sum(0).to(torch.float32)

@@ -1,0 +1,162 @@
+"""fedals against its definition, written plainly in tests/reference."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from reference.plain_fedals import half_gradient, item_step, objective, solve_user
+
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.errors import TrainingError
+from fedrec.training.learner import Learner
+
+N_ITEMS = 60
+
+
+def plan_of(**changes):
+    values = {
+        "federation": {"seed": 3, "maximum_users": 256, "minimum_item_users": 1},
+        "algorithm": {"name": "fedals", "dim": 5, "alpha": 2.0, "regularisation": 3.0},
+        "update": {"structure": "dense", "clip": 4.0, "fraction_bits": 24},
+    }
+    for section, change in changes.items():
+        values[section] = {**values[section], **change}
+    return Plan.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=40, n_items=N_ITEMS, n_clusters=4, interactions_per_user=14, seed=2)
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+def histories_of(users):
+    return [users.train_of(index) for index in range(len(users))]
+
+
+def pulls(numbers, plan):
+    growth = (np.asarray(numbers) / 64.0) ** plan.algorithm.frequency_exponent
+    return plan.algorithm.regularisation * growth
+
+
+@pytest.mark.parametrize("exponent", [0.0, 0.5, 0.875, 1.0])
+def test_a_round_agrees_with_the_definition(users, exponent):
+    plan = plan_of(algorithm={"frequency_exponent": exponent, "momentum": 0.3})
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    histories = histories_of(users)
+    counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
+    table = shared.tensors["item_embedding"].copy()
+    velocity = np.zeros_like(table)
+    touched = counts > 0
+    for round_id in range(1, 4):
+        part = learner.contribute("train", round_id, shared, users, private)
+        shared = learner.apply("train", round_id, shared, part.vector)
+        vectors = np.stack(
+            [
+                solve_user(table, held, 2.0, pull)
+                for held, pull in zip(
+                    histories, pulls([len(h) for h in histories], plan), strict=True
+                )
+            ]
+        )
+        assert part.n_clipped == 0
+        assert part.private.tensors["user_embedding"] == pytest.approx(vectors, abs=2e-5)
+        item_pulls = pulls(counts, plan)
+        gradient = half_gradient(table, vectors, histories, 2.0, item_pulls)
+        velocity = 0.3 * velocity + item_step(table, vectors, counts, gradient, 2.0, item_pulls)
+        table[touched] -= velocity[touched]
+        assert shared.tensors["item_embedding"] == pytest.approx(table, abs=1e-4)
+    assert np.abs(velocity).max() > 0.01
+
+
+def test_rounds_lower_the_loss_to_where_its_gradient_vanishes(users):
+    plan = plan_of(algorithm={"momentum": 0.0})
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    histories = histories_of(users)
+    counts = np.bincount(np.concatenate(histories), minlength=N_ITEMS)
+    item_pulls, user_pulls = pulls(counts, plan), pulls([len(h) for h in histories], plan)
+    losses = []
+    for round_id in range(1, 120):
+        part = learner.contribute("train", round_id, shared, users, private)
+        vectors = part.private.tensors["user_embedding"].astype(float)
+        table = shared.tensors["item_embedding"]
+        losses.append(objective(table, vectors, histories, 2.0, user_pulls, item_pulls))
+        gradient = half_gradient(table, vectors, histories, 2.0, item_pulls)[counts > 0]
+        shared = learner.apply("train", round_id, shared, part.vector)
+    assert all(later <= earlier + 1e-3 for earlier, later in pairwise(losses))
+    assert np.abs(gradient).max() < 2e-3
+    assert losses[-1] < 0.8 * losses[0]
+
+
+def test_rows_that_nobody_has_stay_as_they_are(users):
+    plan = plan_of(federation={"minimum_item_users": 8})
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    shared = learner.apply("count", 1, shared, counted.vector)
+    rare = shared.holders < 8
+    assert 0 < rare.sum() < N_ITEMS
+    part = learner.contribute("train", 2, shared, users, private)
+    assert not learner.layout.changes_of(part.vector)["pull"][rare].any()
+    after = learner.apply("train", 2, shared, part.vector)
+    before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
+    assert np.array_equal(before[rare], now[rare])
+    assert (before[~rare] != now[~rare]).all()
+
+
+@pytest.mark.parametrize("dim", [1, 5, 16])
+def test_a_users_solution_depends_on_nobody_else(users, dim):
+    """Bit by bit, whatever users are solved beside it, in chunks of any size and threads."""
+    learner = Learner(plan_of(algorithm={"dim": dim}), N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    together = learner.contribute("train", 1, shared, users, private)
+    threads = torch.get_num_threads()
+    alone = []
+    try:
+        torch.set_num_threads(1)
+        for index in range(len(users)):
+            one = users.select(np.array([index]))
+            alone.append(learner.contribute("train", 1, shared, one, learner.initial_private(one)))
+    finally:
+        torch.set_num_threads(threads)
+    vectors = np.concatenate([part.private.tensors["user_embedding"] for part in alone])
+    assert np.array_equal(vectors, together.private.tensors["user_embedding"])
+    change = learner.layout.change_slice
+    assert np.array_equal(sum(part.vector[change] for part in alone), together.vector[change])
+
+
+def test_values_outside_the_public_range_are_clipped_and_counted(users):
+    learner = Learner(plan_of(update={"clip": 0.01}), N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("train", 1, shared, users, private)
+    assert part.n_clipped > 0
+    counts = part.vector[learner.layout.count_slice]
+    pull = learner.layout.changes_of(part.vector)["pull"]
+    assert (np.abs(pull).max(1) <= counts << 24).all()
+
+
+def test_a_system_that_cannot_be_solved_stops_the_round(users):
+    learner = Learner(plan_of(), N_ITEMS, device="cpu")
+    shared = learner.initial_shared()
+    broken = shared.with_tensors(
+        item_embedding=np.full_like(shared.tensors["item_embedding"], 1e30),
+    )
+    with pytest.raises(TrainingError, match="no longer finite") as caught:
+        learner.contribute("train", 4, broken, users, learner.initial_private(users))
+    assert "regularisation" in (caught.value.remedy or "")
+
+
+def test_folding_in_a_history_gives_the_users_own_vector(users):
+    learner = Learner(plan_of(), N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("train", 1, shared, users, private)
+    for index in (0, 7):
+        folded = learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(index))
+        own = part.private.tensors["user_embedding"][index]
+        assert folded == pytest.approx(own, abs=2e-5)
