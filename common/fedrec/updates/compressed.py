@@ -40,13 +40,17 @@ class Compressed(Dense):
 
     @staticmethod
     def warnings(settings: UpdateSettings) -> list[str]:
-        """Say what `compress` = "client" costs."""
-        if settings.compress == "user":
-            return []
-        return [
-            'update.compress = "client": each client compresses the sum of its users\' changes, '
-            "so that results depend on how users are grouped into clients."
+        """Say what compression does not save, and what `compress` = "client" costs."""
+        found = [
+            f'update.structure = "{settings.structure}" compresses what is learned, not what is '
+            'sent: the vector is as long as under "dense". Use "colr" for smaller messages.'
         ]
+        if settings.compress == "client":
+            found.append(
+                'update.compress = "client": each client compresses the sum of its users\' '
+                "changes, so that results depend on how users are grouped into clients."
+            )
+        return found
 
     @abstractmethod
     def compress(self, change: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -16,8 +16,8 @@ CoLR's on average), or "entry", the number of users who touched the item and tra
 
 The paper draws r_u for each user independently; so does `update.subset` = "user", and sums do not
 depend on how users are grouped into clients. With "client" all users of a client share one S,
-which a silo can send without its zeros; a federation of few clients then skips rows of B in many
-rounds, and a simulation by one party has one S for everybody.
+which a silo could send without its zeros; a federation of few clients then skips rows of B in
+some rounds, and a simulation by one party has one S for everybody.
 """
 
 from __future__ import annotations

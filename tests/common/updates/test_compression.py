@@ -137,7 +137,9 @@ def test_a_rank_above_dim_is_refused_where_there_is_a_rank():
 
 
 @pytest.mark.parametrize("kind", [SVD, TopK])
-def test_only_a_clients_compression_depends_on_grouping(kind):
-    assert kind.warnings(UpdateSettings()) == []
-    (warning,) = kind.warnings(UpdateSettings(compress="client"))
-    assert "grouped" in warning
+def test_what_one_is_warned_of(kind):
+    (size,) = kind.warnings(UpdateSettings(structure=kind.name))
+    assert f'"{kind.name}" compresses what is learned, not what is sent' in size
+    by_client = UpdateSettings(structure=kind.name, compress="client")
+    assert kind.warnings(by_client)[0] == size
+    assert "grouped into clients" in kind.warnings(by_client)[1]
