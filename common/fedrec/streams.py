@@ -33,6 +33,7 @@ class Purpose(IntEnum):
     SHUFFLE = 5
     EVALUATION_NEGATIVES = 6
     SELECTION = 7
+    SUBSET = 8
 
 
 def _signed(value: int) -> int:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
+    from fedrec.updates import PaperNumbers
 
 __all__ = [
     "Algorithm",
@@ -93,12 +94,14 @@ class RoundStart:
         shared: the shared tensors, float32; those per item have only the active rows.
         basis: B of the update structure, float32 (width, dim), or None for the identity.
         n_items: items in the whole catalogue.
+        party_key: identity of the party for random streams, as `UserSplit.user_keys` are users'.
     """
 
     round: int
     shared: Mapping[str, torch.Tensor]
     n_items: int
     basis: torch.Tensor | None = None
+    party_key: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +217,21 @@ class Algorithm(ABC):
         Args:
             private: the users' private tensors (refreshed), first axis n_users.
         """
+
+    def compress(
+        self, changes: dict[str, NDArray[np.int64]], n_users: int
+    ) -> tuple[dict[str, NDArray[np.int64]], int]:
+        """Return a party's summed tensors as they are sent, and how many values were clipped.
+
+        Args:
+            changes: by name, in grid steps, in the shapes of `tensors`.
+            n_users: users in the sum; no value may exceed what so many users may add up to.
+        """
+        return changes, 0
+
+    def paper_numbers(self) -> PaperNumbers | None:
+        """Return the size of a message as papers count it, or None where none does."""
+        return None
 
     @abstractmethod
     def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:

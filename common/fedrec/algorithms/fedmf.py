@@ -8,6 +8,8 @@ Client, per minibatch of size b, simultaneously from old values (specs of CoLR's
     A_i <- A_i - eta sqrt(r/d) * mean over occurrences of i (e_j p + 2 gamma q_i) B^T
 with q_i = Q_i + A_i B; for dense updates B = I and r = d.
 Server: Q_i <- Q_i + (sum of A_i / number of users who touched i) B.
+Update structures (`fedrec.updates`) choose B, leave some of its rows out for some users (then B
+above is B[S_u], and A is zero outside S_u), or compress A before it is summed and its mean after.
 
 A user's rows need no copy of Q (low-rank form): B B^T = (d/r) I, so with delta = 1 - 2 gamma eta
 sqrt(d/r) and m the number of minibatches so far that held item i,
@@ -38,7 +40,7 @@ from fedrec.algorithms.algorithm import (
 )
 from fedrec.streams import Purpose, normal, stream_key, user_stream
 from fedrec.training.state import PrivateState, SharedState
-from fedrec.updates import UPDATES
+from fedrec.updates import UPDATES, Compressed, PaperNumbers
 
 if TYPE_CHECKING:
     import torch
@@ -79,7 +81,7 @@ class FedMF(Algorithm):
 
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
-    updates: ClassVar[tuple[str, ...]] = ("dense", "colr")
+    updates: ClassVar[tuple[str, ...]] = ("dense", "colr", "scolr", "svd", "topk")
     combination_reason: ClassVar[str] = (
         "FedMF sums changes of item rows, which every protection can add, and measures by scores "
         "of single items, which every protocol can rank."
@@ -97,6 +99,7 @@ class FedMF(Algorithm):
         assert isinstance(plan.algorithm, FedMFSettings)
         self.settings = plan.algorithm
         self.structure = UPDATES[plan.update.structure](plan.update, self.settings.dim)
+        self.compression = self.structure if isinstance(self.structure, Compressed) else None
         self.negatives_per_positive = self.settings.negatives_per_positive
 
     @staticmethod
@@ -108,16 +111,21 @@ class FedMF(Algorithm):
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
-        """One tensor: A, n_items x width of the update structure."""
-        return (
-            UpdateTensor(
-                name="item_embedding",
-                shape=(self.n_items, self.structure.width),
-                limit=self.plan.update.clip,
-                fraction_bits=self.plan.update.fraction_bits,
-                per_item=True,
-            ),
+        """A, n_items x width of the update structure; for some, who trained each of its values."""
+        shape = (self.n_items, self.structure.width)
+        change = UpdateTensor(
+            name="item_embedding",
+            shape=shape,
+            limit=self.plan.update.clip,
+            fraction_bits=self.plan.update.fraction_bits,
+            per_item=True,
         )
+        if not self.structure.counts_entries:
+            return (change,)
+        entries = UpdateTensor(
+            name="entries", shape=shape, limit=1.0, fraction_bits=0, per_item=True
+        )
+        return (change, entries)
 
     def initial_shared(self) -> SharedState:
         """Return Q with entries N(0, 1/dim)."""
@@ -165,10 +173,13 @@ class FedMF(Algorithm):
         """Train a chunk of users; see `Algorithm.fit`.
 
         On a processor users are trained one by one in compiled code, elsewhere in lockstep as
-        tensors, which never leave the device.
+        tensors, which never leave the device. The compiled code adds users up at once, so that
+        it cannot compress them one by one.
         """
-        on_processor = start.shared["item_embedding"].device.type == "cpu"
-        train = self.fit_compiled if on_processor else self.fit_in_lockstep
+        compiled = start.shared["item_embedding"].device.type == "cpu"
+        if self.compression and self.compression.by == "user":
+            compiled = False
+        train = self.fit_compiled if compiled else self.fit_in_lockstep
         return train(chunk, start, private, sums)
 
     def fit_compiled(
@@ -194,6 +205,7 @@ class FedMF(Algorithm):
 
         low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
         no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
+        members = self._members(start, chunk)
         found = train_users(
             CpuUsers(
                 pointers=chunk.pointers.numpy(),
@@ -205,6 +217,7 @@ class FedMF(Algorithm):
                     [stream(Purpose.SHUFFLE, epoch) for epoch in range(settings.local_epochs)]
                 ),
                 vectors=private["user_embedding"].numpy(),
+                members=np.ones((1, total.width), np.float32) if members is None else members,
             ),
             CpuRound(
                 items=items.numpy(),
@@ -218,10 +231,13 @@ class FedMF(Algorithm):
                 negatives_per_positive=settings.negatives_per_positive,
                 scale=total.scale,
                 bound=total.bound,
+                counts_entries=self.structure.counts_entries,
             ),
             threads=torch.get_num_threads(),
         )
         total.add_sums(torch.from_numpy(found.change), finite=found.finite)
+        if self.structure.counts_entries:
+            sums["entries"].add_sums(torch.from_numpy(found.entries), finite=True)
         sums.add_counts(torch.from_numpy(found.counts))
         return ChunkResult(
             private={"user_embedding": torch.from_numpy(found.vectors)},
@@ -249,7 +265,9 @@ class FedMF(Algorithm):
             negatives_per_positive=settings.negatives_per_positive,
             batch_size=settings.batch_size,
         )
-        training = Lockstep(self, chunk, start, private["user_embedding"], samples)
+        training = Lockstep(
+            self, chunk, start, private["user_embedding"], samples, self._members(start, chunk)
+        )
         for epoch in range(settings.local_epochs):
             for step in steps(
                 chunk,
@@ -267,6 +285,27 @@ class FedMF(Algorithm):
             loss=training.loss / seen,
             clipped=clipped,
         )
+
+    def _members(self, start: RoundStart, chunk: Chunk) -> NDArray[np.float32] | None:
+        return self.structure.members(
+            self.plan.federation.seed, start.round, chunk.user_keys.cpu().numpy(), start.party_key
+        )
+
+    def compress(
+        self, changes: dict[str, NDArray[np.int64]], n_users: int
+    ) -> tuple[dict[str, NDArray[np.int64]], int]:
+        """Compress the sum where clients do that, within the range that the sum has anyway."""
+        if self.compression is None or self.compression.by == "user":
+            return changes, 0
+        bound = float(n_users << self.plan.update.fraction_bits)
+        kept = self.compression.compress(changes["item_embedding"].astype(np.float64))
+        rounded = np.rint(kept)
+        inside = np.clip(rounded, -bound, bound)
+        return {"item_embedding": inside.astype(np.int64)}, int((inside != rounded).sum())
+
+    def paper_numbers(self) -> PaperNumbers:
+        """Return the size of a message as the CoLR paper counts it."""
+        return self.structure.paper_numbers(self.n_items)
 
     def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return <p, q_i> for all users and items."""
@@ -298,6 +337,9 @@ class FedMF(Algorithm):
     ) -> SharedState:
         """Divide by the counts and merge: Q + (A / max(1, counts)) B."""
         basis = self.structure.basis(self.plan.federation.seed, round_id)
-        mean = change["item_embedding"] / np.maximum(counts, 1)[:, None]
+        divisor = change["entries"] if self.structure.counts_entries else counts[:, None]
+        mean = change["item_embedding"] / np.maximum(divisor, 1)
+        if self.compression:
+            mean = self.compression.compress(mean)
         table = self.structure.merge(shared.tensors["item_embedding"], mean, basis)
         return shared.with_tensors(item_embedding=table)

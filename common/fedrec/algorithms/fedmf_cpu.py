@@ -22,7 +22,13 @@ __all__ = ["CpuResult", "CpuRound", "CpuUsers", "train_users"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUsers:
-    """Users of a chunk; see `fedrec.training.cohort.Chunk`."""
+    """Users of a chunk; see `fedrec.training.cohort.Chunk`.
+
+    Attributes:
+        vectors: p, float32 (n_users, dim).
+        members: 1 for every row of B that a user trains, else 0, float32 (n_users, width), or
+            one row that is everybody's.
+    """
 
     pointers: NDArray[np.int64]
     positives: NDArray[np.int64]
@@ -31,6 +37,7 @@ class CpuUsers:
     negative_keys: NDArray[np.int64]
     shuffle_keys: NDArray[np.int64]
     vectors: NDArray[np.float32]
+    members: NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +51,7 @@ class CpuRound:
         has_basis: whether B is something else than the identity.
         scale: grid steps per unit.
         bound: largest absolute value of a user, in grid steps.
+        counts_entries: count the users who trained each value of A.
     """
 
     items: NDArray[np.float32]
@@ -57,6 +65,7 @@ class CpuRound:
     negatives_per_positive: int
     scale: float
     bound: float
+    counts_entries: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,6 +75,8 @@ class CpuResult:
     Attributes:
         change: int64 (n_active, width), in grid steps.
         counts: int64 (n_active,).
+        entries: users who trained each value of A, int64 (n_active, width); (n_active, 0) where
+            nobody asked.
         vectors: new p, float32 (n_users, dim).
         loss: mean loss, float32 (n_users,).
         clipped: values that had to be clipped, int64 (n_users,).
@@ -74,6 +85,7 @@ class CpuResult:
 
     change: NDArray[np.int64]
     counts: NDArray[np.int64]
+    entries: NDArray[np.int64]
     vectors: NDArray[np.float32]
     loss: NDArray[np.float32]
     clipped: NDArray[np.int64]
@@ -90,18 +102,20 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
     parts = max(1, min(threads, n_users))
     change = np.zeros((parts, n_active, width), dtype=np.int64)
     counts = np.zeros((parts, n_active), dtype=np.int64)
+    counted = width if common.counts_entries else 0
+    entries = np.zeros((parts, n_active, counted), dtype=np.int64)
 
     def work(part: int) -> bool:
         return bool(
             train_part(
                 part, parts,
                 users.pointers, users.positives, users.excluded_pointers, users.excluded,
-                users.negative_keys, users.shuffle_keys, vectors,
+                users.negative_keys, users.shuffle_keys, vectors, users.members,
                 common.items, common.low_items, common.basis, common.has_basis,
                 np.float32(common.rate), np.float32(common.gamma), common.epochs,
                 common.batch_size, common.negatives_per_positive,
                 np.float32(common.scale), np.float32(common.bound),
-                change[part], counts[part], loss, clipped,
+                change[part], counts[part], entries[part], loss, clipped,
             )
         )  # fmt: skip
 
@@ -113,6 +127,7 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
     return CpuResult(
         change=change.sum(axis=0),
         counts=counts.sum(axis=0),
+        entries=entries.sum(axis=0),
         vectors=vectors,
         loss=loss,
         clipped=clipped,

@@ -157,10 +157,10 @@ def _gradients(
 
 @njit(**_COMPILED)
 def _move_rows(
-    touched, row_item, rows, low_items, low_vector, has_basis, ratio, step, pull, errors,
+    touched, row_item, rows, low_items, low_vector, has_basis, ratio, steps, pull, errors,
     occurrences,
 ):  # fmt: skip
-    """Do the item step of every touched row, and forget its errors."""
+    """Do the item step of every touched row, and forget its errors; a step of 0 stays."""
     for row in touched:
         mean = errors[row] / np.float32(occurrences[row])
         item = row_item[row]
@@ -168,7 +168,7 @@ def _move_rows(
             decay = rows[row, k]
             if has_basis:
                 decay = low_items[item, k] + rows[row, k] / ratio
-            rows[row, k] -= step * (mean * low_vector[k] + pull * decay)
+            rows[row, k] -= steps[k] * (mean * low_vector[k] + pull * decay)
         errors[row] = 0.0
         occurrences[row] = 0
 
@@ -184,13 +184,18 @@ def _project(basis, vector, low_vector):
 
 
 @njit(**_COMPILED)
-def _hand_over(n_rows, row_item, row_of, rows, items, has_basis, scale, bound, change, counts):
+def _hand_over(
+    n_rows, row_item, row_of, rows, items, has_basis, scale, bound, members, change, counts,
+    entries,
+):  # fmt: skip
     """Round a user's rows, add them up and close them; return (clipped values, finite)."""
     clipped, finite = 0, True
     for row in range(n_rows):
         item = row_item[row]
         row_of[item] = -1
         counts[item] += 1
+        for k in range(entries.shape[1]):
+            entries[item, k] += np.int64(members[k])
         for k in range(rows.shape[1]):
             value = rows[row, k]
             if not has_basis:
@@ -208,8 +213,8 @@ def _hand_over(n_rows, row_item, row_of, rows, items, has_basis, scale, bound, c
 def train_part(
     part, parts,
     pointers, positives, excluded_pointers, excluded, negative_keys, shuffle_keys, vectors,
-    items, low_items, basis, has_basis, rate, gamma, epochs, batch_size, per_positive,
-    scale, bound, change, counts, losses, clipped,
+    members, items, low_items, basis, has_basis, rate, gamma, epochs, batch_size, per_positive,
+    scale, bound, change, counts, entries, losses, clipped,
 ):  # fmt: skip
     """Train every `parts`-th user from `part` on; return whether all values were finite."""
     n_items, dim = items.shape
@@ -233,6 +238,7 @@ def train_part(
     gradient = np.empty(dim, dtype=np.float32)
     low_gradient = np.empty(width, dtype=np.float32)
     low_vector = np.empty(width, dtype=np.float32)
+    steps = np.empty(width, dtype=np.float32)
     all_finite = True
     for user in range(part, len(vectors), parts):
         own = positives[pointers[user] : pointers[user + 1]]
@@ -241,6 +247,9 @@ def train_part(
         _draw(drawn, own, others, n_items, negative_keys[user], per_positive)
         n_rows = _open_rows(drawn, n_samples, items, has_basis, row_of, row_item, rows)
         vector = vectors[user]
+        own_members = members[min(user, len(members) - 1)]
+        for k in range(width):
+            steps[k] = step * own_members[k]
         loss = 0.0
         for epoch in range(epochs):
             places = _shuffled(order, n_samples, shuffle_keys[epoch, user])
@@ -257,7 +266,7 @@ def train_part(
                 loss += part_loss
                 _move_rows(
                     touched[:n_touched], row_item, rows, low_items, low_vector, has_basis, ratio,
-                    step, pull, errors, occurrences,
+                    steps, pull, errors, occurrences,
                 )  # fmt: skip
                 for k in range(width):
                     if has_basis:
@@ -270,8 +279,9 @@ def train_part(
                     vector[c] -= rate * (mean + pull * vector[c])
         losses[user] = loss / (n_samples * epochs)
         over, finite = _hand_over(
-            n_rows, row_item, row_of, rows, items, has_basis, scale, bound, change, counts
-        )
+            n_rows, row_item, row_of, rows, items, has_basis, scale, bound, own_members, change,
+            counts, entries,
+        )  # fmt: skip
         clipped[user] = over
         all_finite = all_finite and finite
         for c in range(dim):

@@ -8,7 +8,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.training.cohort import Chunk
@@ -24,7 +26,11 @@ _PAIRS_AT_ONCE = 16_384
 
 
 class Lockstep:
-    """The state of a chunk between minibatches, in the low-rank form."""
+    """The state of a chunk between minibatches, in the low-rank form.
+
+    Args:
+        members: which rows of B each user trains, (n_users, width); None for all.
+    """
 
     def __init__(
         self,
@@ -33,8 +39,12 @@ class Lockstep:
         start: RoundStart,
         users: torch.Tensor,
         samples: Samples,
+        members: NDArray[np.float32] | None = None,
     ) -> None:
         settings, items, basis = algorithm.settings, start.shared["item_embedding"], start.basis
+        self._structure, self._compression = algorithm.structure, algorithm.compression
+        self._catalogue_size = start.n_items
+        self._members = None if members is None else torch.from_numpy(members).to(users.device)
         self._chunk = chunk
         self._samples = samples
         self._rate = settings.learning_rate
@@ -65,7 +75,7 @@ class Lockstep:
         self._step = s = step.index
         low_users = self.users
         if self._basis is not None:
-            low_users = product_of_blocks(self.users, self._basis.T.contiguous())
+            low_users = self._own(product_of_blocks(self.users, self._basis.T.contiguous()))
         self._history[:, s] = low_users
 
         logits = self._logits(low_users, cell, pair)
@@ -124,8 +134,12 @@ class Lockstep:
         low = (self._history.transpose(1, 2) * weight[:, None, :]).sum(-1)
         if self._pull:
             shrunk = self._over_items((kept - errors) * self._ratio)
-            low = low + product_of_blocks(shrunk, self._low_items)
+            low = low + self._own(product_of_blocks(shrunk, self._low_items))
         return gradient + (low if self._basis is None else product_of_blocks(low, self._basis))
+
+    def _own(self, low: torch.Tensor) -> torch.Tensor:
+        """Return values (n_users, width), zero where a user does not train that row of B."""
+        return low if self._members is None else low * self._members
 
     def _over_items(self, values: torch.Tensor) -> torch.Tensor:
         """Spread pair values (n_users, width) over the item axis, (n_users, n_items)."""
@@ -146,8 +160,15 @@ class Lockstep:
             rows = _batched(self._coefficient[part], self._history[part]) * decay
             if self._pull:
                 shrunk = low_items.index_select(0, item).view(rows.shape)
+                if self._members is not None:
+                    shrunk = shrunk * self._members[part, None, :]
                 rows -= shrunk * (self._ratio * (1.0 - decay))
-            over = sums["item_embedding"].add(item, rows.view(-1, width))
+            if self._compression and self._compression.by == "user":
+                rows = self._compression.compress_each(rows, self._catalogue_size)
+            if self._structure.counts_entries and self._members is not None:
+                own = self._members[part, None, :].expand(rows.shape)
+                sums["entries"].add(item, own.reshape(-1, width))
+            over = sums["item_embedding"].add(item, rows.reshape(-1, width))
             clipped[part] = over.view(-1, items.shape[1]).sum(1)
         sums.count(items.reshape(-1))
         return clipped

@@ -193,6 +193,11 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
         rows.append(
             ("upload, dense ckks/paper", f"{paper}; this upload is {share} of it"),
         )
+    if found.paper_numbers is not None:
+        up, down = found.paper_numbers.upload, found.paper_numbers.download
+        minutes = f"{found.paper_link_minutes:.2f} min for all training rounds"
+        sizes = f"{up} numbers up and {down} down, in the clear"
+        rows.append(("time by the paper's link model", f"{minutes}: {sizes}"))
     total = human_bytes(found.total_bytes)
     rows.append(("whole run", f"{total} in both directions over {found.n_rounds} rounds"))
     return rows

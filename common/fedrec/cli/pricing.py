@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
@@ -11,6 +12,7 @@ from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, ProtectionPlan
 from fedrec.protection.planner import security_bits
 from fedrec.training.layout import dense_values, vector_spec
+from fedrec.updates import UPDATES, PaperNumbers
 
 __all__ = ["ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
 
@@ -36,6 +38,8 @@ class Price:
         total_bytes: of all clients in both directions over the whole run.
         dense_plain_bytes: an upload of the full item table in float32.
         dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
+        paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
+        paper_link_minutes: how long the paper's link takes for all training rounds.
     """
 
     protection: ProtectionPlan
@@ -49,6 +53,8 @@ class Price:
     total_bytes: int
     dense_plain_bytes: int
     dense_paper_bytes: int
+    paper_numbers: PaperNumbers | None
+    paper_link_minutes: float | None
 
 
 def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
@@ -74,6 +80,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
         download += SEAL_OVERHEAD_BYTES
         # A key holder has its own contribution already.
         holder = (n_clients - 1) * upload
+    paper = ALGORITHMS[plan.algorithm.name](plan, n_items).paper_numbers()
     per_round = n_clients * (upload + download) + KEY_HOLDERS * holder
     return Price(
         protection=chosen,
@@ -87,6 +94,8 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
         total_bytes=n_rounds * per_round,
         dense_plain_bytes=FLOAT_BYTES * dense_values(plan, n_items),
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
+        paper_numbers=paper,
+        paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
     )
 
 
@@ -179,7 +188,7 @@ def warnings_for(plan: Plan, n_users: int = 0) -> list[str]:
         plan: the shared settings.
         n_users: users in this machine's data; 0 where nobody knows.
     """
-    found = []
+    found = list(UPDATES[plan.update.structure].warnings(plan.update))
     if n_users > plan.federation.maximum_users:
         found.append(
             f"federation.maximum_users = {plan.federation.maximum_users}, but data.path has "

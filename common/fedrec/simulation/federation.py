@@ -3,8 +3,9 @@
 Round 1 counts who holds what, then come `rounds.total` training rounds, then one round that only
 measures, with all references. The state after round r is `Learner.apply` of round r's sum, as at
 every party of a real federation; neither the number of clients nor the protection changes a bit
-of it. A round measures the version that it starts from, so what round r measured belongs to
-version r - 1. Of equal versions on validation the earliest is the best.
+of it, unless `update.subset` or `update.compress` makes it depend on clients. A round measures
+the version that it starts from, so what round r measured belongs to version r - 1. Of equal
+versions on validation the earliest is the best.
 """
 
 from __future__ import annotations

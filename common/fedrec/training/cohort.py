@@ -112,6 +112,11 @@ class Cohort:
         """Users in the cohort."""
         return len(self._pointers) - 1
 
+    @property
+    def party_key(self) -> int:
+        """The smallest identity of its users: the party's own for random streams."""
+        return int(self._keys.min()) if len(self._keys) else 0
+
     def item_counts(self, n_items: int) -> NDArray[np.int64]:
         """Return how many users hold each item of the whole catalogue in their training data."""
         return np.bincount(self.users.train_items, minlength=n_items).astype(np.int64)

@@ -26,6 +26,7 @@ class GridSum:
     def __init__(
         self, n_items: int, width: int, *, step: float, bound: int, device: torch.device
     ) -> None:
+        self.width = width
         self.scale = 1.0 / step
         self.bound = float(bound)
         # One row more than there are items takes the padding of the trainer's tables.

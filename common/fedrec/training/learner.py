@@ -7,7 +7,7 @@ processes, by the in-process federation and by key holders who only apply aggreg
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -185,7 +185,10 @@ class Learner:
     ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64], PrivateState, NDArray[np.int64]]:
         cohort = self.cohort(shared, users)
         private = self.refreshed(shared, users, private)
-        start = self.algorithm.start(shared, cohort.active, round_id, self.device)
+        start = replace(
+            self.algorithm.start(shared, cohort.active, round_id, self.device),
+            party_key=cohort.party_key,
+        )
         sums = self.empty_sums(len(cohort.active))
         tensors = self._on_device(private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
@@ -210,6 +213,9 @@ class Learner:
                 changes[tensor.name][cohort.active] = summed
             else:
                 changes[tensor.name] = summed
+        n_users = int(metrics[0])
+        changes, n_clipped = self.algorithm.compress(changes, n_users)
+        metrics[2] = min(metrics[2] + n_clipped, n_users * _MAXIMUM_CLIPPED)
         counts = np.zeros(self.n_items, dtype=np.int64)
         counts[cohort.active] = sums.counts.cpu().numpy()
         return changes, counts, PrivateState(MappingProxyType(trained)), metrics

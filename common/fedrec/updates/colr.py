@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.streams import Purpose, orthonormal_rows, stream_key
-from fedrec.updates.update import UpdateStructure
+from fedrec.updates.paper_numbers import PaperNumbers
+from fedrec.updates.update import UpdateStructure, rank_problem
 
 if TYPE_CHECKING:
     from fedrec.config.schema import UpdateSettings
@@ -34,12 +35,7 @@ class CoLR(UpdateStructure):
     @staticmethod
     def problem(settings: UpdateSettings, dim: int) -> str:
         """Return why the rank cannot work with `dim`, or an empty string."""
-        if settings.rank <= dim:
-            return ""
-        return (
-            f"update.rank is {settings.rank}, but algorithm.dim is {dim}; a rank is at most dim. "
-            f'Lower update.rank to {dim} or less, or set update.structure = "dense".'
-        )
+        return rank_problem(settings, dim)
 
     @property
     def width(self) -> int:
@@ -50,3 +46,8 @@ class CoLR(UpdateStructure):
         """Return B = sqrt(dim / rank) x orthonormal rows, drawn from (seed, round)."""
         rows = orthonormal_rows(stream_key(seed, Purpose.BASIS, round_id), self.rank, self.dim)
         return rows * float(np.sqrt(self.dim / self.rank))
+
+    def paper_numbers(self, n_items: int) -> PaperNumbers:
+        """Return n_items x rank both ways; B comes from a seed."""
+        size = n_items * self.rank
+        return PaperNumbers(upload=size, download=size, payload=size)

@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.updates.paper_numbers import PaperNumbers
 from fedrec.updates.update import UpdateStructure
 
 __all__ = ["Dense"]
@@ -25,3 +26,8 @@ class Dense(UpdateStructure):
     def basis(self, seed: int, round_id: int) -> NDArray[np.float64] | None:
         """Return None: the basis is the identity."""
         return None
+
+    def paper_numbers(self, n_items: int) -> PaperNumbers:
+        """Return n_items x dim both ways."""
+        size = n_items * self.dim
+        return PaperNumbers(upload=size, download=size, payload=size)

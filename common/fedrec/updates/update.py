@@ -2,7 +2,9 @@
 
 The effective item table of a user in a round is ``Q + A B``: Q (n_items x dim) is the published
 table, B (width x dim) is fixed for the round, A (n_items x width) starts at zero, is trained by
-every user on its own and is what travels. For `dense`, B is the identity.
+every user on its own and is what travels. For `dense`, B is the identity. Some structures train
+only some rows of B for each user (`members`), others compress what was trained
+(`fedrec.updates.compressed`). The vector that travels has the same length in every case.
 """
 
 from __future__ import annotations
@@ -14,17 +16,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import SettingsError
+from fedrec.updates.paper_numbers import PaperNumbers
 
 if TYPE_CHECKING:
     from fedrec.config.schema import UpdateSettings
 
-__all__ = ["UpdateStructure"]
+__all__ = ["UpdateStructure", "rank_problem"]
+
+
+def rank_problem(settings: UpdateSettings, dim: int) -> str:
+    """Return why the rank cannot work with `dim`, or an empty string."""
+    if settings.rank <= dim:
+        return ""
+    return (
+        f"update.rank is {settings.rank}, but algorithm.dim is {dim}; a rank is at most dim. "
+        f'Lower update.rank to {dim} or less, or set update.structure = "dense".'
+    )
 
 
 class UpdateStructure(ABC):
-    """Width, basis and merging of an update; pure numpy, the same bits on every machine."""
+    """Width, basis and merging of an update; pure numpy, the same bits on every machine.
+
+    Attributes:
+        counts_entries: whether every value of A is divided by the users who trained just it, in
+            place of those who touched its item.
+    """
 
     name: ClassVar[str]
+    counts_entries: bool = False
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         self.dim = dim
@@ -37,6 +56,11 @@ class UpdateStructure(ABC):
         """Return why these settings cannot work with `dim`, or an empty string."""
         return ""
 
+    @staticmethod
+    def warnings(settings: UpdateSettings) -> list[str]:
+        """Return what somebody who trusts these settings should know."""
+        return []
+
     @property
     @abstractmethod
     def width(self) -> int:
@@ -48,6 +72,24 @@ class UpdateStructure(ABC):
 
         B B^T = (dim / width) I always holds; trainers rely on it.
         """
+
+    def members(
+        self, seed: int, round_id: int, user_keys: NDArray[np.int64], party_key: int
+    ) -> NDArray[np.float32] | None:
+        """Return which rows of B each user trains in a round, 1 or 0, or None for all of them.
+
+        Args:
+            user_keys: the users' identities for random streams, (n_users,).
+            party_key: the same of the party that they belong to.
+
+        Returns:
+            (n_users, width).
+        """
+        return None
+
+    @abstractmethod
+    def paper_numbers(self, n_items: int) -> PaperNumbers:
+        """Return what the CoLR paper counts as the size of a message."""
 
     def merge(
         self,

@@ -17,6 +17,8 @@ from fedrec.training.layout import vector_spec
 
 from .conftest import Fedrec
 
+BY_CLIENT = {"compress": "client"}
+
 
 @pytest.fixture
 def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
@@ -55,6 +57,8 @@ def test_the_keys_of_its_json_are_stable(
         "n_clients",
         "n_items",
         "n_rounds",
+        "paper_link_minutes",
+        "paper_numbers",
         "protection",
         "total_bytes",
         "upload_bytes",
@@ -204,3 +208,29 @@ def test_warnings() -> None:
     assert "HR@10 .96 and NDCG@10 .80" in found
     assert "minimum_item_users = 1" in found
     assert "2 must collude" in " ".join(warnings_for(Plan()))
+    for choice in ({"structure": "scolr", "subset": "client"}, {"structure": "svd"} | BY_CLIENT):
+        found = " ".join(warnings_for(Plan.model_validate({"update": choice})))
+        assert "depend on how users are grouped into clients" in found
+    unused = Plan.model_validate({"update": BY_CLIENT | {"subset": "client"}})
+    assert warnings_for(unused) == warnings_for(Plan())
+
+
+def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
+    choices = {
+        "algorithm": {"dim": 64},
+        "update": {"structure": "dense"},
+        "rounds": {"total": 1000},
+    }
+    found = price(Plan.model_validate(choices), n_items=3706)
+    assert found.paper_link_minutes == pytest.approx(80.43, abs=0.005)
+    assert found.paper_numbers is not None
+    assert found.paper_numbers.upload == 3706 * 64
+    solved = {"algorithm": {"name": "fedals"}, "update": {"structure": "dense"}}
+    other = price(Plan.model_validate(solved), n_items=50)
+    assert (other.paper_numbers, other.paper_link_minutes) == (None, None)
+    path = tmp_path / "run.toml"
+    path.write_text('[algorithm]\ndim = 64\n[update]\nstructure = "topk"\nratio = 0.25\n')
+    out = fedrec("check", path, "--items", 3706, "--set", "rounds.total=1000").out
+    assert "time by the paper's link model" in out
+    assert "40.21 min" in out
+    assert "118592 numbers up" in out

@@ -67,6 +67,17 @@ def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
             "Lower update.rank to 32",
         ),
         (
+            Plan(update=UpdateSettings(structure="scolr", rank=33)),
+            ("update.rank", "algorithm.dim"),
+            "Lower update.rank to 32",
+        ),
+        (
+            Plan(update=UpdateSettings(structure="svd", rank=33)),
+            ("update.rank", "algorithm.dim"),
+            "Lower update.rank to 32",
+        ),
+        (Plan(update=UpdateSettings(structure="topk", rank=33)), None, ""),
+        (
             Plan(protection=ProtectionSettings(name="bfv", preset="lean")),
             ("protection.preset", "protection.name"),
             'Set protection.preset = "default"',
@@ -132,6 +143,14 @@ def test_what_the_planner_refuses_is_refused_before_the_start() -> None:
     }
     (sentence,) = check_plan(Plan.model_validate(settings))
     assert "federation.maximum_users" in sentence
+
+
+@pytest.mark.parametrize("structure", ["colr", "scolr", "svd", "topk"])
+def test_statistics_of_solved_users_have_no_other_structure(structure: str) -> None:
+    choice = {"algorithm": {"name": "fedals"}, "update": {"structure": structure}}
+    (sentence,) = check_plan(Plan.model_validate(choice))
+    assert f"fedals + {structure} + bfv + full is no meaningful combination" in sentence
+    assert 'update.structure = "dense"' in sentence
 
 
 def test_without_encryption_one_client_is_enough() -> None:

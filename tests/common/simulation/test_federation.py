@@ -55,6 +55,26 @@ def test_the_same_bits_for_every_number_of_clients_and_protection(
     assert (result.evaluation.rates("local", "test") is None) == (n_clients == 1)
 
 
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"structure": "scolr"},
+        {"structure": "scolr", "normaliser": "entry"},
+        {"structure": "svd"},
+        {"structure": "topk"},
+    ],
+    ids=["scolr", "scolr-entry", "svd", "topk"],
+)
+def test_the_same_bits_for_every_update_structure(settings_of, data, update):
+    few = {"total": 2, "recompute_limit": 16}
+    alone = run(settings_of(update=update, rounds=few), data)
+    protected = settings_of(update=update, rounds=few, protection={"name": "bfv"})
+    assert bits(run(protected, data, n_clients=3, protect=True)) == bits(alone)
+    by_client = update | {"subset": "client", "compress": "client"}
+    other = run(settings_of(update=by_client, rounds=few), data, n_clients=3)
+    assert bits(other) != bits(alone)
+
+
 def test_more_clients_than_users(settings_of, data):
     users, catalogue = data
     few = users.select(np.arange(5)), catalogue

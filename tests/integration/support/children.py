@@ -77,21 +77,27 @@ class KillCoordinator:
 
     Attributes:
         failpoint: the name of the place in the code.
-        counted: updates that the round in progress has at that moment.
-        words: key holders' statements that it has; None where it does not matter.
+        phase: of the round in progress at that moment.
+        counted: updates that it has; how many are counted at once depends on when they arrive.
+        words: key holders' statements that it has.
+
+    None stands for what does not matter.
     """
 
     failpoint: str
     round: int
-    phase: str
-    counted: int = 0
+    phase: str | None = None
+    counted: int | None = None
     words: int | None = None
 
     def is_here(self, name: str, round_: Round) -> bool:
         """Tell whether the coordinator has come to the place."""
-        here = (name, round_.number, round_.phase, len(round_.accepted))
-        wanted = (self.failpoint, self.round, self.phase, self.counted)
-        return here == wanted and self.words in (None, len(round_.words))
+        return (
+            (name, round_.number) == (self.failpoint, self.round)
+            and self.phase in (None, round_.phase)
+            and self.counted in (None, len(round_.accepted))
+            and self.words in (None, len(round_.words))
+        )
 
 
 class Child:

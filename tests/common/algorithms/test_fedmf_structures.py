@@ -1,0 +1,316 @@
+"""FedMF under scolr, svd and topk: parity with the plain loop, and whose sums depend on whom."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference.plain_fedmf import Rule, train_user
+from reference.plain_updates import largest_values, nearest_of_rank, subset_of
+
+from fedrec.algorithms import FedMF
+from fedrec.config.schema import Plan
+from fedrec.data import leave_one_out
+from fedrec.data.synthetic import generate
+from fedrec.errors import TrainingError
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState
+from fedrec.updates import SCoLR
+
+N_ITEMS, DIM = 60, 6
+SVD = {"structure": "svd", "rank": 2}
+TOPK = {"structure": "topk", "ratio": 0.2}
+SCOLR = {"structure": "scolr", "rank": 4}
+STRUCTURES = [SCOLR, SCOLR | {"normaliser": "entry"}, SVD, TOPK]
+IDS = ["scolr", "scolr-entry", "svd", "topk"]
+
+
+def plan_of(update, **algorithm):
+    return Plan.model_validate(
+        {
+            "federation": {"maximum_users": 64, "minimum_item_users": 1, "seed": 7},
+            "algorithm": {"dim": DIM, "learning_rate": 0.4, "regularisation": 0.02, "batch_size": 8}
+            | algorithm,
+            "update": {"structure": "dense", "clip": 8.0, "fraction_bits": 24} | update,
+        }
+    )
+
+
+def learner_of(update, **algorithm):
+    return Learner(plan_of(update, **algorithm), N_ITEMS, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+@pytest.fixture(params=["compiled", "lockstep"])
+def form(request, monkeypatch):
+    """Both ways to train, on the processor."""
+    if request.param == "lockstep":
+        monkeypatch.setattr(FedMF, "fit", FedMF.fit_in_lockstep)
+    return request.param
+
+
+def contribution(learner, users, round_id=5, shared=None):
+    shared = shared or learner.initial_shared()
+    return learner.contribute("train", round_id, shared, users, learner.initial_private(users))
+
+
+def change_of(learner, part):
+    return learner.layout.changes_of(part.vector)
+
+
+def plain_changes(learner, users, bases, round_id=5):
+    """Yield every user's (new p, A, touched items) by the plain loop."""
+    settings = learner.plan.algorithm
+    rule = Rule(
+        rate=settings.learning_rate,
+        gamma=settings.regularisation,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+    )
+    table = learner.initial_shared().tensors["item_embedding"].astype(np.float32).astype(float)
+    private = learner.initial_private(users).tensors["user_embedding"].astype(float)
+    for index, key in enumerate(users.user_keys().tolist()):
+        positives = users.train_of(index).tolist()
+        p, rows = train_user(
+            private[index], table, key, positives, positives, rule, bases(key),
+            seed=7, round_id=round_id, per_positive=4,
+        )  # fmt: skip
+        change = np.zeros((N_ITEMS, learner.algorithm.structure.width))
+        for item, row in rows.items():
+            change[item] = row
+        yield p, change, sorted(rows)
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.02])
+@pytest.mark.parametrize("subset", ["user", "client"])
+def test_scolr_agrees_with_the_plain_loop(users, gamma, subset, form):
+    update = SCOLR | {"normaliser": "entry", "subset": subset}
+    learner = learner_of(update, regularisation=gamma)
+    part = contribution(learner, users)
+    basis = learner.algorithm.structure.basis(7, 5)
+    party = int(users.user_keys().min())
+
+    def trained_rows(key):
+        return subset_of(7, 5, key if subset == "user" else party, 4)
+
+    def own_basis(key):
+        return basis * np.isin(np.arange(4), trained_rows(key))[:, None]
+
+    change, entries = np.zeros((N_ITEMS, 4)), np.zeros((N_ITEMS, 4), dtype=np.int64)
+    keys = users.user_keys().tolist()
+    for index, (p, own, touched) in enumerate(plain_changes(learner, users, own_basis)):
+        change += own
+        entries[np.ix_(touched, trained_rows(keys[index]))] += 1
+        assert part.private.tensors["user_embedding"][index] == pytest.approx(p, abs=2e-5)
+    sums = change_of(learner, part)
+    assert np.array_equal(sums["entries"], entries)
+    assert np.abs(sums["item_embedding"] * learner.layout.tensors[0].step - change).max() < 5e-5
+    assert np.abs(change).max() > 0.1
+
+
+@pytest.mark.parametrize("rank", [1, 4, 6])
+def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, form, monkeypatch):
+    if rank > 1:
+        # At rank 1 there is one row, and everybody trains it.
+        def everything(self, seed, round_id, user_keys, party_key):
+            return np.ones((len(user_keys), self.rank), dtype=np.float32)
+
+        monkeypatch.setattr(SCoLR, "members", everything)
+    updates = (
+        {"structure": "colr", "rank": rank},
+        {"structure": "scolr", "rank": rank},
+        {"structure": "scolr", "rank": rank, "normaliser": "entry"},
+    )
+    found = []
+    for update in updates:
+        learner = learner_of(update)
+        shared, private = learner.initial_shared(), learner.initial_private(users)
+        for round_id in range(1, 4):
+            part = learner.contribute("train", round_id, shared, users, private)
+            shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+        found.append((shared.tensors["item_embedding"], private.tensors["user_embedding"]))
+    for table, vectors in found[1:]:
+        assert np.array_equal(table, found[0][0])
+        assert np.array_equal(vectors, found[0][1])
+
+
+@pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
+def test_compression_per_user_agrees_with_the_plain_loop(users, update):
+    learner = learner_of(update)
+    part = contribution(learner, users)
+    change = np.zeros((N_ITEMS, DIM))
+    for index, (p, own, _) in enumerate(plain_changes(learner, users, lambda key: None)):
+        change += nearest_of_rank(own, 2) if update is SVD else largest_values(own, 72)
+        assert part.private.tensors["user_embedding"][index] == pytest.approx(p, abs=2e-5)
+    summed = change_of(learner, part)["item_embedding"] * learner.layout.tensors[0].step
+    assert np.abs(summed - change).max() < 5e-5
+    assert np.abs(change).max() > 0.1
+
+
+@pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
+def test_compression_per_client_is_that_of_the_sum(users, update, form):
+    dense, learner = learner_of({}), learner_of(update | {"compress": "client"})
+    summed = change_of(dense, contribution(dense, users))["item_embedding"].astype(float)
+    expected = nearest_of_rank(summed, 2) if update is SVD else largest_values(summed, 72)
+    found = change_of(learner, contribution(learner, users))["item_embedding"]
+    assert np.abs(found - expected).max() <= 0.5 + 1e-6
+
+
+@pytest.mark.parametrize("compress", ["user", "client"])
+def test_without_compression_they_are_dense(users, compress, monkeypatch):
+    if compress == "user":
+        # Compression of every user needs the tensor form, whose roundings are its own.
+        monkeypatch.setattr(FedMF, "fit", FedMF.fit_in_lockstep)
+    parts = {}
+    for name, update in (
+        ("dense", {}),
+        ("topk", {"structure": "topk", "ratio": 1.0}),
+        ("svd", {"structure": "svd", "rank": DIM}),
+    ):
+        learner = learner_of(update | {"compress": compress})
+        part = contribution(learner, users)
+        shared = learner.apply("train", 5, learner.initial_shared(), part.vector)
+        parts[name] = (part.vector, shared.tensors["item_embedding"])
+    assert np.array_equal(parts["topk"][0], parts["dense"][0])
+    assert np.array_equal(parts["topk"][1], parts["dense"][1])
+    assert np.abs(parts["svd"][0] - parts["dense"][0]).max() <= len(users)
+    assert np.abs(parts["svd"][1] - parts["dense"][1]).max() < 1e-5
+
+
+@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
+def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
+    if form == "compiled" and update in (SVD, TOPK):
+        pytest.skip("users are compressed in the tensor form only")
+    learner = learner_of(update)
+    whole = contribution(learner, users)
+    for n_groups in (2, 5, 23):
+        total = np.zeros_like(whole.vector)
+        for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
+            own = contribution(learner, users.select(part))
+            total += own.vector
+            assert np.array_equal(
+                own.private.tensors["user_embedding"], whole.private.tensors["user_embedding"][part]
+            )
+        assert np.array_equal(total, whole.vector)
+
+
+@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
+def test_neither_chunks_nor_threads_change_a_bit(users, update):
+    whole = contribution(learner_of(update), users)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        small = learner_of(update)
+        small.memory_bytes = 24 * N_ITEMS * 3
+        again = contribution(small, users)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(whole.vector, again.vector)
+
+
+def test_a_client_of_one_user_draws_that_users_subset(users):
+    one = users.select(np.array([4]))
+    parts = [
+        contribution(learner_of(SCOLR | {"subset": subset}), one) for subset in ("user", "client")
+    ]
+    assert np.array_equal(parts[0].vector, parts[1].vector)
+    whole = [
+        contribution(learner_of(SCOLR | {"subset": subset}), users) for subset in ("user", "client")
+    ]
+    assert not np.array_equal(whole[0].vector, whole[1].vector)
+
+
+def test_who_takes_part_does_not_change_a_clients_subset(users):
+    learner = learner_of(SCOLR | {"subset": "client", "normaliser": "entry"})
+    trained = []
+    for chosen in (np.arange(23) % 2 == 0, np.arange(23) % 2 == 1):
+        part = learner.contribute(
+            "train", 5, learner.initial_shared(), users, learner.initial_private(users), chosen
+        )
+        trained.append(change_of(learner, part)["entries"].any(0))
+    assert np.array_equal(trained[0], trained[1])
+
+
+@pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
+def test_one_user_or_a_client_of_it_are_nearly_the_same(users, update):
+    one = users.select(np.array([4]))
+    found = []
+    for compress in ("user", "client"):
+        learner = learner_of(update | {"compress": compress})
+        found.append(change_of(learner, contribution(learner, one))["item_embedding"])
+    assert np.abs(found[0] - found[1]).max() * learner.layout.tensors[0].step < 1e-5
+
+
+def test_a_clients_sum_stays_in_the_range_of_its_users_and_says_what_was_clipped(users):
+    """A projection can exceed the values it came from; no client may exceed its users' range."""
+    update = SVD | {"rank": 1, "compress": "client", "clip": 1e-3}
+    learner = learner_of(update)
+    two = users.select(np.array([4, 9]))
+    part = contribution(learner, two)
+    bound = 2 << 24
+    change = change_of(learner, part)["item_embedding"]
+    assert np.abs(change).max() == bound
+    dense = learner_of({"clip": 1e-3})
+    by_user = contribution(dense, two).n_clipped
+    assert part.n_clipped > by_user
+    assert learner.metrics(part.vector).sum_of("clipped_values") == part.n_clipped
+
+
+@pytest.mark.parametrize("compress", ["user", "client"])
+@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
+def test_nobodys_vector_is_shorter_or_longer(users, update, compress):
+    learner = learner_of(update | {"compress": compress, "subset": compress})
+    lengths = {
+        len(contribution(learner, some).vector)
+        for some in (users, users.select(np.array([0])), users.select(np.array([3, 7])))
+    }
+    width = 4 if update["structure"] == "scolr" else DIM
+    values = N_ITEMS * width * (2 if update.get("normaliser") == "entry" else 1)
+    assert lengths == {learner.layout.length}
+    assert learner.layout.change_slice.stop == values
+
+
+@pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
+def test_the_mean_is_compressed_again_with_the_same_bits_for_everybody(users, update):
+    learner, other = learner_of(update), learner_of(update)
+    part = contribution(learner, users)
+    before = learner.initial_shared()
+    after = learner.apply("train", 5, before, part.vector)
+    again = other.apply("train", 5, other.initial_shared(), part.vector.copy())
+    assert after.canonical_bytes() == again.canonical_bytes()
+    counts = np.maximum(part.vector[learner.layout.count_slice], 1)
+    change = change_of(learner, part)["item_embedding"] * learner.layout.tensors[0].step
+    mean = change / counts[:, None]
+    expected = nearest_of_rank(mean, 2) if update is SVD else largest_values(mean, 72)
+    moved = after.tensors["item_embedding"] - before.tensors["item_embedding"]
+    assert np.abs(moved - expected).max() < 1e-12
+    if update is TOPK:
+        assert np.count_nonzero(moved) == 72
+    untouched = part.vector[learner.layout.count_slice] == 0
+    assert not moved[untouched].any()
+
+
+@pytest.mark.parametrize("compress", ["user", "client"])
+@pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
+def test_divergence_is_told_of(users, update, compress):
+    learner = learner_of(update | {"compress": compress})
+    private = learner.initial_private(users)
+    broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
+    with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
+        learner.contribute("train", 5, learner.initial_shared(), users, broken)
+
+
+@pytest.mark.cuda
+@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
+def test_cuda_trains_to_nearly_the_same_sums(users, update):
+    here = learner_of(update)
+    there = Learner(plan_of(update), N_ITEMS, device="cuda")
+    sums = [change_of(learner, contribution(learner, users)) for learner in (here, there)]
+    step = here.layout.tensors[0].step
+    apart = np.abs(sums[0]["item_embedding"] - sums[1]["item_embedding"]).max() * step
+    assert apart < 1e-4
