@@ -93,11 +93,13 @@ class RoundStart:
         shared: the shared tensors, float32; those per item have only the active rows.
         basis: B of the update structure, float32 (width, dim), or None for the identity.
         n_items: items in the whole catalogue.
+        active: rows of the active items in the catalogue, ascending int64 (n_active,).
     """
 
     round: int
     shared: Mapping[str, torch.Tensor]
     n_items: int
+    active: torch.Tensor
     basis: torch.Tensor | None = None
 
 
@@ -184,7 +186,8 @@ class Algorithm(ABC):
                 values = shared.tensors[parameter.name]
                 rows = values[active] if parameter.shape[0] == "n_items" else values
                 tensors[parameter.name] = torch.from_numpy(rows.astype(np.float32)).to(device)
-        return RoundStart(round=round_id, shared=tensors, n_items=self.n_items)
+        where = torch.from_numpy(active).to(device)
+        return RoundStart(round=round_id, shared=tensors, n_items=self.n_items, active=where)
 
     def refresh(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]

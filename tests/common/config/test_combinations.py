@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fedrec.algorithms import FedMFSettings
+from fedrec.algorithms import ALGORITHMS, FedMFSettings
 from fedrec.config.combinations import COMBINATIONS, Combination, check_plan, find_conflicts
 from fedrec.config.schema import (
     EvaluationSettings,
@@ -24,7 +24,7 @@ def test_the_default_plan_works() -> None:
 
 
 def test_everything_that_exists_stands_in_the_table() -> None:
-    assert {row.algorithm for row in COMBINATIONS} == {"fedmf"}
+    assert {row.algorithm for row in COMBINATIONS} == set(ALGORITHMS)
     assert {name for row in COMBINATIONS for name in row.updates} == set(UPDATES)
     assert {name for row in COMBINATIONS for name in row.protections} == set(PROTECTIONS)
 

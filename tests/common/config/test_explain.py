@@ -46,7 +46,7 @@ def test_ranges_are_told_in_words(key: str, allowed: str) -> None:
 
 def test_a_section_or_everything_can_be_explained() -> None:
     assert {setting.section for setting in explain("update")} == {"update"}
-    assert len(explain()) == len(all_settings())
+    assert {setting.key for setting in explain()} == set(all_settings())
     assert explain("rounds.total")[0].environment == "FEDREC_ROUNDS__TOTAL"
 
 
@@ -60,7 +60,7 @@ def test_an_unknown_key_names_the_nearest() -> None:
 def test_markdown_has_a_row_for_every_setting() -> None:
     text = settings_markdown()
     rows = [line for line in text.splitlines() if line.startswith("| `")]
-    assert len(rows) == len(all_settings())
+    assert len(rows) == len(explain())
     assert all(line.replace("\\|", "").count("|") == 5 for line in rows)
 
 

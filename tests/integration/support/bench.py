@@ -45,13 +45,12 @@ def data() -> DemoData:
 UPDATES = {
     "fedmf": {"structure": "colr", "rank": 2},
     "fedals": {"structure": "dense", "clip": 2.0},
+    "pfedrec": {"structure": "dense", "clip": 16.0},
 }
 """An update structure that goes with each algorithm."""
 
 
-def plan_of(
-    protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float
-) -> Plan:
+def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float) -> Plan:
     """Return the plan of the tests; every client is needed in every round unless told otherwise."""
     return Plan.model_validate(
         {
