@@ -24,7 +24,8 @@ Low-rank form: whatever a user did to a row is a sum over its minibatches,
 
     E_i + sum_b coef_{b,i} w_b,    w_b the head after step (i) of minibatch b,
 
-so that no user has a copy of item rows. Scores are <w, E_i> + sum_b coef_{b,i} <w, w_b> + c.
+so that the tensors of `pfedrec_lockstep` hold no copy of item rows. Scores are <w, E_i> + c
++ sum_b coef_{b,i} <w, w_b>.
 
 What is measured. The paper scores with the user's own table as its last training left it, before
 the server's mean replaces it. With `personal_items` the scores that follow from it are kept as a
@@ -39,7 +40,7 @@ staged.
 
 Neither paper nor code clip. Here a user's change is clipped to `update.clip` before it is summed;
 its own rows are not. Rows move by up to eta N lr_eta |w| / b for each occurrence, most in a last
-minibatch of few samples.
+minibatch of few samples; `update.clip = 256` leaves almost all of them as they are.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ from fedrec.algorithms.algorithm import (
     UpdateTensor,
 )
 from fedrec.linear import product
-from fedrec.streams import Purpose, normal, stream_key, uniform
+from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
 from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
@@ -193,7 +194,84 @@ class PFedRec(Algorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk of users in lockstep; see `fedrec.algorithms.pfedrec_lockstep`."""
+        """Train a chunk of users; see `Algorithm.fit`.
+
+        On a processor users are trained one by one in compiled code, elsewhere in lockstep as
+        tensors, which never leave the device.
+        """
+        on_processor = start.shared["item_embedding"].device.type == "cpu"
+        train = self.fit_compiled if on_processor else self.fit_in_lockstep
+        return train(chunk, start, private, sums)
+
+    def fit_compiled(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Train a chunk on the processor; see `fedrec.algorithms.pfedrec_cpu`."""
+        import torch
+
+        from fedrec.algorithms.pfedrec_cpu import CpuRound, CpuUsers, train_users
+
+        settings, total = self.settings, sums["item_embedding"]
+        keys = chunk.user_keys.numpy()
+
+        def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
+            key = stream_key(self.plan.federation.seed, purpose, start.round, counter)
+            return np.asarray(user_stream(key, keys))
+
+        found = train_users(
+            CpuUsers(
+                pointers=chunk.pointers.numpy(),
+                positives=chunk.positives.numpy(),
+                excluded_pointers=chunk.excluded_pointers.numpy(),
+                excluded=chunk.excluded.numpy(),
+                negative_keys=stream(Purpose.NEGATIVES),
+                shuffle_keys=np.stack(
+                    [stream(Purpose.SHUFFLE, epoch) for epoch in range(settings.local_epochs)]
+                ),
+                heads=private["user_embedding"].numpy(),
+                biases=private["user_bias"].numpy(),
+            ),
+            CpuRound(
+                items=start.shared["item_embedding"].numpy(),
+                rate=settings.learning_rate,
+                item_rate=self.item_rate,
+                epochs=settings.local_epochs,
+                batch_size=settings.batch_size,
+                negatives_per_positive=settings.negatives_per_positive,
+                scale=total.scale,
+                bound=total.bound,
+                personal=settings.personal_items,
+            ),
+            threads=torch.get_num_threads(),
+        )
+        total.add_sums(torch.from_numpy(found.change), finite=found.finite)
+        sums["users"].add_whole(torch.ones((chunk.n_users, 1)))
+        trained = {
+            "user_embedding": torch.from_numpy(found.heads),
+            "user_bias": torch.from_numpy(found.biases),
+        }
+        if settings.personal_items:
+            trained["personal_scores"] = private["personal_scores"].index_copy(
+                1, start.active, torch.from_numpy(found.scores)
+            )
+        return ChunkResult(
+            private=trained,
+            loss=torch.from_numpy(found.loss),
+            clipped=torch.from_numpy(found.clipped),
+        )
+
+    def fit_in_lockstep(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Train a chunk as tensors on any device; see `fedrec.algorithms.pfedrec_lockstep`."""
         from fedrec.algorithms.pfedrec_lockstep import PersonalLockstep
         from fedrec.training.samplers import draw_samples, steps
 

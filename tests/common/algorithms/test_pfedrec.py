@@ -7,6 +7,7 @@ import pytest
 import torch
 from reference.plain_pfedrec import minibatch, train_user
 
+from fedrec.algorithms import PFedRec
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
@@ -84,9 +85,17 @@ def test_everybody_starts_from_one_table_and_one_head(users):
     assert torch.allclose(kept, made, atol=1e-5)
 
 
+@pytest.fixture(params=["compiled", "lockstep"])
+def form(request, monkeypatch):
+    """Both ways to train, on the processor."""
+    if request.param == "lockstep":
+        monkeypatch.setattr(PFedRec, "fit", PFedRec.fit_in_lockstep)
+    return request.param
+
+
 @pytest.mark.parametrize("personal", [True, False])
 @pytest.mark.parametrize(("batch_size", "epochs"), [(7, 1), (7, 3), (16, 2), (1000, 1), (1000, 3)])
-def test_the_trainer_agrees_with_the_plain_loop(users, batch_size, epochs, personal):
+def test_the_trainer_agrees_with_the_plain_loop(users, batch_size, epochs, personal, form):
     plan = plan_of(
         algorithm={
             "batch_size": batch_size,
@@ -128,7 +137,7 @@ def test_the_trainer_agrees_with_the_plain_loop(users, batch_size, epochs, perso
         shared, private = after, part.private
 
 
-def test_personal_scores_are_those_of_the_last_training(users):
+def test_personal_scores_are_those_of_the_last_training(users, form):
     """A version that is published later has no part in them; who sits out keeps them."""
     learner, shared, private = states_of(plan_of(), users)
     first = learner.contribute("train", 1, shared, users, private)
@@ -143,7 +152,7 @@ def test_personal_scores_are_those_of_the_last_training(users):
         assert not np.array_equal(values[taking], first.private.tensors[name][taking])
 
 
-def test_without_personal_items_the_published_table_scores(users):
+def test_without_personal_items_the_published_table_scores(users, form):
     learner, shared, private = states_of(plan_of(algorithm={"personal_items": False}), users)
     assert set(private.tensors) == {"user_embedding", "user_bias"}
     part = learner.contribute("train", 1, shared, users, private)
@@ -155,7 +164,7 @@ def test_without_personal_items_the_published_table_scores(users):
     assert scores.numpy() == pytest.approx(expected, abs=1e-5)
 
 
-def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
+def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
     plan = plan_of(federation={"minimum_item_users": 5})
     learner, shared, private = states_of(plan, users)
     counted = learner.contribute("count", 1, shared, users, private)
@@ -188,7 +197,7 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
 )
-def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs):
+def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs, form):
     """Bit by bit, in clients and chunks of any size, on one thread and on two."""
     plan = plan_of(algorithm={"dim": dim, "batch_size": batch_size, "local_epochs": epochs})
     learner, shared, private = states_of(plan, users)
@@ -214,7 +223,7 @@ def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epo
     assert np.array_equal(small.vector, whole.vector)
 
 
-def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users):
+def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users, form):
     learner, shared, private = states_of(plan_of(), users)
     wide = learner.contribute("train", 1, shared, users, private)
     learner, shared, private = states_of(plan_of(update={"clip": 0.01}), users)
@@ -235,7 +244,7 @@ def test_a_user_with_nothing_to_train_on_counts_nowhere(users):
     assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
 
 
-def test_values_that_are_not_finite_stop_the_round(users):
+def test_values_that_are_not_finite_stop_the_round(users, form):
     learner, shared, private = states_of(plan_of(), users)
     heads = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
     broken = PrivateState({**private.tensors, "user_embedding": heads})
