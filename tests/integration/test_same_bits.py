@@ -22,6 +22,8 @@ from fedrec.ids import RoundId
         ("ckks", 3, "fedmf"),
         ("none", 7, "fedals"),
         ("bfv", 3, "fedals"),
+        ("none", 7, "pfedrec"),
+        ("bfv", 3, "pfedrec"),
     ],
 )
 def test_equal_to_one_process(
@@ -45,10 +47,11 @@ def test_equal_to_one_process(
 
 
 def check_private(bench: Bench, algorithm: str) -> None:
-    """Every user's vector is the one that it would have in a single process."""
+    """Every user's parameters are those that it would have in a single process."""
     everybody = leave_one_out(data().interactions, data().catalogue).user_ids
-    (wanted,) = merged(algorithm).private[0].tensors.values()
+    wanted = merged(algorithm).private[0].tensors
     for number, users in enumerate(bench.users()):
-        (values,) = bench.private(number).tensors.values()
+        found = bench.private(number).tensors
         rows = [everybody.index(user) for user in users.user_ids]
-        assert np.array_equal(values, wanted[rows])
+        assert found.keys() == wanted.keys()
+        assert all(np.array_equal(found[name], wanted[name][rows]) for name in wanted)

@@ -40,7 +40,7 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(found)
 
 
-@pytest.mark.parametrize("kind", ["plain", "veiled"])
+@pytest.mark.parametrize("kind", ["plain", "veiled", "concurrent"])
 def test_killed_at_every_failpoint(fast_folder: Path, kind: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "server.support.crash", str(fast_folder), kind],

@@ -10,6 +10,7 @@ from fedrec.algorithms.algorithm import (
 )
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
+from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 
 __all__ = [
     "ALGORITHMS",
@@ -20,9 +21,15 @@ __all__ = [
     "FedALSSettings",
     "FedMF",
     "FedMFSettings",
+    "PFedRec",
+    "PFedRecSettings",
     "Parameter",
     "RoundStart",
     "UpdateTensor",
 ]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {"fedmf": FedMF, "fedals": FedALS}
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "fedmf": FedMF,
+    "fedals": FedALS,
+    "pfedrec": PFedRec,
+}

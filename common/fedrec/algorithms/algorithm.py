@@ -95,11 +95,13 @@ class RoundStart:
         basis: B of the update structure, float32 (width, dim), or None for the identity.
         n_items: items in the whole catalogue.
         party_key: identity of the party for random streams, as `UserSplit.user_keys` are users'.
+        active: rows of the active items in the catalogue, ascending int64 (n_active,).
     """
 
     round: int
     shared: Mapping[str, torch.Tensor]
     n_items: int
+    active: torch.Tensor
     basis: torch.Tensor | None = None
     party_key: int = 0
 
@@ -127,6 +129,8 @@ class Algorithm(ABC):
         updates, protections, protocols: what it can be combined with, any with any other.
         combination_reason: why it goes with nothing else.
         negatives_per_positive: items that training draws for each interaction; 0 for none.
+        counts_rows: whether users count which item rows they touched; what is not needed as a
+            denominator stays zero.
         divergence_remedy: what to change when training diverges.
     """
 
@@ -137,6 +141,7 @@ class Algorithm(ABC):
     protections: ClassVar[tuple[str, ...]] = ("none", "bfv", "ckks")
     protocols: ClassVar[tuple[str, ...]] = ("full", "sampled", "paper")
     combination_reason: ClassVar[str]
+    counts_rows: ClassVar[bool] = True
     divergence_remedy: ClassVar[str]
 
     negatives_per_positive: int = 0
@@ -187,7 +192,8 @@ class Algorithm(ABC):
                 values = shared.tensors[parameter.name]
                 rows = values[active] if parameter.shape[0] == "n_items" else values
                 tensors[parameter.name] = torch.from_numpy(rows.astype(np.float32)).to(device)
-        return RoundStart(round=round_id, shared=tensors, n_items=self.n_items)
+        where = torch.from_numpy(active).to(device)
+        return RoundStart(round=round_id, shared=tensors, n_items=self.n_items, active=where)
 
     def refresh(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]

@@ -17,7 +17,15 @@ from numba import njit
 
 from fedrec.data.fetching import cache_folder
 
-__all__ = ["train_part"]
+__all__ = [
+    "COMPILED",
+    "draw",
+    "error_of",
+    "hand_over",
+    "open_rows",
+    "shuffled",
+    "train_part",
+]
 
 _GOLDEN = -7046029254386353131
 _FIRST = -4658895280553007687
@@ -41,7 +49,7 @@ def _prepare_cache() -> bool:
     return True
 
 
-_COMPILED: dict[str, Any] = {
+COMPILED: dict[str, Any] = {
     "nogil": True,
     "cache": _prepare_cache(),
     # Sums over dim may be reordered for vector units; the order is fixed by dim, so every user
@@ -63,8 +71,8 @@ def _mix(word):
     return word ^ ((word >> 31) & 0x1FFFFFFFF)
 
 
-@njit(**_COMPILED)
-def _draw(drawn, positives, excluded, n_items, key, per_positive):
+@njit(**COMPILED)
+def draw(drawn, positives, excluded, n_items, key, per_positive):
     """Fill `drawn` with the positives and then the negatives; see `samplers.draw_samples`."""
     n_positives = len(positives)
     drawn[:n_positives] = positives
@@ -82,8 +90,8 @@ def _draw(drawn, positives, excluded, n_items, key, per_positive):
         drawn[n_positives + counter] = chosen + low
 
 
-@njit(**_COMPILED)
-def _shuffled(order, n_samples, key):
+@njit(**COMPILED)
+def shuffled(order, n_samples, key):
     """Return the places of the samples in the order of their words; see `samplers.steps`."""
     for place in range(n_samples):
         word = (_mix(key + place) >> 22) & 0x3FFFFFFFFFF
@@ -91,8 +99,8 @@ def _shuffled(order, n_samples, key):
     return np.sort(order[:n_samples]) & ((1 << _PLACE_BITS) - 1)
 
 
-@njit(**_COMPILED)
-def _open_rows(drawn, n_samples, items, has_basis, row_of, row_item, rows):
+@njit(**COMPILED)
+def open_rows(drawn, n_samples, items, has_basis, row_of, row_item, rows):
     """Give every distinct item a row: A = 0, or Q itself where B is the identity."""
     n_rows = 0
     for place in range(n_samples):
@@ -108,8 +116,8 @@ def _open_rows(drawn, n_samples, items, has_basis, row_of, row_item, rows):
     return n_rows
 
 
-@njit(**_COMPILED)
-def _error(score, is_positive):
+@njit(**COMPILED)
+def error_of(score, is_positive):
     """Return (sigmoid(score) - label, binary cross-entropy)."""
     small = np.float32(math.exp(-abs(score)))
     loss = np.float32(math.log1p(small))
@@ -122,7 +130,7 @@ def _error(score, is_positive):
     return error, loss_of_negative
 
 
-@njit(**_COMPILED)
+@njit(**COMPILED)
 def _gradients(
     places, n_positives, drawn, row_of, rows, vector, low_vector, items, has_basis,
     gradient, low_gradient, errors, occurrences, touched,
@@ -140,7 +148,7 @@ def _gradients(
                 score += vector[c] * items[item, c]
         for k in range(len(low_vector)):
             score += low_vector[k] * rows[row, k]
-        error, part = _error(score, place < n_positives)
+        error, part = error_of(score, place < n_positives)
         loss += part
         if has_basis:
             for c in range(len(vector)):
@@ -155,7 +163,7 @@ def _gradients(
     return n_touched, loss
 
 
-@njit(**_COMPILED)
+@njit(**COMPILED)
 def _move_rows(
     touched, row_item, rows, low_items, low_vector, has_basis, ratio, steps, pull, errors,
     occurrences,
@@ -173,7 +181,7 @@ def _move_rows(
         occurrences[row] = 0
 
 
-@njit(**_COMPILED)
+@njit(**COMPILED)
 def _project(basis, vector, low_vector):
     """Write p B^T."""
     for k in range(len(low_vector)):
@@ -183,8 +191,8 @@ def _project(basis, vector, low_vector):
         low_vector[k] = total
 
 
-@njit(**_COMPILED)
-def _hand_over(
+@njit(**COMPILED)
+def hand_over(
     n_rows, row_item, row_of, rows, items, has_basis, scale, bound, members, change, counts,
     entries,
 ):  # fmt: skip
@@ -209,7 +217,7 @@ def _hand_over(
     return clipped, finite
 
 
-@njit(**_COMPILED)
+@njit(**COMPILED)
 def train_part(
     part, parts,
     pointers, positives, excluded_pointers, excluded, negative_keys, shuffle_keys, vectors,
@@ -244,15 +252,15 @@ def train_part(
         own = positives[pointers[user] : pointers[user + 1]]
         others = excluded[excluded_pointers[user] : excluded_pointers[user + 1]]
         n_samples = len(own) * (1 + per_positive)
-        _draw(drawn, own, others, n_items, negative_keys[user], per_positive)
-        n_rows = _open_rows(drawn, n_samples, items, has_basis, row_of, row_item, rows)
+        draw(drawn, own, others, n_items, negative_keys[user], per_positive)
+        n_rows = open_rows(drawn, n_samples, items, has_basis, row_of, row_item, rows)
         vector = vectors[user]
         own_members = members[min(user, len(members) - 1)]
         for k in range(width):
             steps[k] = step * own_members[k]
         loss = 0.0
         for epoch in range(epochs):
-            places = _shuffled(order, n_samples, shuffle_keys[epoch, user])
+            places = shuffled(order, n_samples, shuffle_keys[epoch, user])
             for start in range(0, n_samples, batch_size):
                 batch = places[start : start + batch_size]
                 if has_basis:
@@ -278,7 +286,7 @@ def train_part(
                     mean = gradient[c] / np.float32(len(batch))
                     vector[c] -= rate * (mean + pull * vector[c])
         losses[user] = loss / (n_samples * epochs)
-        over, finite = _hand_over(
+        over, finite = hand_over(
             n_rows, row_item, row_of, rows, items, has_basis, scale, bound, own_members, change,
             counts, entries,
         )  # fmt: skip

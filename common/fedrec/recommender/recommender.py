@@ -1,12 +1,13 @@
 """Recommendations from a trained model, with numpy only.
 
 For FedMF and whatever else scores by an inner product: the shared `item_embedding` and users'
-own `user_embedding`.
+own `user_embedding`. Users who have scores of their own (`personal_scores`) are answered from
+those.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -148,7 +149,9 @@ class Recommender:
         known, vectors = self._with_users()
         rows = self._rows_of([users] if isinstance(users, str) else users)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
-        best = self._best(vectors[rows], n, self._allowed(candidates, block), seen)
+        own = known.private.tensors.get("personal_scores")
+        scores = self._products(vectors[rows]) if own is None else (row.copy() for row in own[rows])
+        best = self._best(scores, n, self._allowed(candidates, block), seen)
         return side_by_side(best, one=isinstance(users, str))
 
     def recommend_vector(
@@ -178,7 +181,8 @@ class Recommender:
                 remedy="Make it with fold_in of the same model.",
             )
         seen = self.catalogue.rows_of(exclude)
-        best = self._best(wanted[None], n, self._allowed(candidates, block), [seen])
+        scores = self._products(wanted[None])
+        best = self._best(scores, n, self._allowed(candidates, block), [seen])
         return side_by_side(best, one=True)
 
     def similar_items(self, items: str | Sequence[str], n: int = 10) -> tuple[Ids, Scores]:
@@ -201,7 +205,7 @@ class Recommender:
         lengths = np.linalg.norm(self._items, axis=1, keepdims=True)
         unit = self._items / np.maximum(lengths, np.finfo(np.float32).tiny)
         itself = [rows[place : place + 1] for place in range(len(rows))]
-        best = self._best(unit[rows], n, self._active, itself, table=unit)
+        best = self._best(self._products(unit[rows], unit), n, self._active, itself)
         return side_by_side(best, one=isinstance(items, str))
 
     def fold_in(self, history: Iterable[str]) -> NDArray[np.float32]:
@@ -258,21 +262,26 @@ class Recommender:
             allowed[self.catalogue.rows_of(block)] = False
         return allowed
 
+    def _products(
+        self, vectors: NDArray[np.float32], table: NDArray[np.float32] | None = None
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield every vector's inner products with the rows of a table, the items' by default."""
+        # One product for each vector: its bits must not depend on who else is asked about.
+        for vector in vectors:
+            yield (self._items if table is None else table) @ vector
+
     def _best(
         self,
-        vectors: NDArray[np.float32],
+        rows_of_scores: Iterable[NDArray[np.float32]],
         n: int,
         allowed: NDArray[np.bool_],
         excluded: Sequence[NDArray[np.int64]],
-        table: NDArray[np.float32] | None = None,
     ) -> list[tuple[Ids, Scores]]:
-        """Return every vector's best items, as ids, and their scores."""
+        """Return the best items of every row of scores, as ids, and their scores."""
         if n < 1:
             raise DataError(f"{n} items were asked for.", remedy="Ask for 1 or more.")
         answers = []
-        # One product for each vector: its bits must not depend on who else is asked about.
-        for vector, rows in zip(vectors, excluded, strict=True):
-            scores = (self._items if table is None else table) @ vector
+        for scores, rows in zip(rows_of_scores, excluded, strict=True):
             scores[~allowed] = -np.inf
             scores[rows] = -np.inf
             best = best_items(scores, n)

@@ -24,6 +24,17 @@ def test_the_best_that_the_user_does_not_have(recommender):
     assert scores.dtype == np.float32
 
 
+def test_users_with_scores_of_their_own_are_answered_from_those(model, catalogue, users):
+    own = np.tile(np.array([1, 2, 9, 3, 4, 5, 99], np.float32), (3, 1))
+    own[1, 0] = 50.0
+    private = PrivateState({**users.private.tensors, "personal_scores": own})
+    recommender = Recommender(model, catalogue, replace(users, private=private))
+    ids, scores = recommender.recommend(["anna", "ben"], 3)
+    assert ids.tolist() == [["a1", "b2", "b1"], ["a0", "a1", "b2"]]
+    assert scores.tolist() == [[9.0, 5.0, 3.0], [50.0, 9.0, 5.0]]
+    assert (recommender.recommend("anna", 3)[0] == ids[0]).all()
+
+
 def test_equal_scores_stand_in_the_order_of_the_catalogue(recommender):
     assert recommender.recommend("anna", 2)[0].tolist() == ["a1", "b1"]
 

@@ -45,6 +45,7 @@ def data() -> DemoData:
 UPDATES = {
     "fedmf": {"structure": "colr", "rank": 2},
     "fedals": {"structure": "dense", "clip": 2.0},
+    "pfedrec": {"structure": "dense", "clip": 16.0},
 }
 """An update structure that goes with each algorithm."""
 

@@ -21,7 +21,7 @@ from functools import partial
 from pathlib import Path
 
 import structlog
-from server.support.driving import SEALED_BYTES, act, gather, running
+from server.support.driving import SEALED_BYTES, act, gather, running, together, upload
 from server.support.federations import Bench, identity
 
 from fedrec.errors import FedrecError
@@ -34,7 +34,7 @@ ROUNDS = 2
 
 
 def whole_run(bench: Bench, folder: Path, failpoint: Callable[[str], None]) -> None:
-    """Play two rounds; acknowledged updates are written to a file before the next call."""
+    """Play two rounds, call by call; acknowledged updates are written to a file."""
 
     async def scenario() -> None:
         async with running(bench, folder, failpoint=failpoint) as engine:
@@ -43,12 +43,37 @@ def whole_run(bench: Bench, folder: Path, failpoint: Callable[[str], None]) -> N
                 before = engine.state.current
                 await act(engine, bench, number)
                 if before is not None and before.phase == "collecting":
-                    with (folder / "acked").open("a") as acked:
-                        print(before.number, number, file=acked)
+                    note(folder, before.number, number)
                 if engine.state.published == ROUNDS:
                     return
 
     asyncio.run(scenario())
+
+
+def concurrent_run(bench: Bench, folder: Path, failpoint: Callable[[str], None]) -> None:
+    """Play two rounds whose updates are counted in one transaction."""
+
+    async def acknowledged(engine: Engine, round_id: int, number: int) -> None:
+        await upload(engine, bench, number, round_id)
+        note(folder, round_id, number)
+
+    async def scenario() -> None:
+        async with running(bench, folder, failpoint=failpoint) as engine:
+            await gather(engine, CLIENTS)
+            for round_id in range(1, ROUNDS + 1):
+                uploads = [acknowledged(engine, round_id, number) for number in CLIENTS]
+                async with together(engine, *uploads) as found:
+                    pass
+                assert found == [None] * len(CLIENTS), found
+                await engine.work.settled()
+
+    asyncio.run(scenario())
+
+
+def note(folder: Path, round_id: int, number: int) -> None:
+    """Write down that a client's update was acknowledged."""
+    with (folder / "acked").open("a") as acked:
+        print(round_id, number, file=acked)
 
 
 def recover(bench: Bench, folder: Path) -> None:
@@ -118,20 +143,21 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitpid(child, 0)[1]
 
 
-def main(folder: Path, veiled: bool) -> None:
+def main(folder: Path, kind: str) -> None:
     """Kill at every failpoint, one after another."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    bench = Bench.of(len(CLIENTS), veiled=veiled)
+    bench = Bench.of(len(CLIENTS), veiled=kind == "veiled")
+    run = concurrent_run if kind == "concurrent" else whole_run
     for number in CLIENTS:
         identity(number)
     names: list[str] = []
-    whole_run(bench, folder / "calm", names.append)
+    run(bench, folder / "calm", names.append)
     passed: Counter[str] = Counter()
     for index, name in enumerate(names):
         passed[name] += 1
         place = folder / f"crash-{index}"
 
-        killed = in_child(partial(whole_run, bench, place, killer(index))) == signal.SIGKILL
+        killed = in_child(partial(run, bench, place, killer(index))) == signal.SIGKILL
         recovered = in_child(partial(recover, bench, place)) == 0
         line = {"name": name, "occurrence": passed[name], "killed": killed}
         print(json.dumps({**line, "recovered": recovered}), flush=True)
@@ -140,6 +166,6 @@ def main(folder: Path, veiled: bool) -> None:
 
 if __name__ == "__main__":
     try:
-        main(Path(sys.argv[1]), sys.argv[2] == "veiled")
+        main(Path(sys.argv[1]), sys.argv[2])
     except FedrecError as error:
         sys.exit(str(error))

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+import asyncio
+from collections.abc import AsyncIterator, Coroutine, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 from server.support.federations import Bench, identity
 
@@ -81,6 +83,23 @@ async def upload(
             return await incoming.finish()
         finally:
             await incoming.leave()
+
+
+@asynccontextmanager
+async def together(engine: Engine, *uploads: Coroutine[Any, Any, Any]) -> AsyncIterator[list[Any]]:
+    """Have uploads wait for one another before the first is counted.
+
+    In the block all are durable and none is counted; afterwards the list says, in the same
+    order, what became of them: an answer or an exception.
+    """
+    found: list[Any] = []
+    tasks = [asyncio.ensure_future(each) for each in uploads]
+    async with engine.lock:
+        while engine.counting.waiting < len(tasks):
+            assert not any(task.done() for task in tasks), await asyncio.gather(*tasks)
+            await asyncio.sleep(0)
+        yield found
+    found += await asyncio.gather(*tasks, return_exceptions=True)
 
 
 async def speak(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:

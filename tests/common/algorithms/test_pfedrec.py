@@ -1,0 +1,273 @@
+"""PFedRec: the worked step of the specification, and parity with the plain loop."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference.plain_pfedrec import minibatch, train_user
+
+from fedrec.algorithms import PFedRec
+from fedrec.config.combinations import check_plan
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.errors import TrainingError
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState, SharedState
+
+N_ITEMS = 61
+
+
+def plan_of(**changes):
+    values = {
+        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        "algorithm": {"name": "pfedrec", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.2},
+        "update": {"structure": "dense", "clip": 64.0, "fraction_bits": 26},
+    }
+    for section, change in changes.items():
+        values[section] = values.get(section, {}) | change
+    return Plan.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+def states_of(plan, users):
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    return learner, learner.initial_shared(), learner.initial_private(users)
+
+
+def test_the_plain_rule_reproduces_the_worked_step():
+    table = np.array([[0.5], [-0.4], [0.2]])
+    w, c, rows = minibatch(np.array([1.0]), 0.0, table, [(0, 1.0), (1, 0.0)], 0.1, 0.1 * 3 * 1)
+    assert w == pytest.approx([1.0174648], abs=5e-8)
+    assert c == pytest.approx(-0.0011886, abs=5e-8)
+    assert rows[:, 0] == pytest.approx([0.5573498, -0.4609487, 0.2], abs=5e-8)
+
+
+def test_the_server_averages_over_all_participants():
+    learner = Learner(plan_of(algorithm={"dim": 1}), 3, device="cpu")
+    table = np.array([[0.5], [-0.4], [0.2]])
+    first = np.array([[0.5573498], [-0.4609487], [0.2]]) - table
+    second = np.array([[0.5], [-0.4], [0.3]]) - table
+    metrics = learner.layout.metrics_slice
+    vector = learner.layout.pack(
+        {
+            "item_embedding": np.rint((first + second) / learner.layout.tensors[0].step),
+            "users": np.array([2]),
+        },
+        np.zeros(3, dtype=np.int64),
+        np.zeros(metrics.stop - metrics.start, dtype=np.int64),
+    )
+    after = learner.apply("train", 1, SharedState({"item_embedding": table}), vector)
+    assert after.tensors["item_embedding"][:, 0] == pytest.approx(
+        [0.5286749, -0.4304743, 0.25], abs=1e-6
+    )
+
+
+def test_everybody_starts_from_one_table_and_one_head(users):
+    learner, shared, private = states_of(plan_of(algorithm={"dim": 32}), users)
+    table = shared.tensors["item_embedding"]
+    assert abs(table.mean()) < 0.1 and table.std() == pytest.approx(1.0, abs=0.1)
+    heads, biases = private.tensors["user_embedding"], private.tensors["user_bias"]
+    assert heads.shape == (23, 32) and biases.shape == (23,)
+    assert np.abs(heads).max() <= 32**-0.5 and heads[0].std() > 0.05
+    assert (heads == heads[0]).all() and (biases == biases[0]).all()
+    expected = table @ heads[0] + biases[0]
+    assert private.tensors["personal_scores"] == pytest.approx(np.tile(expected, (23, 1)), abs=1e-5)
+    # Nobody has trained: the first measurement does not depend on where the scores come from.
+    bare = Learner(plan_of(algorithm={"dim": 32, "personal_items": False}), N_ITEMS, device="cpu")
+    ((_, kept),) = learner.score_blocks(shared, users, private)
+    ((_, made),) = bare.score_blocks(shared, users, bare.initial_private(users))
+    assert torch.allclose(kept, made, atol=1e-5)
+
+
+@pytest.fixture(params=["compiled", "lockstep"])
+def form(request, monkeypatch):
+    """Both ways to train, on the processor."""
+    if request.param == "lockstep":
+        monkeypatch.setattr(PFedRec, "fit", PFedRec.fit_in_lockstep)
+    return request.param
+
+
+@pytest.mark.parametrize("personal", [True, False])
+@pytest.mark.parametrize(("batch_size", "epochs"), [(7, 1), (7, 3), (16, 2), (1000, 1), (1000, 3)])
+def test_the_trainer_agrees_with_the_plain_loop(users, batch_size, epochs, personal, form):
+    plan = plan_of(
+        algorithm={
+            "batch_size": batch_size,
+            "local_epochs": epochs,
+            "personal_items": personal,
+        }
+    )
+    learner, shared, private = states_of(plan, users)
+    keys = users.user_keys().tolist()
+    heads = [private.tensors["user_embedding"][0].astype(float)] * 23
+    biases = [float(private.tensors["user_bias"][0])] * 23
+    for round_id in (4, 5):
+        table = shared.tensors["item_embedding"].astype(np.float32).astype(float)
+        part = learner.contribute("train", round_id, shared, users, private)
+        change = np.zeros_like(table)
+        scores = np.zeros((23, N_ITEMS))
+        for index, key in enumerate(keys):
+            positives = users.train_of(index).tolist()
+            heads[index], biases[index], own = train_user(
+                heads[index], biases[index], table, key, positives, positives, seed=7,
+                round_id=round_id, per_positive=4, epochs=epochs, batch_size=batch_size, rate=0.3,
+                item_rate=0.3 * N_ITEMS * 0.2,
+            )  # fmt: skip
+            change += own - table
+            rows = own if personal else table
+            scores[index] = rows @ heads[index] + biases[index]
+        assert part.n_clipped == 0
+        assert part.private.tensors["user_embedding"] == pytest.approx(np.stack(heads), abs=5e-5)
+        assert part.private.tensors["user_bias"] == pytest.approx(np.array(biases), abs=5e-5)
+        ((_, found),) = learner.score_blocks(shared, users, part.private)
+        assert found.numpy() == pytest.approx(scores, abs=2e-4)
+        changes = learner.layout.changes_of(part.vector)
+        assert changes["users"] == [23]
+        summed = changes["item_embedding"] * learner.layout.tensors[0].step
+        assert np.abs(change).max() > 0.2
+        assert summed == pytest.approx(change, abs=5e-4)
+        after = learner.apply("train", round_id, shared, part.vector)
+        assert after.tensors["item_embedding"] == pytest.approx(table + change / 23, abs=5e-5)
+        shared, private = after, part.private
+
+
+def test_personal_scores_are_those_of_the_last_training(users, form):
+    """A version that is published later has no part in them; who sits out keeps them."""
+    learner, shared, private = states_of(plan_of(), users)
+    first = learner.contribute("train", 1, shared, users, private)
+    published = learner.apply("train", 1, shared, first.vector)
+    ((_, before),) = learner.score_blocks(shared, users, first.private)
+    ((_, after),) = learner.score_blocks(published, users, first.private)
+    assert torch.equal(before, after)
+    taking = np.arange(23) % 2 == 0
+    second = learner.contribute("train", 2, published, users, first.private, taking)
+    for name, values in second.private.tensors.items():
+        assert np.array_equal(values[~taking], first.private.tensors[name][~taking])
+        assert not np.array_equal(values[taking], first.private.tensors[name][taking])
+
+
+def test_without_personal_items_the_published_table_scores(users, form):
+    learner, shared, private = states_of(plan_of(algorithm={"personal_items": False}), users)
+    assert set(private.tensors) == {"user_embedding", "user_bias"}
+    part = learner.contribute("train", 1, shared, users, private)
+    assert set(part.private.tensors) == {"user_embedding", "user_bias"}
+    published = learner.apply("train", 1, shared, part.vector)
+    ((_, scores),) = learner.score_blocks(published, users, part.private)
+    heads, biases = part.private.tensors["user_embedding"], part.private.tensors["user_bias"]
+    expected = heads @ published.tensors["item_embedding"].T + biases[:, None]
+    assert scores.numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
+    plan = plan_of(federation={"minimum_item_users": 5})
+    learner, shared, private = states_of(plan, users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    shared = learner.apply("count", 1, shared, counted.vector)
+    rare = shared.holders < 5
+    assert 0 < rare.sum() < N_ITEMS
+    assert learner.algorithm.item_rate == pytest.approx(0.3 * N_ITEMS * 0.2)
+    part = learner.contribute("train", 2, shared, users, private)
+    assert not learner.layout.changes_of(part.vector)["item_embedding"][rare].any()
+    assert not part.vector[learner.layout.count_slice].any()
+    after = learner.apply("train", 2, shared, part.vector)
+    before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
+    assert np.array_equal(before[rare], now[rare])
+    assert (before[~rare] != now[~rare]).any(1).all()
+    kept = part.private.tensors["personal_scores"][:, rare]
+    assert np.array_equal(kept, private.tensors["personal_scores"][:, rare])
+    active = np.nonzero(~rare)[0]
+    position = np.full(N_ITEMS, -1)
+    position[active] = np.arange(len(active))
+    positives = [p for p in position[users.train_of(3)].tolist() if p >= 0]
+    w, c, own = train_user(
+        private.tensors["user_embedding"][3].astype(float), float(private.tensors["user_bias"][3]),
+        before[active], int(users.user_keys()[3]), positives, positives, seed=7, round_id=2,
+        per_positive=4, epochs=1, batch_size=256, rate=0.3, item_rate=0.3 * N_ITEMS * 0.2,
+    )  # fmt: skip
+    scores = part.private.tensors["personal_scores"][3, active]
+    assert scores == pytest.approx(own @ w + c, abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
+)
+def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs, form):
+    """Bit by bit, in clients and chunks of any size, on one thread and on two."""
+    plan = plan_of(algorithm={"dim": dim, "batch_size": batch_size, "local_epochs": epochs})
+    learner, shared, private = states_of(plan, users)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        whole = learner.contribute("train", 3, shared, users, private)
+        for n_groups in (1, 2, 5, 23):
+            torch.set_num_threads(1 + n_groups % 2)
+            total = np.zeros_like(whole.vector)
+            for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
+                some = users.select(part)
+                own = learner.contribute("train", 3, shared, some, learner.initial_private(some))
+                total += own.vector
+                for name, values in own.private.tensors.items():
+                    assert np.array_equal(values, whole.private.tensors[name][part])
+            assert np.array_equal(total, whole.vector)
+        learner.memory_bytes = 1 << 16
+        assert len(list(learner.chunks(learner.cohort(shared, users)))) > 3
+        small = learner.contribute("train", 3, shared, users, private)
+    finally:
+        torch.set_num_threads(threads)
+    assert np.array_equal(small.vector, whole.vector)
+
+
+def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users, form):
+    learner, shared, private = states_of(plan_of(), users)
+    wide = learner.contribute("train", 1, shared, users, private)
+    learner, shared, private = states_of(plan_of(update={"clip": 0.01}), users)
+    tight = learner.contribute("train", 1, shared, users, private)
+    assert wide.n_clipped == 0 and tight.n_clipped > 0
+    for name, values in wide.private.tensors.items():
+        assert np.array_equal(values, tight.private.tensors[name])
+    change = learner.layout.changes_of(tight.vector)["item_embedding"]
+    assert np.abs(change).max() <= 23 << 26
+
+
+def test_a_user_with_nothing_to_train_on_counts_nowhere(users):
+    learner, shared, private = states_of(plan_of(), users)
+    taking = np.zeros(23, dtype=np.bool_)
+    nobody = learner.contribute("train", 1, shared, users, private, taking)
+    assert learner.layout.changes_of(nobody.vector)["users"] == [0]
+    after = learner.apply("train", 1, shared, nobody.vector)
+    assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
+
+
+def test_values_that_are_not_finite_stop_the_round(users, form):
+    learner, shared, private = states_of(plan_of(), users)
+    heads = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
+    broken = PrivateState({**private.tensors, "user_embedding": heads})
+    with pytest.raises(TrainingError, match="no longer finite") as caught:
+        learner.contribute("train", 4, shared, users, broken)
+    assert "item_rate_scale" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
+@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
+def test_it_goes_with_every_protection_and_protocol(protection, protocol):
+    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
+    assert check_plan(plan) == []
+
+
+def test_it_has_no_low_rank_form():
+    (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
+    assert "item tables" in sentence and 'update.structure = "dense"' in sentence
+
+
+def test_a_history_is_folded_into_a_head(users):
+    learner, shared, _ = states_of(plan_of(algorithm={"dim": 32}), users)
+    items, held = shared.tensors["item_embedding"], users.train_of(0)
+    vector = learner.algorithm.fold_in(items, held)
+    scores = items @ vector
+    assert scores[held].mean() > np.delete(scores, held).mean() + 0.5
