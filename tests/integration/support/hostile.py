@@ -101,9 +101,10 @@ def renamed(means: Means) -> Attempt:
 
 
 def thinned_out(means: Means) -> Attempt:
-    """The others' headers say that they measured, as if their vectors were empty."""
+    """The others' headers are of another kind of round, as if their vectors were empty."""
+    kind = "train" if means.task.kind == "evaluate" else "evaluate"
     headers = tuple(
-        header if header.client_id == means.victim.client_id else replace(header, kind="evaluate")
+        header if header.client_id == means.victim.client_id else replace(header, kind=kind)
         for header in means.task.contributions
     )
     return Attempt(task=replace(means.task, contributions=headers))
