@@ -135,6 +135,7 @@ def test_colr_at_full_rank_is_fedmf(users, form):
     assert np.abs(results[0][1] - results[1][1]).max() < 1e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}])
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     plan = plan_of(update=update, algorithm={"batch_size": 8})

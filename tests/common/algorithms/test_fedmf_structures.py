@@ -182,6 +182,7 @@ def test_without_compression_they_are_dense(users, compress, monkeypatch):
     assert np.abs(parts["svd"][1] - parts["dense"][1]).max() < 1e-5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     if form == "compiled" and update in (SVD, TOPK):

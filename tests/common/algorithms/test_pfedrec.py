@@ -194,6 +194,7 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
     assert scores == pytest.approx(own @ w + c, abs=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
 )
