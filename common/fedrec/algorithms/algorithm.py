@@ -222,6 +222,17 @@ class Algorithm(ABC):
     def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the preference of users for items, float32 (n_users, n_active)."""
 
+    def preferences(
+        self, shared: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the scores of all items for one user's vector, float32 (n_items,), in numpy.
+
+        Args:
+            shared: the shared tensors of a model, float32.
+            vector: `user_embedding` of the user, (dim,).
+        """
+        return shared["item_embedding"] @ vector
+
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
     ) -> NDArray[np.float32]:
