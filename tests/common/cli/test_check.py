@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli.pricing import price, warnings_for
-from fedrec.config.explain import all_settings
+from fedrec.config.explain import all_settings, explain
 from fedrec.config.schema import Plan
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import vector_spec
@@ -37,7 +37,7 @@ def test_the_keys_of_its_json_are_stable(
         "price",
         "warnings",
     }
-    assert set(found["sources"]) == set(all_settings())
+    assert set(found["sources"]) == set(all_settings("fedmf"))
     assert found["sources"]["rounds.total"]["kind"] == "flag"
     assert found["sources"]["evaluation.at"]["where"] == "environment FEDREC_EVALUATION__AT"
     assert found["settings"]["rounds"]["total"] == 7
@@ -85,7 +85,7 @@ def test_items_that_contradict_the_catalogue_are_refused(
 
 def test_explain(fedrec: Fedrec, settings_file: Path) -> None:
     assert "Training rounds to publish." in fedrec("check", "--explain", "rounds.total").out
-    assert len(fedrec("check", "--explain", "--json").json["settings"]) == len(all_settings())
+    assert len(fedrec("check", "--explain", "--json").json["settings"]) == len(explain())
     unknown = fedrec("check", "--explain", "rounds.totl")
     assert unknown.code == 2
     assert "The nearest setting is rounds.total." in unknown.err
