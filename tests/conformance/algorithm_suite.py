@@ -8,6 +8,7 @@ suite with a fixture `name` of its own.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -42,6 +43,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 16,
     },
     "fedals": {"dim": 6, "regularisation": 2.0},
+    "fedncf": {"dim": 6, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
@@ -199,7 +201,10 @@ class AlgorithmSuite:
             assert set(tensors) == set(of_scope)
             for entry in of_scope.values():
                 found = tensors[entry.name]
-                assert found.shape == tuple(sizes[axis] for axis in entry.shape), entry.name
+                assert found.shape == tuple(
+                    math.prod(sizes.get(factor) or int(factor) for factor in axis.split())
+                    for axis in entry.shape
+                ), entry.name
                 assert found.dtype == kinds[scope], entry.name
                 assert np.isfinite(found).all(), entry.name
                 assert scope == "shared" or entry.shape[0] == "n_users", entry.name

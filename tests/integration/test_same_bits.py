@@ -24,6 +24,8 @@ from fedrec.ids import RoundId
         ("bfv", 3, "fedals"),
         ("none", 7, "pfedrec"),
         ("bfv", 3, "pfedrec"),
+        ("none", 7, "fedncf"),
+        ("bfv", 3, "fedncf"),
     ],
 )
 def test_equal_to_one_process(

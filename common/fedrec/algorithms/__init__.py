@@ -10,6 +10,7 @@ from fedrec.algorithms.algorithm import (
 )
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
+from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 
 __all__ = [
@@ -21,6 +22,8 @@ __all__ = [
     "FedALSSettings",
     "FedMF",
     "FedMFSettings",
+    "FedNCF",
+    "FedNCFSettings",
     "PFedRec",
     "PFedRecSettings",
     "Parameter",
@@ -32,4 +35,5 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedmf": FedMF,
     "fedals": FedALS,
     "pfedrec": PFedRec,
+    "fedncf": FedNCF,
 }

@@ -49,7 +49,8 @@ class Parameter:
     """A tensor of the model.
 
     Attributes:
-        shape: names of its axes, e.g. ("n_items", "dim").
+        shape: its axes: products of settings, "n_items", "n_users" and numbers, e.g.
+            ("n_items", "dim") or ("32", "2 dim").
         scope: "shared" travels (protected); "private" never leaves its client.
     """
 
@@ -242,6 +243,17 @@ class Algorithm(ABC):
     @abstractmethod
     def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
         """Return the preference of users for items, float32 (n_users, n_active)."""
+
+    def preferences(
+        self, shared: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the scores of all items for one user's vector, float32 (n_items,), in numpy.
+
+        Args:
+            shared: the shared tensors of a model, float32.
+            vector: `user_embedding` of the user, (dim,).
+        """
+        return shared["item_embedding"] @ vector
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

@@ -1,8 +1,8 @@
 """Recommendations from a trained model, with numpy only.
 
-For FedMF and whatever else scores by an inner product: the shared `item_embedding` and users'
-own `user_embedding`. Users who have scores of their own (`personal_scores`) are answered from
-those.
+For every algorithm with a shared `item_embedding` and users' own `user_embedding`; it says how
+the two are scored, by an inner product unless told otherwise. Users who have scores of their own
+(`personal_scores`) are answered from those.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Recommender:
 
     Raises:
         CatalogueMismatch: the catalogue is another one.
-        StorageError: the model does not score by an inner product, or does not fit its users.
+        StorageError: the model has no item and user vectors, or they do not fit each other.
     """
 
     def __init__(
@@ -67,7 +67,11 @@ class Recommender:
         self._model = model
         self._users = users
         self._names: Ids = np.array(catalogue.item_ids, dtype=np.object_)
-        self._items = table.astype(np.float32)
+        self._algorithm = ALGORITHMS[model.plan.algorithm.name](model.plan, len(catalogue))
+        self._tensors = {
+            name: values.astype(np.float32) for name, values in model.shared.tensors.items()
+        }
+        self._items = self._tensors["item_embedding"]
         self._active = np.ones(len(catalogue), dtype=np.bool_)
         if model.shared.holders is not None:
             self._active = model.shared.holders >= model.plan.federation.minimum_item_users
@@ -150,7 +154,9 @@ class Recommender:
         rows = self._rows_of([users] if isinstance(users, str) else users)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
         own = known.private.tensors.get("personal_scores")
-        scores = self._products(vectors[rows]) if own is None else (row.copy() for row in own[rows])
+        scores = (
+            self._scores_of(vectors[rows]) if own is None else (row.copy() for row in own[rows])
+        )
         best = self._best(scores, n, self._allowed(candidates, block), seen)
         return side_by_side(best, one=isinstance(users, str))
 
@@ -181,7 +187,7 @@ class Recommender:
                 remedy="Make it with fold_in of the same model.",
             )
         seen = self.catalogue.rows_of(exclude)
-        scores = self._products(wanted[None])
+        scores = self._scores_of(wanted[None])
         best = self._best(scores, n, self._allowed(candidates, block), [seen])
         return side_by_side(best, one=True)
 
@@ -205,7 +211,7 @@ class Recommender:
         lengths = np.linalg.norm(self._items, axis=1, keepdims=True)
         unit = self._items / np.maximum(lengths, np.finfo(np.float32).tiny)
         itself = [rows[place : place + 1] for place in range(len(rows))]
-        best = self._best(self._products(unit[rows], unit), n, self._active, itself)
+        best = self._best((unit @ row for row in unit[rows]), n, self._active, itself)
         return side_by_side(best, one=isinstance(items, str))
 
     def fold_in(self, history: Iterable[str]) -> NDArray[np.float32]:
@@ -225,9 +231,7 @@ class Recommender:
                 f"None of the {len(rows)} items of the history was learned by the model.",
                 remedy="Give items that more users hold.",
             )
-        plan = self._model.plan
-        algorithm = ALGORITHMS[plan.algorithm.name](plan, len(self.catalogue))
-        return algorithm.fold_in(self._items[active].astype(np.float64), positives)
+        return self._algorithm.fold_in(self._items[active].astype(np.float64), positives)
 
     def _with_users(self) -> tuple[UsersFile, NDArray[np.float32]]:
         if self._users is None:
@@ -262,13 +266,11 @@ class Recommender:
             allowed[self.catalogue.rows_of(block)] = False
         return allowed
 
-    def _products(
-        self, vectors: NDArray[np.float32], table: NDArray[np.float32] | None = None
-    ) -> Iterator[NDArray[np.float32]]:
-        """Yield every vector's inner products with the rows of a table, the items' by default."""
-        # One product for each vector: its bits must not depend on who else is asked about.
+    def _scores_of(self, vectors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+        """Yield every user vector's scores of all items."""
+        # One by one: the bits must not depend on who else is asked about.
         for vector in vectors:
-            yield (self._items if table is None else table) @ vector
+            yield self._algorithm.preferences(self._tensors, vector)
 
     def _best(
         self,

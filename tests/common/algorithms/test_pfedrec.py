@@ -31,8 +31,13 @@ def plan_of(**changes):
 
 @pytest.fixture(scope="module")
 def users():
-    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
-    return leave_one_out(data.interactions, data.catalogue)
+    """23 users with 3 to 16 training items, so that their minibatches differ."""
+    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3)
+    place = np.arange(len(data.interactions))
+    kept = data.interactions.take(place % 18 >= place // 18 % 14)
+    split = leave_one_out(kept, data.catalogue)
+    assert {len(split.train_of(index)) for index in range(23)} == set(range(3, 17))
+    return split
 
 
 def states_of(plan, users):

@@ -10,9 +10,12 @@ import numpy as np
 import pytest
 
 import fedrec
-from fedrec.data import Catalogue
-from fedrec.errors import CatalogueMismatch, DataError, StorageError
-from fedrec.recommender import Recommender
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue, UserSplit
+from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
+from fedrec.ids import RoundId
+from fedrec.recommender import ModelFile, Recommender
+from fedrec.training.learner import Learner
 from fedrec.training.state import PrivateState
 
 
@@ -33,6 +36,33 @@ def test_users_with_scores_of_their_own_are_answered_from_those(model, catalogue
     assert ids.tolist() == [["a1", "b2", "b1"], ["a0", "a1", "b2"]]
     assert scores.tolist() == [[9.0, 5.0, 3.0], [50.0, 9.0, 5.0]]
     assert (recommender.recommend("anna", 3)[0] == ids[0]).all()
+
+
+def test_the_algorithm_says_how_vectors_are_scored(catalogue, users):
+    settings = {"algorithm": {"name": "fedncf", "dim": 2}, "update": {"structure": "dense"}}
+    plan = Plan.model_validate({**settings, "federation": {"minimum_item_users": 1}})
+    learner = Learner(plan, len(catalogue), device="cpu")
+    model = ModelFile(
+        plan=plan,
+        catalogue_fingerprint=catalogue.fingerprint(),
+        round=RoundId(2),
+        shared=learner.initial_shared(),
+    )
+    recommender = Recommender(model, catalogue, users)
+    split = UserSplit(
+        user_ids=users.user_ids,
+        train_indptr=np.zeros(4, dtype=np.int64),
+        train_items=np.empty(0, dtype=np.int64),
+        validation_items=np.full(3, -1),
+        test_items=np.full(3, -1),
+    )
+    ((_, wanted),) = learner.score_blocks(model.shared, split, users.private)
+    _, scores = recommender.recommend(list(users.user_ids), 7, exclude_seen=False)
+    assert scores == pytest.approx(np.sort(wanted.numpy())[:, ::-1], abs=1e-6)
+    own = recommender.recommend_vector(np.array([1.0, 0.0]), 7)[1]
+    assert own == pytest.approx(scores[0])
+    with pytest.raises(SettingsError, match="no user vector that a history"):
+        recommender.fold_in(["a0"])
 
 
 def test_equal_scores_stand_in_the_order_of_the_catalogue(recommender):

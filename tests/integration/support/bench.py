@@ -46,6 +46,7 @@ UPDATES = {
     "fedmf": {"structure": "colr", "rank": 2},
     "fedals": {"structure": "dense", "clip": 2.0},
     "pfedrec": {"structure": "dense", "clip": 16.0},
+    "fedncf": {"structure": "dense", "clip": 16.0},
 }
 """An update structure that goes with each algorithm."""
 

@@ -1,0 +1,306 @@
+"""FedNCF: "Federated Neural Collaborative Filtering" (Perifanis and Efraimidis 2022).
+
+Model: x = [p; q_i] of a private user vector p (dim) and an item row q_i (dim); three layers of 32,
+16 and 8 units with ReLU; score s = <w, h> + b of the last layer's units h. Loss: mean binary
+cross-entropy of a minibatch, negatives sampled. Private: p. Shared: item table Q and network.
+
+The paper's code was not found; network, sizes and rates are those of GPFedRec, which measures
+FedNCF as a baseline. Client, for every minibatch of b samples one simultaneous step by the
+gradient of the mean loss, plain SGD, no momentum and no decay:
+
+    network by eta,    p by eta `user_rate_scale`,    q_i by eta N `item_rate_scale`,
+
+where eta is `learning_rate` and N the number of items of the whole catalogue, those included that
+too few users hold to be trained.
+
+Server, `aggregation = "mf_secavg"` (the paper): row i of Q moves by the mean change of the users
+who touched it; the network by the mean weighted with each user's number of training items. Here
+a user counts for at most 4096 of them, so that what it adds has a public bound.
+`aggregation = "plain"` (as later papers measure it): the uniform mean of everything over all
+participants, untouched rows included.
+
+A user trains a network of its own in a round, and a copy of the rows that it touches: rows behind
+a ReLU have no low-rank form. Gradients are written out and run for all users of a chunk as
+batched products (`fedrec.algorithms.fedncf_lockstep`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedrec.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmSettings,
+    ChunkResult,
+    Parameter,
+    RoundStart,
+    UpdateTensor,
+)
+from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
+from fedrec.training.state import PrivateState, SharedState
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.config.schema import Plan
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["FedNCF", "FedNCFSettings"]
+
+UNITS = (32, 16, 8, 1)
+"""Outputs of the layers."""
+WEIGHT_BITS = 12
+"""A user's weight is its number of training items, at most 2^12, in units of 2^-12."""
+_SCORES_AT_ONCE = 1 << 17
+
+
+class FedNCFSettings(AlgorithmSettings):
+    """FedNCF: a shared network scores user and item vectors."""
+
+    name: Literal["fedncf"] = Field(default="fedncf", description="Which algorithm trains.")
+    dim: int = Field(default=32, ge=1, le=512, description="Length of an embedding vector.")
+    learning_rate: float = Field(
+        default=0.1, gt=0, le=1000, description="Step size (eta) of the network."
+    )
+    user_rate_scale: float = Field(
+        default=80.0, gt=0, le=1e6, description="Users are trained with eta x this."
+    )
+    item_rate_scale: float = Field(
+        default=80.0,
+        gt=0,
+        le=1e6,
+        description="Item rows are trained with eta x items of the catalogue x this.",
+    )
+    local_epochs: int = Field(
+        default=1, ge=1, le=100, description="Passes over a user's samples in each round."
+    )
+    batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
+    negatives_per_positive: int = Field(
+        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
+    )
+    aggregation: Literal["mf_secavg", "plain"] = Field(
+        default="mf_secavg",
+        description="mf_secavg divides rows by the users who touched them and weights networks "
+        "by training items; plain is the uniform mean of everything.",
+    )
+    network_clip: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Like update.clip, for the network; under mf_secavg after weighting.",
+    )
+
+
+class FedNCF(Algorithm):
+    """A shared network over private users and shared items; see the module's docstring."""
+
+    name: ClassVar[str] = "fedncf"
+    settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
+        Parameter(name="weight_1", shape=("32", "2 dim"), scope="shared"),
+        Parameter(name="bias_1", shape=("32",), scope="shared"),
+        Parameter(name="weight_2", shape=("16", "32"), scope="shared"),
+        Parameter(name="bias_2", shape=("16",), scope="shared"),
+        Parameter(name="weight_3", shape=("8", "16"), scope="shared"),
+        Parameter(name="bias_3", shape=("8",), scope="shared"),
+        Parameter(name="weight_4", shape=("1", "8"), scope="shared"),
+        Parameter(name="bias_4", shape=("1",), scope="shared"),
+        Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
+    )
+    updates: ClassVar[tuple[str, ...]] = ("dense",)
+    combination_reason: ClassVar[str] = (
+        "fedncf sums changes of item rows and of a network, for which no low-rank form is defined."
+    )
+    divergence_remedy: ClassVar[str] = (
+        "Lower algorithm.item_rate_scale, algorithm.user_rate_scale or algorithm.learning_rate."
+    )
+
+    def __init__(self, plan: Plan, n_items: int) -> None:
+        super().__init__(plan, n_items)
+        assert isinstance(plan.algorithm, FedNCFSettings)
+        self.settings = plan.algorithm
+        self.negatives_per_positive = self.settings.negatives_per_positive
+        self._weighted = self.settings.aggregation == "mf_secavg"
+
+    @property
+    def item_rate(self) -> float:
+        """Step size of item rows."""
+        return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
+
+    @property
+    def user_rate(self) -> float:
+        """Step size of user vectors."""
+        return self.settings.learning_rate * self.settings.user_rate_scale
+
+    @property
+    def network(self) -> dict[str, tuple[int, ...]]:
+        """Names and shapes of the network's tensors, first layer first."""
+        inputs = (2 * self.settings.dim, *UNITS[:-1])
+        shapes: dict[str, tuple[int, ...]] = {}
+        for layer, (fan_in, fan_out) in enumerate(zip(inputs, UNITS, strict=True), start=1):
+            shapes[f"weight_{layer}"] = (fan_out, fan_in)
+            shapes[f"bias_{layer}"] = (fan_out,)
+        return shapes
+
+    @property
+    def tensors(self) -> tuple[UpdateTensor, ...]:
+        """The changes of the rows and of the network, and what the latter are divided by."""
+        bits = self.plan.update.fraction_bits
+        items = UpdateTensor(
+            name="item_embedding",
+            shape=(self.n_items, self.settings.dim),
+            limit=self.plan.update.clip,
+            fraction_bits=bits,
+            per_item=True,
+        )
+        network = (
+            UpdateTensor(
+                name=name, shape=shape, limit=self.settings.network_clip, fraction_bits=bits
+            )
+            for name, shape in self.network.items()
+        )
+        divisor = UpdateTensor(
+            name="samples" if self._weighted else "users",
+            shape=(1,),
+            limit=1.0,
+            fraction_bits=WEIGHT_BITS if self._weighted else 0,
+        )
+        return (items, *network, divisor)
+
+    def initial_shared(self) -> SharedState:
+        """Return Q with entries N(0, 1), and layers uniform in +-1/sqrt(inputs)."""
+        seed = self.plan.federation.seed
+        key = stream_key(seed, Purpose.ITEM_EMBEDDING)
+        tensors = {"item_embedding": normal(key, (self.n_items, self.settings.dim))}
+        fan_in = 1
+        for counter, (name, shape) in enumerate(self.network.items(), start=1):
+            fan_in = shape[1] if len(shape) == 2 else fan_in
+            key = stream_key(seed, Purpose.ITEM_EMBEDDING, 0, counter)
+            drawn = 2.0 * uniform(key, np.arange(math.prod(shape))) - 1.0
+            tensors[name] = drawn.reshape(shape) / math.sqrt(fan_in)
+        return SharedState(MappingProxyType(tensors))
+
+    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
+        """Return every user's p with entries N(0, 1)."""
+        key = stream_key(self.plan.federation.seed, Purpose.USER_EMBEDDING)
+        vectors = normal(user_stream(key, user_keys), (len(user_keys), self.settings.dim))
+        return PrivateState(MappingProxyType({"user_embedding": vectors.astype(np.float32)}))
+
+    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of minibatches in an epoch."""
+        n_samples = n_positives * (1 + self.settings.negatives_per_positive)
+        return -(-n_samples // self.settings.batch_size)
+
+    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
+        """Return the memory of a user's rows, networks and of one minibatch's layers."""
+        dim, batch = self.settings.dim + 8, self.settings.batch_size
+        width = min(n_active, n_steps * batch)
+        network = 3 * sum(math.prod(shape) for shape in self.network.values())
+        layers = batch * (4 * dim + 6 * sum(UNITS))
+        return 24 * n_active + 4 * (width * (dim + 4) + network + layers) + 80 * n_steps * batch
+
+    def fit(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Train a chunk of users in lockstep; see `fedrec.algorithms.fedncf_lockstep`."""
+        from fedrec.algorithms.fedncf_lockstep import NetworkLockstep
+        from fedrec.training.samplers import draw_samples, steps
+
+        settings, seed = self.settings, self.plan.federation.seed
+        samples = draw_samples(
+            chunk,
+            seed=seed,
+            round_id=start.round,
+            negatives_per_positive=settings.negatives_per_positive,
+            batch_size=settings.batch_size,
+        )
+        training = NetworkLockstep(self, start, private["user_embedding"], samples)
+        for epoch in range(settings.local_epochs):
+            for step in steps(
+                chunk,
+                samples,
+                seed=seed,
+                round_id=start.round,
+                epoch=epoch,
+                batch_size=settings.batch_size,
+            ):
+                training.take(step)
+        clipped = training.hand_over_rows(sums["item_embedding"])
+        if self._weighted:
+            sums.count(samples.pair_item.reshape(-1))
+            most = 1 << WEIGHT_BITS
+            held = (chunk.pointers[1:] - chunk.pointers[:-1]).clamp(max=most)
+            weight = (held.to(training.users.dtype) / most)[:, None]
+            sums["samples"].add_whole(weight)
+        else:
+            weight = training.users.new_ones((chunk.n_users, 1))
+            sums["users"].add_whole(weight)
+        for name, change in training.network_changes().items():
+            clipped = clipped + sums[name].add_whole(change.reshape(chunk.n_users, -1) * weight)
+        seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
+        return ChunkResult(
+            private={"user_embedding": training.users}, loss=training.loss / seen, clipped=clipped
+        )
+
+    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
+        """Return the network's scores of all items for all users."""
+        import torch
+
+        from fedrec.training.grid import product_of_blocks
+
+        shared, dim = start.shared, self.settings.dim
+        first = shared["weight_1"]
+        of_users = product_of_blocks(private["user_embedding"], first[:, :dim].T.contiguous())
+        of_items = product_of_blocks(shared["item_embedding"], first[:, dim:].T.contiguous())
+        of_items = of_items + shared["bias_1"]
+        scores = of_users.new_empty((len(of_users), len(of_items)))
+        at_once = max(1, _SCORES_AT_ONCE // max(1, len(of_items)))
+        for begin in range(0, len(of_users), at_once):
+            units = torch.relu(of_users[begin : begin + at_once, None] + of_items).flatten(0, 1)
+            for layer in (2, 3):
+                weight, bias = shared[f"weight_{layer}"], shared[f"bias_{layer}"]
+                units = torch.relu(product_of_blocks(units, weight.T.contiguous()) + bias)
+            last = (units * shared["weight_4"]).sum(-1) + shared["bias_4"]
+            scores[begin : begin + at_once] = last.view(-1, len(of_items))
+        return scores
+
+    def preferences(
+        self, shared: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the network's scores of all items for one user vector."""
+        first, dim = shared["weight_1"], self.settings.dim
+        constant = first[:, :dim] @ vector + shared["bias_1"]
+        units = np.maximum(shared["item_embedding"] @ first[:, dim:].T + constant, 0.0)
+        for layer in (2, 3):
+            weight, bias = shared[f"weight_{layer}"], shared[f"bias_{layer}"]
+            units = np.maximum(units @ weight.T + bias, 0.0)
+        return np.asarray(units @ shared["weight_4"][0] + shared["bias_4"], dtype=np.float32)
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Divide rows and network by what belongs to each, and add them."""
+        divisor = float(change["samples" if self._weighted else "users"][0])
+        if not divisor:
+            return shared
+        by_row = np.maximum(counts, 1)[:, None] if self._weighted else divisor
+        moved = {name: shared.tensors[name] + change[name] / divisor for name in self.network}
+        rows = shared.tensors["item_embedding"] + change["item_embedding"] / by_row
+        return shared.with_tensors(item_embedding=rows, **moved)

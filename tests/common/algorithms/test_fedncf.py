@@ -1,0 +1,258 @@
+"""FedNCF: the worked means of the specification, and parity with autograd, user by user."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference.plain_fedncf import logits_of, train_user
+
+from fedrec.config.combinations import check_plan
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.errors import SettingsError, TrainingError
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState
+
+N_ITEMS = 61
+
+
+def plan_of(**changes):
+    values = {
+        "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+        "algorithm": {
+            "name": "fedncf", "dim": 5, "learning_rate": 0.3, "item_rate_scale": 0.5,
+            "user_rate_scale": 5.0,
+        },
+        "update": {"structure": "dense", "clip": 8.0, "fraction_bits": 26},
+    }  # fmt: skip
+    for section, change in changes.items():
+        values[section] = values.get(section, {}) | change
+    return Plan.model_validate(values)
+
+
+@pytest.fixture(scope="module")
+def users():
+    """23 users with 3 to 16 training items, so that weights and minibatches differ."""
+    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3)
+    place = np.arange(len(data.interactions))
+    kept = data.interactions.take(place % 18 >= place // 18 % 14)
+    split = leave_one_out(kept, data.catalogue)
+    assert {len(split.train_of(index)) for index in range(23)} == set(range(3, 17))
+    return split
+
+
+def states_of(plan, users):
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    return learner, learner.initial_shared(), learner.initial_private(users)
+
+
+@pytest.mark.parametrize(("aggregation", "mean"), [("mf_secavg", 1.5), ("plain", 7 / 6)])
+def test_rows_are_divided_by_those_who_touched_them_or_by_all(aggregation, mean):
+    """Q_0 = 0.5 comes back as 1.0 and 2.0 from two clients; the third never touched it."""
+    learner = Learner(plan_of(algorithm={"dim": 1, "aggregation": aggregation}), 2, device="cpu")
+    start = learner.initial_shared()
+    start = start.with_tensors(item_embedding=np.array([[0.5], [0.25]]))
+    step = learner.layout.tensors[0].step
+    changes = {"item_embedding": np.array([[int((0.5 + 1.5) / step)], [0]])}
+    if aggregation == "plain":
+        changes["users"] = np.array([3])
+    else:
+        changes["samples"] = np.array([10 + 20 + 30])
+    # The second bias moves by 0.1, 0.1 and 0.4 where networks are weighted by 10, 20 and 30.
+    weighted = 0.1 * 10 + 0.1 * 20 + 0.4 * 30 if aggregation == "mf_secavg" else 0.6 * 4096
+    network = {tensor.name: tensor for tensor in learner.layout.tensors}["bias_2"]
+    changes["bias_2"] = np.full(16, round(weighted / 4096 / network.step))
+    metrics = learner.layout.metrics_slice
+    vector = learner.layout.pack(
+        changes, np.array([2, 0]), np.zeros(metrics.stop - metrics.start, dtype=np.int64)
+    )
+    after = learner.apply("train", 1, start, vector).tensors
+    assert after["item_embedding"][:, 0] == pytest.approx([mean, 0.25], abs=1e-6)
+    moved = after["bias_2"] - start.tensors["bias_2"]
+    assert moved == pytest.approx(0.25 if aggregation == "mf_secavg" else 0.2, abs=1e-5)
+    assert np.array_equal(after["weight_1"], start.tensors["weight_1"])
+
+
+def test_everybody_starts_from_one_network_and_a_vector_of_its_own(users):
+    learner, shared, private = states_of(plan_of(algorithm={"dim": 32}), users)
+    assert shared.tensors["item_embedding"].std() == pytest.approx(1.0, abs=0.1)
+    vectors = private.tensors["user_embedding"]
+    assert vectors.shape == (23, 32) and vectors.std() == pytest.approx(1.0, abs=0.1)
+    assert np.abs(vectors[0] - vectors[1]).max() > 0.5
+    for name, shape in learner.algorithm.network.items():
+        assert shared.tensors[name].shape == shape
+    for layer, fan_in in enumerate((64, 32, 16, 8), start=1):
+        for kind in ("weight", "bias"):
+            values = shared.tensors[f"{kind}_{layer}"]
+            assert np.abs(values).max() <= fan_in**-0.5
+    assert np.abs(shared.tensors["weight_1"]).max() > 0.99 * 64**-0.5
+    assert shared.tensors["weight_1"].std() == pytest.approx((3 * 64) ** -0.5, rel=0.05)
+
+
+@pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
+@pytest.mark.parametrize(("batch_size", "epochs"), [(7, 1), (7, 3), (16, 2), (200, 3)])
+def test_the_trainer_agrees_with_autograd(users, batch_size, epochs, aggregation):
+    plan = plan_of(
+        algorithm={
+            "batch_size": batch_size,
+            "local_epochs": epochs,
+            "aggregation": aggregation,
+        }
+    )
+    learner, shared, private = states_of(plan, users)
+    vectors = torch.from_numpy(private.tensors["user_embedding"]).double()
+    keys = users.user_keys().tolist()
+    for round_id in (4, 5):
+        start = {
+            name: torch.from_numpy(value.astype(np.float32)).double()
+            for name, value in shared.tensors.items()
+        }
+        table = start.pop("item_embedding")
+        part = learner.contribute("train", round_id, shared, users, private)
+        after = learner.apply("train", round_id, shared, part.vector)
+        moved = {name: torch.zeros_like(value) for name, value in start.items()}
+        rows, counts, total = torch.zeros_like(table), torch.zeros(N_ITEMS), 0.0
+        for index, key in enumerate(keys):
+            positives = users.train_of(index).tolist()
+            p, own, net, touched = train_user(
+                vectors[index], table, start, key, positives, positives, seed=7,
+                round_id=round_id, per_positive=4, epochs=epochs, batch_size=batch_size, rate=0.3,
+                user_rate=1.5, item_rate=0.3 * N_ITEMS * 0.5,
+            )  # fmt: skip
+            vectors[index] = p
+            rows += own - table
+            counts[touched] += 1
+            weight = len(positives) if aggregation == "mf_secavg" else 1
+            total += weight
+            for name, value in net.items():
+                moved[name] += weight * (value - start[name])
+        assert part.n_clipped == 0
+        found = part.private.tensors["user_embedding"]
+        assert found == pytest.approx(vectors.numpy(), abs=2e-5)
+        divisor = counts.clamp(min=1)[:, None] if aggregation == "mf_secavg" else 23
+        assert rows.abs().max() > 0.05
+        expected = (table + rows / divisor).numpy()
+        assert after.tensors["item_embedding"] == pytest.approx(expected, abs=2e-5)
+        for name in start:
+            assert moved[name].abs().max() / total > 5e-4
+            expected = (start[name] + moved[name] / total).numpy()
+            assert after.tensors[name] == pytest.approx(expected, abs=2e-5)
+        counted = counts.numpy() if aggregation == "mf_secavg" else np.zeros(N_ITEMS)
+        assert np.array_equal(part.vector[learner.layout.count_slice], counted)
+        shared, private = after, part.private
+
+
+def test_scores_are_those_of_the_network(users):
+    learner, shared, private = states_of(plan_of(), users)
+    net = {name: torch.from_numpy(value) for name, value in shared.tensors.items()}
+    vectors = private.tensors["user_embedding"]
+    wanted = [
+        logits_of(torch.from_numpy(p).double(), net["item_embedding"], net).numpy() for p in vectors
+    ]
+    ((_, scores),) = learner.score_blocks(shared, users, private)
+    assert scores.numpy() == pytest.approx(np.stack(wanted), abs=1e-5)
+    single = {name: value.astype(np.float32) for name, value in shared.tensors.items()}
+    own = learner.algorithm.preferences(single, vectors[3])
+    assert own == pytest.approx(wanted[3], abs=1e-5)
+    assert own.dtype == np.float32
+
+
+def test_rare_items_stay_where_they_are(users):
+    plan = plan_of(federation={"minimum_item_users": 5})
+    learner, shared, private = states_of(plan, users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    shared = learner.apply("count", 1, shared, counted.vector)
+    rare = shared.holders < 5
+    assert 0 < rare.sum() < N_ITEMS
+    part = learner.contribute("train", 2, shared, users, private)
+    after = learner.apply("train", 2, shared, part.vector)
+    before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
+    assert np.array_equal(before[rare], now[rare])
+    assert (before[~rare] != now[~rare]).any(1).all()
+    assert not part.vector[learner.layout.count_slice][rare].any()
+
+
+@pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
+@pytest.mark.parametrize(
+    ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 13, 2), (32, 200, 1)]
+)
+def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs, aggregation):
+    """Bit by bit, in clients and chunks of any size, on one thread and on two."""
+    plan = plan_of(
+        algorithm={
+            "dim": dim,
+            "batch_size": batch_size,
+            "local_epochs": epochs,
+            "aggregation": aggregation,
+        }
+    )
+    learner, shared, private = states_of(plan, users)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(2)
+        whole = learner.contribute("train", 3, shared, users, private)
+        for n_groups in (1, 2, 5, 23):
+            torch.set_num_threads(1 + n_groups % 2)
+            total = np.zeros_like(whole.vector)
+            for part in np.array_split(np.random.default_rng(n_groups).permutation(23), n_groups):
+                some = users.select(part)
+                own = learner.contribute("train", 3, shared, some, learner.initial_private(some))
+                total += own.vector
+                for name, values in own.private.tensors.items():
+                    assert np.array_equal(values, whole.private.tensors[name][part])
+            assert np.array_equal(total, whole.vector)
+        learner.memory_bytes = 1 << 17
+        assert len(list(learner.chunks(learner.cohort(shared, users)))) > 3
+        small = learner.contribute("train", 3, shared, users, private)
+    finally:
+        torch.set_num_threads(threads)
+    assert np.array_equal(small.vector, whole.vector)
+
+
+def test_nobody_weighs_more_than_the_public_bound(users):
+    learner, shared, private = states_of(plan_of(), users)
+    part = learner.contribute("train", 1, shared, users, private)
+    changes = learner.layout.changes_of(part.vector)
+    assert changes["samples"] == [users.n_train]
+    taking = np.zeros(23, dtype=np.bool_)
+    nobody = learner.contribute("train", 1, shared, users, private, taking)
+    after = learner.apply("train", 1, shared, nobody.vector)
+    for name, value in shared.tensors.items():
+        assert np.array_equal(value, after.tensors[name])
+
+
+def test_values_outside_the_public_range_are_clipped_and_counted(users):
+    for changes in ({"update": {"clip": 0.001}}, {"algorithm": {"network_clip": 1e-6}}):
+        values = {"algorithm": {}} | changes
+        values["algorithm"] = plan_of().algorithm.model_dump() | values["algorithm"]
+        learner, shared, private = states_of(plan_of(**values), users)
+        part = learner.contribute("train", 1, shared, users, private)
+        assert part.n_clipped > 0
+        bound = 23 << 26
+        for tensor in learner.layout.changes_of(part.vector).values():
+            assert np.abs(tensor).max() <= bound
+
+
+def test_values_that_are_not_finite_stop_the_round(users):
+    learner, shared, private = states_of(plan_of(), users)
+    vectors = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
+    broken = PrivateState({"user_embedding": vectors})
+    with pytest.raises(TrainingError, match="no longer finite") as caught:
+        learner.contribute("train", 4, shared, users, broken)
+    assert "user_rate_scale" in (caught.value.remedy or "")
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv", "ckks"])
+@pytest.mark.parametrize("protocol", ["full", "sampled", "paper"])
+def test_it_goes_with_every_protection_and_protocol(protection, protocol):
+    plan = plan_of(protection={"name": protection}, evaluation={"protocol": protocol})
+    assert check_plan(plan) == []
+
+
+def test_it_has_no_low_rank_form_and_folds_nobody_in(users):
+    (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
+    assert 'update.structure = "dense"' in sentence
+    learner, shared, _ = states_of(plan_of(), users)
+    with pytest.raises(SettingsError, match="fedncf has no user vector"):
+        learner.algorithm.fold_in(shared.tensors["item_embedding"], users.train_of(0))
