@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 
 import numpy as np
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.data.writing import prepare_folder
@@ -97,6 +99,9 @@ def _model_file(held: HeldModel) -> ModelFile:
     if shared.holders is not None:
         enough = np.where(shared.holders >= least, shared.holders, 0)
         shared = replace(shared, holders=enough.astype(np.int64))
+    algorithm = ALGORITHMS[held.plan.algorithm.name](held.plan, len(held.catalogue))
+    needed = {name: shared.tensors[name] for name in algorithm.recommending}
+    shared = replace(shared, tensors=MappingProxyType(needed))
     return ModelFile(
         plan=held.plan,
         catalogue_fingerprint=held.pin.catalogue_fingerprint,

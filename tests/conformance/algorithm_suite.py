@@ -296,15 +296,22 @@ class AlgorithmSuite:
         assert trained.vector.shape == (layout.length,)
         layout.vector_spec.validated(trained.vector)
 
-    def test_no_private_value_is_in_the_vector(self, party: Party, trained: Contribution) -> None:
-        raw = trained.vector.tobytes()
-        for state in (party.private, trained.private):
-            for name, values in state.tensors.items():
-                flat = values.reshape(len(values), -1)
-                for row in flat[(flat[:, :2] != 0).all(1)]:
-                    for piece in (row, row.astype(np.float64)):
-                        assert piece[:2].tobytes() not in raw, name
-            assert not hasattr(state, "canonical_bytes")
+    def test_no_private_vector_is_in_the_vector(self, party: Party) -> None:
+        """Nowhere in one user's contribution, in the units of any tensor, with any sign."""
+        for index in (0, 20):
+            one = party.users.select(np.array([index]))
+            own = party.train(one)
+            for tensor in party.learner.layout.tensors:
+                sent = party.learner.layout.changes_of(own.vector)[tensor.name].reshape(-1)
+                for name, values in own.private.tensors.items():
+                    row = values.reshape(-1).astype(np.float64)
+                    if len(row) < 2 or len(row) > len(sent) or not row.any():
+                        continue
+                    windows = np.lib.stride_tricks.sliding_window_view(sent * tensor.step, len(row))
+                    for sign in (1.0, -1.0):
+                        apart = np.abs(windows - sign * row).max(1)
+                        assert apart.min() > 2 * tensor.step, (tensor.name, name)
+            assert not hasattr(own.private, "canonical_bytes")
 
     def test_counts_are_the_users_who_touched_a_row(
         self, party: Party, trained: Contribution

@@ -68,6 +68,7 @@ class UpdateTensor:
         limit: every value of a user is clipped to [-limit, limit]; public.
         fraction_bits: values are rounded to multiples of limit x 2^-fraction_bits.
         per_item: whether its rows belong to items, so that rare items' rows stay zero.
+        signed: whether users contribute negative values, too; a sum outside is refused.
     """
 
     name: str
@@ -75,6 +76,7 @@ class UpdateTensor:
     limit: float
     fraction_bits: int
     per_item: bool = False
+    signed: bool = True
 
     @property
     def size(self) -> int:
@@ -155,6 +157,16 @@ class Algorithm(ABC):
     def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
         """Return what is wrong with a plan for this algorithm: (settings, sentence), or None."""
         return None
+
+    @staticmethod
+    def warnings(plan: Plan) -> list[str]:
+        """Return what somebody who chooses these settings of the algorithm should know."""
+        return []
+
+    @property
+    def recommending(self) -> tuple[str, ...]:
+        """Names of the shared tensors that recommending needs; nothing else is exported."""
+        return tuple(entry.name for entry in self.parameters if entry.scope == "shared")
 
     @property
     @abstractmethod

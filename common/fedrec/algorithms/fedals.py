@@ -27,7 +27,8 @@ Rows that no participant has stay as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
@@ -64,6 +65,8 @@ _REFERENCE_INTERACTIONS = 64.0
 _VALUES_AT_ONCE = {"cpu": 1 << 19, "cuda": 1 << 26}
 """Values of a block of rows: on a processor it stays in the cache."""
 _FEWEST_COLUMNS = 8
+_SPLIT_BY_NOBODY = 96
+"""Systems of up to this size are never split among threads; differences were seen from 160 on."""
 
 
 class FedALSSettings(AlgorithmSettings):
@@ -121,6 +124,26 @@ class FedALS(Algorithm):
         assert isinstance(plan.algorithm, FedALSSettings)
         self.settings = plan.algorithm
 
+    @staticmethod
+    def warnings(plan: Plan) -> list[str]:
+        """Say what few users in a sum give away."""
+        found = [
+            "fedals sums what users hold, with no negatives among it: the update of a client with "
+            "one user is that user's vector and items. Clients need many users, or others in "
+            "their sum whom they trust."
+        ]
+        if plan.rounds.user_fraction < 1 or plan.rounds.clients_per_round:
+            found.append(
+                "federation.minimum_item_users counts all users. With a part of them in each "
+                "round a row can be about fewer."
+            )
+        return found
+
+    @property
+    def recommending(self) -> tuple[str, ...]:
+        """Only the items: users are solved from their histories."""
+        return ("item_embedding",)
+
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """`update.clip` bounds the values of p; what is made of them has its own limits."""
@@ -137,7 +160,7 @@ class FedALS(Algorithm):
             UpdateTensor(
                 name="gram", shape=(dim * (dim + 1) // 2,), limit=clip * clip, fraction_bits=bits
             ),
-            UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0),
+            UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False),
         )
 
     def initial_shared(self) -> SharedState:
@@ -186,8 +209,9 @@ class FedALS(Algorithm):
         pull = (self.settings.regularisation * growth).to(torch.float32)
         system.diagonal(dim1=1, dim2=2).add_(pull[:, None])
         wanted = own[: chunk.n_users].sum(1)[:, :dim] * (1.0 + alpha)
-        factor, failed = torch.linalg.cholesky_ex(system)
-        solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :, 0]
+        with _one_thread(dim):
+            factor, failed = torch.linalg.cholesky_ex(system)
+            solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :, 0]
         # A system that is not positive definite shows as values that are not finite.
         return {
             "user_embedding": torch.where(failed[:, None] > 0, torch.nan, solved),
@@ -284,6 +308,21 @@ class FedALS(Algorithm):
         velocity[touched] = self.settings.momentum * velocity[touched] + step
         table[touched] = rows - velocity[touched]
         return shared.with_tensors(item_embedding=table, item_velocity=velocity)
+
+
+@contextmanager
+def _one_thread(dim: int) -> Iterator[None]:
+    """Let a system be factored by one thread: LAPACK splits large ones, and then bits differ."""
+    import torch
+
+    before = torch.get_num_threads()
+    if dim > _SPLIT_BY_NOBODY:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() != before:
+            torch.set_num_threads(before)
 
 
 def _padded(dim: int) -> int:

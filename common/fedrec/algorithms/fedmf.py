@@ -123,7 +123,7 @@ class FedMF(Algorithm):
         if not self.structure.counts_entries:
             return (change,)
         entries = UpdateTensor(
-            name="entries", shape=shape, limit=1.0, fraction_bits=0, per_item=True
+            name="entries", shape=shape, limit=1.0, fraction_bits=0, per_item=True, signed=False
         )
         return (change, entries)
 

@@ -170,6 +170,7 @@ class FedNCF(Algorithm):
         )
         divisor = UpdateTensor(
             name="samples" if self._weighted else "users",
+            signed=False,
             shape=(1,),
             limit=1.0,
             fraction_bits=WEIGHT_BITS if self._weighted else 0,

@@ -216,6 +216,7 @@ def _explain(key: str, as_json: bool) -> None:
                 "meaning": setting.sentence,
                 "environment": setting.environment,
                 "in_plan": setting.in_plan,
+                "algorithm": setting.algorithm,
             }
             for setting in found
         ]
@@ -223,6 +224,7 @@ def _explain(key: str, as_json: bool) -> None:
         return
     for setting in found:
         scope = "plan" if setting.in_plan else "local"
+        scope += f", {setting.algorithm}" if setting.algorithm else ""
         typer.echo(f"{setting.key} ({scope})")
         typer.echo(f"  {setting.sentence}")
         typer.echo(f"  {setting.allowed}; default {as_toml(setting.default)}")

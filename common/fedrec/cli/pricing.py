@@ -188,7 +188,10 @@ def warnings_for(plan: Plan, n_users: int = 0) -> list[str]:
         plan: the shared settings.
         n_users: users in this machine's data; 0 where nobody knows.
     """
-    found = list(UPDATES[plan.update.structure].warnings(plan.update))
+    found = [
+        *ALGORITHMS[plan.algorithm.name].warnings(plan),
+        *UPDATES[plan.update.structure].warnings(plan.update),
+    ]
     if n_users > plan.federation.maximum_users:
         found.append(
             f"federation.maximum_users = {plan.federation.maximum_users}, but data.path has "

@@ -55,15 +55,24 @@ def simulate(
 
     It publishes the same bits as the coordinator and clients would, whatever the number of
     clients and the protection, so neither is needed for research; --protect measures their
-    cost. Ctrl-C stops after the round and saves; a second one stops at once. The last line on
-    stdout is the run's folder.
+    cost. Only update.compress = "client" and update.subset = "client" depend on how users are
+    dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
+    at once. The last line on stdout is the run's folder.
     """
+    from fedrec.algorithms import ALGORITHMS
     from fedrec.config.loading import load_settings
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.federation import simulate as run_federation
     from fedrec.simulation.recording import record_simulation
+    from fedrec.updates import UPDATES
 
     settings = load_settings(settings_file, values_of(values))
+    chosen = settings.plan
+    for warning in (
+        *ALGORITHMS[chosen.algorithm.name].warnings(chosen),
+        *UPDATES[chosen.update.structure].warnings(chosen.update),
+    ):
+        typer.echo(f"warning: {warning}", err=True)
     n_clients = clients or (settings.rounds.minimum_clients if protect else 1)
     if resume is not None:
         run = RunFolder.open(resume)

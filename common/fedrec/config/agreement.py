@@ -45,6 +45,16 @@ _FREE = frozenset(
 # How well the model learns. Clipping bounds one user's pull on a sum and hides nothing while no
 # noise is scaled to it.
 _FREE_SECTIONS = frozenset({"algorithm", "update"})
+_BOUND = frozenset(
+    {
+        # What the sums are of. fedals sums what its users hold, without a negative beside it.
+        "algorithm.name",
+        # Negatives are the cover under which a touched row may be no interaction.
+        "algorithm.negatives_per_positive",
+        # "entry" counts users for each value, which tells which rows of B they trained.
+        "update.normaliser",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +79,8 @@ _ORDERS: Mapping[str, _Order] = {
     # Fewer summands hide each other less. Key holders and readers of a round enforce both.
     "rounds.minimum_clients": _AT_LEAST,
     "rounds.minimum_summands": _AT_LEAST,
+    "algorithm.negatives_per_positive": _AT_LEAST,
+    "update.normaliser": _Order(accepts=lambda ours, theirs: theirs in ("item", ours)),
     # Whoever lets the coordinator read updates loses nothing by encryption.
     "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
     # Only "paper" leaks the held-out items.
@@ -131,6 +143,9 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
         given = ours.model_fields_set if section in expected.model_fields_set else frozenset()
         for name in type(ours).model_fields:
             key = f"{section}.{name}"
+            if type(ours) is not type(theirs) and name != "name":
+                # Settings of another algorithm; that it is another one is said already.
+                continue
             mine, other = getattr(ours, name), getattr(theirs, name)
             if mine == other or not (name in given or _binds(key)):
                 continue
@@ -151,4 +166,4 @@ def _shown(value: object) -> str:
 
 
 def _binds(key: str) -> bool:
-    return key not in _FREE and key.partition(".")[0] not in _FREE_SECTIONS
+    return key in _BOUND or (key not in _FREE and key.partition(".")[0] not in _FREE_SECTIONS)

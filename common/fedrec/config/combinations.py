@@ -113,6 +113,23 @@ def _algorithm(plan: Plan) -> Iterator[Conflict]:
         yield Conflict(keys=problem[0], sentence=problem[1])
 
 
+def _unused(plan: Plan) -> Iterator[Conflict]:
+    """Refuse settings of another update structure: they would be ignored."""
+    from fedrec.updates import UPDATES
+
+    used = UPDATES[plan.update.structure].own_settings
+    every = {name for structure in UPDATES.values() for name in structure.own_settings}
+    for name in sorted(every - used):
+        field = type(plan.update).model_fields[name]
+        if getattr(plan.update, name) != field.default:
+            having = [key for key, structure in UPDATES.items() if name in structure.own_settings]
+            yield Conflict(
+                keys=(f"update.{name}", "update.structure"),
+                sentence=f"update.{name} is set, but {plan.update.structure} has no use for it, "
+                f"only {' and '.join(having)}. Leave it out, or change update.structure.",
+            )
+
+
 def _preset(plan: Plan) -> Iterator[Conflict]:
     """Ask the planner for the least that there is to sum: it only refuses unknown names."""
     from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
@@ -192,6 +209,7 @@ def _protocol(plan: Plan) -> Iterator[Conflict]:
 
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _algorithm,
+    _unused,
     _preset,
     _summands,
     _clients,

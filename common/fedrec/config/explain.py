@@ -240,8 +240,11 @@ def wrong_sentence(key: str, value: object, algorithm: str = "") -> str:
             f"{key} = {_shortened(value)}: {algorithm} has no such setting, only "
             f"{' and '.join(having)}. Leave it out, or change algorithm.name."
         )
+    choices = get_args(setting.annotation) if get_origin(setting.annotation) is Literal else ()
+    nearest = _closest(value, choices) if isinstance(value, str) else ""
+    hint = f" The nearest is {json.dumps(nearest)}." if nearest else ""
     return (
-        f"{key} = {_shortened(value)}: expected {setting.allowed}. "
+        f"{key} = {_shortened(value)}: expected {setting.allowed}.{hint} "
         f"Correct it, or leave it out for {as_toml(setting.default)}."
     )
 
@@ -274,7 +277,7 @@ def _allowed(annotation: Any, metadata: Iterable[object]) -> str:
 
 
 def _limits(metadata: Iterable[object]) -> str:
-    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern")
+    names = ("ge", "gt", "le", "lt", "min_length", "max_length", "pattern", "multiple_of")
     bounds = {
         name: _short(bound)
         for item in metadata
@@ -285,6 +288,7 @@ def _limits(metadata: Iterable[object]) -> str:
     parts.append(_range(bounds.get("min_length"), None, bounds.get("max_length"), None))
     parts[1] += " characters" if parts[1] else ""
     parts.append(f" matching {bounds['pattern']}" if "pattern" in bounds else "")
+    parts.append(f" in steps of {bounds['multiple_of']}" if "multiple_of" in bounds else "")
     return "".join(parts)
 
 

@@ -74,6 +74,7 @@ class Layout:
                 name=tensor.name,
                 length=tensor.size,
                 max_abs_sum=users << tensor.fraction_bits,
+                signed=tensor.signed,
             )
             for tensor in self.tensors
         )

@@ -32,6 +32,7 @@ class TopK(Compressed):
     """Keep the largest `ratio` of all values."""
 
     name: ClassVar[str] = "topk"
+    own_settings: ClassVar[frozenset[str]] = frozenset({"compress", "ratio"})
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         super().__init__(settings, dim)

@@ -43,6 +43,8 @@ class UpdateStructure(ABC):
     """
 
     name: ClassVar[str]
+    own_settings: ClassVar[frozenset[str]] = frozenset()
+    """Settings of the section that only this structure, or few, make use of."""
     counts_entries: bool = False
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:

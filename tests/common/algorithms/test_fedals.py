@@ -110,7 +110,7 @@ def test_rows_that_nobody_has_stay_as_they_are(users):
     assert (before[~rare] != now[~rare]).all()
 
 
-@pytest.mark.parametrize("dim", [1, 5, 16])
+@pytest.mark.parametrize("dim", [1, 5, 16, 200])
 def test_a_users_solution_depends_on_nobody_else(users, dim):
     """Bit by bit, whatever users are solved beside it, in chunks of any size and threads."""
     learner = Learner(plan_of(algorithm={"dim": dim}), N_ITEMS, device="cpu")

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config import agreement
 from fedrec.config.agreement import Difference, always_compared, plan_differences
 from fedrec.config.explain import all_settings
@@ -27,6 +28,9 @@ def keys(found: tuple[Difference, ...]) -> list[str]:
 
 def test_what_is_always_compared() -> None:
     assert set(always_compared()) >= {
+        "algorithm.name",
+        "algorithm.negatives_per_positive",
+        "update.normaliser",
         "federation.maximum_users",
         "federation.minimum_item_users",
         "protection.name",
@@ -68,6 +72,8 @@ def test_equal_plans_agree() -> None:
         ({"federation__maximum_users": 512}, {"federation__maximum_users": 64}),
         ({"protection__name": "none"}, {"protection__name": "ckks", "protection__preset": "lean"}),
         ({"evaluation__protocol": "paper"}, {"evaluation__protocol": "full"}),
+        ({}, {"algorithm__negatives_per_positive": 5}),
+        ({"update__normaliser": "entry"}, {"update__normaliser": "item"}),
     ],
 )
 def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -92,6 +98,8 @@ def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         ({}, {"rounds__user_fraction": 0.9}, ["rounds.user_fraction"]),
         ({"rounds__user_fraction": 0.5}, {}, ["rounds.user_fraction"]),
         ({"federation__minimum_item_users": 20}, {}, ["federation.minimum_item_users"]),
+        ({}, {"algorithm__negatives_per_positive": 3}, ["algorithm.negatives_per_positive"]),
+        ({}, {"update__normaliser": "entry"}, ["update.normaliser"]),
         # What is free is compared where it is given.
         ({"federation__name": "films"}, {}, ["federation.name"]),
         ({"algorithm__dim": 64, "rounds__total": 7}, {}, ["algorithm.dim", "rounds.total"]),
@@ -104,6 +112,19 @@ def test_what_is_refused(ours: dict[str, Any], theirs: dict[str, Any], refused: 
     assert keys(found) == refused
     agreed = {difference.key.replace(".", "__"): difference.theirs for difference in found}
     assert plan_differences(plan(**ours | agreed), plan(**theirs)) == (), "the remedy works"
+
+
+@pytest.mark.parametrize("ours", sorted(ALGORITHMS))
+@pytest.mark.parametrize("theirs", sorted(ALGORITHMS))
+def test_another_algorithm_is_one_difference(ours: str, theirs: str) -> None:
+    expected, found = plan(algorithm__name=ours, algorithm__dim=8), plan(algorithm__name=theirs)
+    different = ["algorithm.name"] if ours != theirs else ["algorithm.dim"]
+    assert keys(plan_differences(expected, found)) == different
+
+
+def test_a_silent_client_joins_no_algorithm_that_it_did_not_name() -> None:
+    (found,) = plan_differences(Plan(), plan(algorithm__name="fedals"))
+    assert found.agreeing == 'algorithm.name = "fedals"'
 
 
 def test_a_difference_names_field_and_both_values_and_the_line_to_write() -> None:

@@ -162,3 +162,21 @@ def test_every_preset_can_be_chosen(name: str) -> None:
     for preset in (*PROTECTIONS[name].presets, "default"):
         choice = {"protection": {"name": name, "preset": preset}}
         assert check_plan(Plan.model_validate(choice)) == []
+
+
+@pytest.mark.parametrize(
+    ("structure", "field", "value", "having"),
+    [
+        ("dense", "compress", "client", "svd and topk"),
+        ("colr", "ratio", 0.5, "topk"),
+        ("svd", "normaliser", "entry", "scolr"),
+        ("scolr", "compress", "client", "svd and topk"),
+    ],
+)
+def test_settings_of_another_structure_are_refused(
+    structure: str, field: str, value: object, having: str
+) -> None:
+    plan = Plan(update=UpdateSettings.model_validate({"structure": structure, field: value}))
+    (conflict,) = find_conflicts(plan)
+    assert conflict.keys == (f"update.{field}", "update.structure")
+    assert f"only {having}" in conflict.sentence

@@ -13,6 +13,7 @@ from fedrec.config.explain import (
     nearest_key,
     section_sentences,
     settings_markdown,
+    wrong_sentence,
 )
 from fedrec.config.schema import Settings
 from fedrec.errors import SettingsError
@@ -68,3 +69,8 @@ def test_markdown_has_a_row_for_every_setting() -> None:
 @pytest.mark.parametrize("value", [1, 1.5, 1e-9, True, False, "", 'quo"ted\\\n', "üñ"])
 def test_values_are_written_as_toml_reads_them(value: object) -> None:
     assert tomllib.loads(f"x = {as_toml(value)}")["x"] == value
+
+
+def test_the_nearest_choice_is_named() -> None:
+    assert 'The nearest is "fedals".' in wrong_sentence("algorithm.name", "fedasl")
+    assert "in steps of 0.125" in wrong_sentence("algorithm.frequency_exponent", 0.3)
