@@ -17,6 +17,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Task, UploadHeader, Wait
 from fedrec_server.admission import Admission
 from fedrec_server.aggregation import Aggregation
+from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.journal import entry_of, log_entry
 from fedrec_server.presence import Presence
@@ -92,6 +93,7 @@ class Engine:
         )
         self.state = store.load(federation.rules(store.run), federation.roster)
         self.snapshots = Snapshots(federation, store, clock)
+        self.counting = Counting(self)
         self.lock = asyncio.Lock()
         self.stopping = False
         self.finished = asyncio.Event()
@@ -170,9 +172,18 @@ class Engine:
         Raises:
             FedrecError: the state is as before.
         """
+        state, changes = step(self.state, event)
+        await self.settle(state, changes)
+        return changes
+
+    async def settle(self, state: State, changes: tuple[Change, ...]) -> None:
+        """Commit what steps decided in one transaction, then move on; the caller holds `lock`.
+
+        Raises:
+            FedrecError: the state is as before.
+        """
         if self.work.lost.is_set():
             raise StorageError("The store failed; the coordinator stops.")
-        state, changes = step(self.state, event)
         now = self.clock.now()
         entries = [entry for change in changes if (entry := entry_of(change, now))]
         durable = [change for change in changes if not isinstance(change, VOLATILE)]
@@ -182,7 +193,6 @@ class Engine:
         for entry in entries:
             log_entry(self.run, entry)
         await self._follow(before, changes)
-        return changes
 
     async def advance(self) -> None:
         """Do what follows by itself: sum a closed round, open the next, heed deadlines."""

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from fedrec.errors import ConflictingUpload, FedrecError, RefusedError, RoundClosed
+from fedrec.errors import ConflictingUpload, RefusedError, RoundClosed
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Assembler, Blob
 from fedrec.wire.messages import RevealStatement, UploadHeader, UploadStatus
@@ -15,7 +15,7 @@ from fedrec_server.engine import Engine
 from fedrec_server.rounds.changes import AlreadyCounted, StatementKept
 from fedrec_server.rounds.events import Spoke, Uploaded
 from fedrec_server.rounds.machine import step
-from fedrec_server.store.spool import DamagedFile, Draft, sealed_name, snapshot_name, update_name
+from fedrec_server.store.spool import Draft, DurabilityLost, sealed_name, snapshot_name, update_name
 from fedrec_server.store.store import SnapshotRecord
 
 __all__ = [
@@ -83,12 +83,14 @@ class Incoming(ABC):
             # Syncing takes longest and concerns nobody else: uploads do it side by side, and
             # only what counts them goes one after another.
             await self._engine.work.beside(self._finish_file)
-            async with self._engine.lock:
-                duplicate = await self._count()
-        except FedrecError:
+            duplicate = await self._count()
+        except DurabilityLost:
+            # Whether it is counted is not known: the next start finds out.
+            raise
+        except Exception:
             # Whole but refused is of no use; a torn upload may go on later.
             if self._assembler.complete:
-                await self._engine.work.in_thread(self._draft.discard)
+                await self._refused()
             raise
         self._engine.work.background(self._engine.advance())
         return duplicate
@@ -99,17 +101,22 @@ class Incoming(ABC):
 
     async def leave(self) -> None:
         """Close the draft of a call that ended, in whatever way."""
-        await self._engine.work.uninterrupted(self._leave())
+        if self._busy is None or self._busy.done():
+            self._draft.close()
+        else:
+            await self._engine.work.uninterrupted(self._close_later(self._busy))
 
-    async def _leave(self) -> None:
+    async def _close_later(self, busy: asyncio.Task[Any]) -> None:
         # Closed under the feet of whoever still uses it, its number would name another file.
-        if self._busy is not None:
-            await asyncio.wait((self._busy,))
-        await self._engine.work.in_thread(self._draft.close)
+        await asyncio.wait((busy,))
+        self._draft.close()
 
     @abstractmethod
     async def _count(self) -> bool:
-        """Make it durable and tell the state machine; the engine's lock is held."""
+        """Make it durable and tell the state machine; True when it was counted before."""
+
+    async def _refused(self) -> None:
+        await self._engine.work.beside(self._draft.discard)
 
 
 class IncomingUpdate(Incoming):
@@ -118,33 +125,32 @@ class IncomingUpdate(Incoming):
     def __init__(self, engine: Engine, draft: Draft, header: UploadHeader) -> None:
         super().__init__(engine, draft, Blob(length=header.length, sha256=header.sha256))
         self._header = header
+        self._name = update_name(header.round, header.client_id)
+        self._kept = False
 
     async def _count(self) -> bool:
         engine, header = self._engine, self._header
         if await _is_duplicate(engine, header):
-            await engine.work.in_thread(self._draft.discard)
+            await engine.work.beside(self._draft.discard)
             return True
-        await self._fold()
+        # Durable before its turn to be counted, so that nobody waits for this disk access: the
+        # client's turn keeps others from the name, and without a row the file is an orphan.
         try:
-            name = update_name(header.round, header.client_id)
-            await engine.work.in_thread(self._draft.keep, name)
-            await engine.apply(Uploaded(now=engine.clock.now(), header=header))
-        except FedrecError:
-            # It is in the sum but not in the store.
-            engine.aggregation.forget()
-            raise
+            await engine.work.beside(self._draft.keep, self._name)
+        except FileNotFoundError:
+            # The round ended meanwhile and took its unfinished uploads along.
+            raise RoundClosed(f"Round {header.round} is over.") from None
+        self._kept = True
+        duplicate = await engine.counting.count(header, self._draft.read)
         engine.failpoint("update.ack")
-        return False
+        return duplicate
 
-    async def _fold(self) -> None:
+    async def _refused(self) -> None:
+        await super()._refused()
         engine, header = self._engine, self._header
-        counted = engine.state.current.accepted if engine.state.current else {}
-        payload = await engine.work.in_thread(self._draft.read)
-        try:
-            await engine.work.in_thread(engine.aggregation.add, counted, header, payload)
-        except DamagedFile as error:
-            await engine.fail(header.round, "a stored update is damaged", error)
-            raise RoundClosed(f"Round {header.round} was abandoned.") from error
+        # Whatever the error says, no row may lose its file.
+        if self._kept and await _counted(engine, header.round, header.client_id) is None:
+            await engine.work.beside(engine.store.spool.delete, self._name)
 
 
 class IncomingReveal(Incoming):
@@ -157,7 +163,10 @@ class IncomingReveal(Incoming):
         self._statement = statement
 
     async def _count(self) -> bool:
-        engine, statement = self._engine, self._statement
+        async with self._engine.lock:
+            return await self._speak(self._engine, self._statement)
+
+    async def _speak(self, engine: Engine, statement: RevealStatement) -> bool:
         if await engine.work.in_thread(_was_published, engine, statement):
             await engine.work.in_thread(self._draft.discard)
             return True
@@ -191,7 +200,10 @@ class IncomingSnapshot(Incoming):
         self._statement = statement
 
     async def _count(self) -> bool:
-        engine, statement = self._engine, self._statement
+        async with self._engine.lock:
+            return await self._exchange(self._engine, self._statement)
+
+    async def _exchange(self, engine: Engine, statement: RevealStatement) -> bool:
         await engine.work.in_thread(engine.snapshots.check, statement)
         if not engine.snapshots.accepts(statement, self._blob):
             await engine.work.in_thread(self._draft.discard)
@@ -226,7 +238,7 @@ async def open_update(engine: Engine, header: UploadHeader) -> IncomingUpdate | 
             draft.restart()
         return IncomingUpdate(engine, draft, header)
 
-    return await engine.work.in_thread(begin)
+    return await engine.work.beside(begin)
 
 
 async def open_reveal(engine: Engine, statement: RevealStatement, blob: Blob) -> IncomingReveal:
@@ -240,7 +252,7 @@ async def open_reveal(engine: Engine, statement: RevealStatement, blob: Blob) ->
         engine.store.spool.require_space(blob.length)
         return IncomingReveal(engine, engine.store.spool.draft(), blob, statement)
 
-    return await engine.work.in_thread(begin)
+    return await engine.work.beside(begin)
 
 
 async def open_snapshot(engine: Engine, statement: RevealStatement, blob: Blob) -> IncomingSnapshot:
@@ -254,7 +266,7 @@ async def open_snapshot(engine: Engine, statement: RevealStatement, blob: Blob) 
         engine.store.spool.require_space(blob.length)
         return IncomingSnapshot(engine, engine.store.spool.draft(), blob, statement)
 
-    return await engine.work.in_thread(begin)
+    return await engine.work.beside(begin)
 
 
 async def update_status(
@@ -264,10 +276,10 @@ async def update_status(
     engine.admission.check_run(run)
     engine.admission.check_member(client_id)
     engine.presence.heard(client_id)
-    counted = await engine.work.in_thread(engine.store.counted, round_id, client_id)
+    counted = await _counted(engine, round_id, client_id)
     if counted is not None and counted.sha256 == sha256:
         return UploadStatus(offset=counted.length, accepted=True)
-    offset = await engine.work.in_thread(engine.store.spool.uploaded, round_id, client_id, sha256)
+    offset = await engine.work.beside(engine.store.spool.uploaded, round_id, client_id, sha256)
     return UploadStatus(offset=offset, accepted=False)
 
 
@@ -280,7 +292,7 @@ async def _is_duplicate(engine: Engine, header: UploadHeader) -> bool:
     try:
         _, changes = step(engine.state, Uploaded(now=engine.clock.now(), header=header))
     except RoundClosed:
-        counted = await engine.work.in_thread(engine.store.counted, header.round, header.client_id)
+        counted = await _counted(engine, header.round, header.client_id)
         if counted is None:
             raise
         if counted.sha256 != header.sha256:
@@ -289,6 +301,14 @@ async def _is_duplicate(engine: Engine, header: UploadHeader) -> bool:
             ) from None
         return True
     return any(isinstance(change, AlreadyCounted) for change in changes)
+
+
+async def _counted(engine: Engine, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
+    """Return a client's counted update of a round; the one in progress is in memory."""
+    round_ = engine.state.current
+    if round_ is not None and round_.number == round_id:
+        return round_.accepted.get(client_id)
+    return await engine.work.in_thread(engine.store.counted, round_id, client_id)
 
 
 def _check_statement(engine: Engine, statement: RevealStatement) -> None:

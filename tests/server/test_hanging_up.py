@@ -14,7 +14,7 @@ from fedrec.wire.chunks import split
 from fedrec_server.receiving import open_update
 
 
-@pytest.mark.parametrize("place", ["draft.write", "draft.synced"])
+@pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
 def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) -> None:
     bench = Bench.of(3)
     reached, go_on = threading.Event(), threading.Event()
@@ -49,7 +49,7 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
             await engine.work.settled()
             assert engine.state.current is not None
             counted = len(engine.state.current.accepted)
-            assert counted == (1 if place == "draft.synced" else 0)
+            assert counted == (0 if place == "draft.write" else 1)
             left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
             assert left == ([] if counted else [len(payload)])
 

@@ -6,9 +6,11 @@ vector, and only transport encryption keeps it from others.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.errors import KeysError, MalformedUpdate, RoundError
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
@@ -18,6 +20,8 @@ from fedrec.protection.secret import SecretKey
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 __all__ = ["NoProtection"]
+
+Packed = NDArray[np.signedinteger]
 
 
 class NoProtection(Protection):
@@ -70,12 +74,18 @@ class NoProtection(Protection):
 
 
 class PlainAccumulator(Accumulator):
-    """Adds plain vectors and refuses values that leave their bounds."""
+    """Adds plain vectors and refuses values that leave their bounds.
+
+    Sums have the types that messages have, into which they fit as long as they keep their bounds.
+    """
 
     def __init__(self, spec: VectorSpec, envelope: Envelope) -> None:
-        self._spec = spec
         self._envelope = envelope
-        self._total = np.zeros(spec.length, dtype=np.int64)
+        self._totals = tuple(
+            _Total(segment, np.zeros(segment.length, dtype=_kind(segment)))
+            for segment in spec.segments
+        )
+        self._spec = spec
         self._count = 0
 
     @property
@@ -90,15 +100,43 @@ class PlainAccumulator(Accumulator):
             raise RoundError(
                 f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
             )
-        vector = self._spec.validated(_unpack(self._spec, body))
-        self._total = self._spec.validated(self._total + vector)
+        pieces = _pieces(self._spec, body)
+        bounds = [
+            total.bounds_with(values) for total, values in zip(self._totals, pieces, strict=True)
+        ]
+        for total, values, (low, high) in zip(self._totals, pieces, bounds, strict=True):
+            total.values += values
+            total.low, total.high = low, high
         self._count += 1
 
     def finish(self) -> bytes:
         """Return the sum; see `Accumulator.finish`."""
         if not self._count:
             raise RoundError("A sum of no messages does not exist.")
-        return self._envelope.close_sum(_pack(self._spec, self._total), self._count)
+        head = self._envelope.close_sum(b"", self._count)
+        return b"".join((head, *(total.values.data for total in self._totals)))
+
+
+@dataclass(slots=True, eq=False)
+class _Total:
+    """The sum in one segment, and bounds that its values keep."""
+
+    segment: SegmentSpec
+    values: Packed
+    low: int = 0
+    high: int = 0
+
+    def bounds_with(self, values: Packed) -> tuple[int, int]:
+        """Return bounds of the sum with more values, refusing what may not be added."""
+        low, high = int(values.min()), int(values.max())
+        self.segment.check(low, high)
+        low, high = self.low + low, self.high + high
+        if low < self.segment.smallest or high > self.segment.max_abs_sum:
+            # The extremes may lie in different slots.
+            summed = np.add(self.values, values, dtype=np.int64)
+            low, high = int(summed.min()), int(summed.max())
+            self.segment.check(low, high)
+        return low, high
 
 
 class PlainMember(Member):
@@ -122,7 +160,7 @@ class PlainMember(Member):
         """Do nothing: there is no key."""
 
 
-def _kind(segment: SegmentSpec) -> np.dtype[np.int32] | np.dtype[np.int64]:
+def _kind(segment: SegmentSpec) -> np.dtype[np.signedinteger]:
     return np.dtype("<i4") if segment.max_abs_sum < 2**31 else np.dtype("<i8")
 
 
@@ -132,13 +170,17 @@ def _pack(spec: VectorSpec, vector: Integers) -> bytes:
 
 
 def _unpack(spec: VectorSpec, body: memoryview) -> Integers:
-    parts = []
+    return np.concatenate([values.astype(np.int64) for values in _pieces(spec, body)])
+
+
+def _pieces(spec: VectorSpec, body: memoryview) -> list[Packed]:
+    """Return each segment's values as they lie in the body, without copying them."""
+    pieces: list[Packed] = []
     start = 0
     for segment in spec.segments:
-        kind = _kind(segment)
-        part = np.frombuffer(body, dtype=kind, count=segment.length, offset=start)
-        parts.append(part.astype(np.int64))
-        start += part.nbytes
+        piece = np.frombuffer(body, dtype=_kind(segment), count=segment.length, offset=start)
+        pieces.append(piece)
+        start += piece.nbytes
     if start != len(body):
         raise MalformedUpdate("The body is longer than its segments.")
-    return np.concatenate(parts)
+    return pieces

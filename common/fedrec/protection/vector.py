@@ -61,6 +61,18 @@ class SegmentSpec:
         """The smallest value that a slot may hold, in a message as in the sum."""
         return -self.max_abs_sum if self.signed else 0
 
+    def check(self, low: int, high: int) -> None:
+        """Refuse values between ``low`` and ``high`` if they may leave the bounds.
+
+        Raises:
+            MalformedUpdate: naming the segment; no value is quoted, since values are private.
+        """
+        if low < self.smallest or high > self.max_abs_sum:
+            raise MalformedUpdate(
+                f"Segment {self.name!r} has a value outside {self.smallest}..{self.max_abs_sum}.",
+                remedy="Clip every user's contribution before it is summed.",
+            )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VectorSpec:
@@ -118,10 +130,5 @@ class VectorSpec:
         if vector.shape != (self.length,):
             raise MalformedUpdate(f"The vector has shape {vector.shape}, not ({self.length},).")
         for segment, values in self.pieces(vector):
-            if values.min() < segment.smallest or values.max() > segment.max_abs_sum:
-                raise MalformedUpdate(
-                    f"Segment {segment.name!r} has a value outside "
-                    f"{segment.smallest}..{segment.max_abs_sum}.",
-                    remedy="Clip every user's contribution before it is summed.",
-                )
+            segment.check(values.min(), values.max())
         return vector

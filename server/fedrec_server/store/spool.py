@@ -99,6 +99,7 @@ class Draft:
             with suppress(OSError):
                 os.ftruncate(self._file, self.size)
             raise
+        _begin_writing_back(self._file, self.size, len(data))
         self.size += len(data)
 
     def sync(self) -> None:
@@ -115,9 +116,8 @@ class Draft:
         return os.pread(self._file, self.size, 0)
 
     def keep(self, name: str) -> None:
-        """Make the draft durable under `name`."""
+        """Make the draft durable under `name`; it can be read until it is closed."""
         self.sync()
-        self.close()
         self._spool.keep(self._path, name)
 
     def discard(self) -> None:
@@ -196,6 +196,8 @@ class Spool:
         except StorageError:
             draft.discard()
             raise
+        finally:
+            draft.close()
         return Blob.of(data)
 
     def keep(self, draft: Path, name: str) -> None:
@@ -270,6 +272,14 @@ def _writing(what: str) -> Iterator[None]:
                 remedy="Free disk space; the coordinator goes on by itself.",
             ) from error
         raise
+
+
+def _begin_writing_back(file: int, start: int, length: int) -> None:
+    # Linux hands the range's dirty pages to the disk and returns: while the next chunk arrives
+    # this one is written, and syncing has little left to wait for. Only a hint: it may fail.
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            os.posix_fadvise(file, start, length, os.POSIX_FADV_DONTNEED)
 
 
 def _fsync(file: int) -> None:

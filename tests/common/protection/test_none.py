@@ -25,3 +25,15 @@ class TestNone(ProtectionSuite):
             accumulator.add(message)
         accumulator.add(party.member.protect(np.zeros(SPEC.length, dtype=np.int64)))
         assert accumulator.count == 2
+
+    def test_extremes_of_different_slots_are_no_extreme_of_the_sum(self, party: Party) -> None:
+        accumulator = party.protection.accumulator(party.context)
+        vectors = np.zeros((3, SPEC.length), dtype=np.int64)
+        for row, vector in enumerate(vectors):
+            starts = np.cumsum([0, *(segment.length for segment in SPEC.segments[:-1])])
+            vector[starts + row] = [segment.max_abs_sum for segment in SPEC.segments]
+            accumulator.add(party.member.protect(vector))
+        with pytest.raises(MalformedUpdate):
+            accumulator.add(party.member.protect(vectors[1]))
+        revealed = party.member.reveal(accumulator.finish(), 3)
+        np.testing.assert_array_equal(revealed, vectors.sum(axis=0))
