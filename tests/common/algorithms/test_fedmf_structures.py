@@ -183,10 +183,18 @@ def test_without_compression_they_are_dense(users, compress, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
+@pytest.mark.parametrize(
+    ("form", "update"),
+    [
+        pytest.param(form, update, id=f"{form}-{name}")
+        for form in ("compiled", "lockstep")
+        for update, name in zip(STRUCTURES, IDS, strict=True)
+        # Users are compressed in the tensor form only.
+        if form == "lockstep" or update not in (SVD, TOPK)
+    ],
+    indirect=["form"],
+)
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
-    if form == "compiled" and update in (SVD, TOPK):
-        pytest.skip("users are compressed in the tensor form only")
     learner = learner_of(update)
     whole = contribution(learner, users)
     for n_groups in (2, 5, 23):
