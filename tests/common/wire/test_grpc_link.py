@@ -136,9 +136,17 @@ def test_a_damaged_spool_is_sent_again_from_the_start(
 def test_a_payload_that_is_not_the_headers_is_not_sent(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
-    with pytest.raises(CorruptUpload):
-        link.submit_update(values.header(b"other"), b"short")
+    with pytest.raises(CorruptUpload, match="the header's length"):
+        link.submit_update(values.header(b"other"), b"shorter")
     assert coordinator.calls == []
+
+
+def test_other_bytes_of_the_same_length_are_not_accepted(
+    link: GrpcLink, coordinator: Any, values: Any
+) -> None:
+    with pytest.raises(CorruptUpload, match="the header's length and SHA-256"):
+        link.submit_update(values.header(b"other"), b"short")
+    assert coordinator.calls
 
 
 def test_a_claim_of_more_bytes_than_there_are_is_refused(
