@@ -31,13 +31,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.algorithm import (
-    Algorithm,
     AlgorithmSettings,
     ChunkResult,
     Parameter,
     RoundStart,
     UpdateTensor,
 )
+from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
 from fedrec.streams import Purpose, normal, stream_key, user_stream
 from fedrec.training.state import PrivateState, SharedState
 from fedrec.updates import UPDATES, Compressed, PaperNumbers
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["FedMF", "FedMFSettings"]
 
 
-class FedMFSettings(AlgorithmSettings):
+class FedMFSettings(SampledSettings):
     """FedMF: matrix factorisation by local gradient steps, the base of CoLR."""
 
     name: Literal["fedmf"] = Field(default="fedmf", description="Which algorithm trains.")
@@ -66,18 +66,16 @@ class FedMFSettings(AlgorithmSettings):
     local_epochs: int = Field(
         default=2, ge=1, le=100, description="Passes over a user's samples in each round."
     )
-    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="Samples in a minibatch.")
-    negatives_per_positive: int = Field(
-        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
-    )
     aggregation: Literal["count"] = Field(
         default="count",
         description="Item rows are divided by the number of users who touched them.",
     )
 
 
-class FedMF(Algorithm):
+class FedMF(SampledAlgorithm):
     """Closed update rule of FedMF and CoLR; see the module's docstring."""
+
+    settings: FedMFSettings
 
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
@@ -142,11 +140,6 @@ class FedMF(Algorithm):
         scaled = (vectors * (1.0 / math.sqrt(dim))).astype(np.float32)
         return PrivateState(MappingProxyType({"user_embedding": scaled}))
 
-    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of minibatches in an epoch."""
-        n_samples = n_positives * (1 + self.settings.negatives_per_positive)
-        return -(-n_samples // self.settings.batch_size)
-
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a few float32 rows over all active items."""
         return 24 * n_active
@@ -197,24 +190,16 @@ class FedMF(Algorithm):
 
         settings, total = self.settings, sums["item_embedding"]
         items, basis = start.shared["item_embedding"], start.basis
-        keys = chunk.user_keys.numpy()
-
-        def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
-            key = stream_key(self.plan.federation.seed, purpose, start.round, counter)
-            return np.asarray(user_stream(key, keys))
-
         low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
         no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
         members = self._members(start, chunk)
         found = train_users(
             CpuUsers(
-                pointers=chunk.pointers.numpy(),
-                positives=chunk.positives.numpy(),
-                excluded_pointers=chunk.excluded_pointers.numpy(),
-                excluded=chunk.excluded.numpy(),
-                negative_keys=stream(Purpose.NEGATIVES),
-                shuffle_keys=np.stack(
-                    [stream(Purpose.SHUFFLE, epoch) for epoch in range(settings.local_epochs)]
+                sampled=Sampled.of(
+                    chunk,
+                    seed=self.plan.federation.seed,
+                    round_id=start.round,
+                    epochs=settings.local_epochs,
                 ),
                 vectors=private["user_embedding"].numpy(),
                 members=np.ones((1, total.width), np.float32) if members is None else members,

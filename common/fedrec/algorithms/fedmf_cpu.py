@@ -9,20 +9,20 @@ is checked against the same plain loop.
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.fedmf_kernel import train_part
+from fedrec.algorithms.sampled import Sampled, all_finite
 
 __all__ = ["CpuResult", "CpuRound", "CpuUsers", "train_users"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUsers:
-    """Users of a chunk; see `fedrec.training.cohort.Chunk`.
+    """Users of a chunk, and what they own.
 
     Attributes:
         vectors: p, float32 (n_users, dim).
@@ -30,12 +30,7 @@ class CpuUsers:
             one row that is everybody's.
     """
 
-    pointers: NDArray[np.int64]
-    positives: NDArray[np.int64]
-    excluded_pointers: NDArray[np.int64]
-    excluded: NDArray[np.int64]
-    negative_keys: NDArray[np.int64]
-    shuffle_keys: NDArray[np.int64]
+    sampled: Sampled
     vectors: NDArray[np.float32]
     members: NDArray[np.float32]
 
@@ -105,12 +100,14 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
     counted = width if common.counts_entries else 0
     entries = np.zeros((parts, n_active, counted), dtype=np.int64)
 
+    own = users.sampled
+
     def work(part: int) -> bool:
         return bool(
             train_part(
                 part, parts,
-                users.pointers, users.positives, users.excluded_pointers, users.excluded,
-                users.negative_keys, users.shuffle_keys, vectors, users.members,
+                own.pointers, own.positives, own.excluded_pointers, own.excluded,
+                own.negative_keys, own.shuffle_keys, vectors, users.members,
                 common.items, common.low_items, common.basis, common.has_basis,
                 np.float32(common.rate), np.float32(common.gamma), common.epochs,
                 common.batch_size, common.negatives_per_positive,
@@ -119,11 +116,7 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
             )
         )  # fmt: skip
 
-    if parts == 1:
-        finite = [work(0)]
-    else:
-        with ThreadPoolExecutor(parts) as pool:
-            finite = list(pool.map(work, range(parts)))
+    finite = all_finite(work, parts)
     return CpuResult(
         change=change.sum(axis=0),
         counts=counts.sum(axis=0),
@@ -131,5 +124,5 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
         vectors=vectors,
         loss=loss,
         clipped=clipped,
-        finite=all(finite),
+        finite=finite,
     )

@@ -36,13 +36,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.algorithm import (
-    Algorithm,
     AlgorithmSettings,
     ChunkResult,
     Parameter,
     RoundStart,
     UpdateTensor,
 )
+from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
 from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
 from fedrec.training.state import PrivateState, SharedState
 
@@ -62,7 +62,7 @@ WEIGHT_BITS = 12
 _SCORES_AT_ONCE = 1 << 17
 
 
-class FedNCFSettings(AlgorithmSettings):
+class FedNCFSettings(SampledSettings):
     """FedNCF: a shared network scores user and item vectors."""
 
     name: Literal["fedncf"] = Field(default="fedncf", description="Which algorithm trains.")
@@ -79,13 +79,7 @@ class FedNCFSettings(AlgorithmSettings):
         le=1e6,
         description="Item rows are trained with eta x items of the catalogue x this.",
     )
-    local_epochs: int = Field(
-        default=1, ge=1, le=100, description="Passes over a user's samples in each round."
-    )
     batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
-    negatives_per_positive: int = Field(
-        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
-    )
     aggregation: Literal["mf_secavg", "plain"] = Field(
         default="mf_secavg",
         description="mf_secavg divides rows by the users who touched them and weights networks "
@@ -99,8 +93,10 @@ class FedNCFSettings(AlgorithmSettings):
     )
 
 
-class FedNCF(Algorithm):
+class FedNCF(SampledAlgorithm):
     """A shared network over private users and shared items; see the module's docstring."""
+
+    settings: FedNCFSettings
 
     name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
@@ -195,11 +191,6 @@ class FedNCF(Algorithm):
         key = stream_key(self.plan.federation.seed, Purpose.USER_EMBEDDING)
         vectors = normal(user_stream(key, user_keys), (len(user_keys), self.settings.dim))
         return PrivateState(MappingProxyType({"user_embedding": vectors.astype(np.float32)}))
-
-    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of minibatches in an epoch."""
-        n_samples = n_positives * (1 + self.settings.negatives_per_positive)
-        return -(-n_samples // self.settings.batch_size)
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a user's rows, networks and of one minibatch's layers."""

@@ -55,15 +55,15 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.algorithm import (
-    Algorithm,
     AlgorithmSettings,
     ChunkResult,
     Parameter,
     RoundStart,
     UpdateTensor,
 )
+from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
 from fedrec.linear import product
-from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
+from fedrec.streams import Purpose, normal, stream_key, uniform
 from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ _FOLDING_PULL = 1e-3
 _USUAL_CLIP = 64.0
 
 
-class PFedRecSettings(AlgorithmSettings):
+class PFedRecSettings(SampledSettings):
     """PFedRec: a score function of each user's own, and item rows fine-tuned for it."""
 
     name: Literal["pfedrec"] = Field(default="pfedrec", description="Which algorithm trains.")
@@ -97,13 +97,6 @@ class PFedRecSettings(AlgorithmSettings):
         le=1e6,
         description="Item rows are trained with eta x items of the catalogue x this (lr_eta).",
     )
-    local_epochs: int = Field(
-        default=1, ge=1, le=100, description="Passes over a user's samples in each round."
-    )
-    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="Samples in a minibatch.")
-    negatives_per_positive: int = Field(
-        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
-    )
     personal_items: bool = Field(
         default=True,
         description="Score with a user's own fine-tuned item rows, as the paper does; the client "
@@ -111,8 +104,10 @@ class PFedRecSettings(AlgorithmSettings):
     )
 
 
-class PFedRec(Algorithm):
+class PFedRec(SampledAlgorithm):
     """Personal heads, personal item rows, a mean table; see the module's docstring."""
+
+    settings: PFedRecSettings
 
     name: ClassVar[str] = "pfedrec"
     counts_rows: ClassVar[bool] = False
@@ -190,11 +185,6 @@ class PFedRec(Algorithm):
             )
         )
 
-    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the number of minibatches in an epoch."""
-        n_samples = n_positives * (1 + self.settings.negatives_per_positive)
-        return -(-n_samples // self.settings.batch_size)
-
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a user's samples, its coefficients and rows over all items."""
         n_samples = n_steps * self.settings.batch_size
@@ -231,21 +221,13 @@ class PFedRec(Algorithm):
         from fedrec.algorithms.pfedrec_cpu import CpuRound, CpuUsers, train_users
 
         settings, total = self.settings, sums["item_embedding"]
-        keys = chunk.user_keys.numpy()
-
-        def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
-            key = stream_key(self.plan.federation.seed, purpose, start.round, counter)
-            return np.asarray(user_stream(key, keys))
-
         found = train_users(
             CpuUsers(
-                pointers=chunk.pointers.numpy(),
-                positives=chunk.positives.numpy(),
-                excluded_pointers=chunk.excluded_pointers.numpy(),
-                excluded=chunk.excluded.numpy(),
-                negative_keys=stream(Purpose.NEGATIVES),
-                shuffle_keys=np.stack(
-                    [stream(Purpose.SHUFFLE, epoch) for epoch in range(settings.local_epochs)]
+                sampled=Sampled.of(
+                    chunk,
+                    seed=self.plan.federation.seed,
+                    round_id=start.round,
+                    epochs=settings.local_epochs,
                 ),
                 heads=private["user_embedding"].numpy(),
                 biases=private["user_bias"].numpy(),

@@ -7,27 +7,22 @@ touches. A user's result depends on that user alone, and sums are integers; see
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.pfedrec_kernel import train_part
+from fedrec.algorithms.sampled import Sampled, all_finite
 
 __all__ = ["CpuResult", "CpuRound", "CpuUsers", "train_users"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CpuUsers:
-    """Users of a chunk; see `fedrec.training.cohort.Chunk`."""
+    """Users of a chunk, and what they own."""
 
-    pointers: NDArray[np.int64]
-    positives: NDArray[np.int64]
-    excluded_pointers: NDArray[np.int64]
-    excluded: NDArray[np.int64]
-    negative_keys: NDArray[np.int64]
-    shuffle_keys: NDArray[np.int64]
+    sampled: Sampled
     heads: NDArray[np.float32]
     biases: NDArray[np.float32]
 
@@ -88,12 +83,14 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
     parts = max(1, min(threads, n_users))
     change = np.zeros((parts, *common.items.shape), dtype=np.int64)
 
+    own = users.sampled
+
     def work(part: int) -> bool:
         return bool(
             train_part(
                 part, parts,
-                users.pointers, users.positives, users.excluded_pointers, users.excluded,
-                users.negative_keys, users.shuffle_keys, heads, biases,
+                own.pointers, own.positives, own.excluded_pointers, own.excluded,
+                own.negative_keys, own.shuffle_keys, heads, biases,
                 common.items, np.float32(common.rate), np.float32(common.item_rate),
                 common.epochs, common.batch_size, common.negatives_per_positive,
                 np.float32(common.scale), np.float32(common.bound), common.personal,
@@ -101,11 +98,7 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
             )
         )  # fmt: skip
 
-    if parts == 1:
-        finite = [work(0)]
-    else:
-        with ThreadPoolExecutor(parts) as pool:
-            finite = list(pool.map(work, range(parts)))
+    finite = all_finite(work, parts)
     return CpuResult(
         change=change.sum(axis=0),
         heads=heads,
@@ -113,5 +106,5 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
         scores=scores,
         loss=loss,
         clipped=clipped,
-        finite=all(finite),
+        finite=finite,
     )
