@@ -110,7 +110,7 @@ def client(number: int, pipe, settings: dict) -> None:
                 catalogue_fingerprint=info.catalogue_fingerprint,
                 plan_fingerprint=plan_fingerprint(plan),
                 length=blob.length,
-                sha256=blob.sha256,
+                digest=blob.digest,
             )
             signature = identity.sign(UploadHeader(**unsigned).statement())
             header = UploadHeader(**unsigned, signature=signature)

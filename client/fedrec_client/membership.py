@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +24,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.training.layout import Layout
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     RevealStatement,
@@ -171,7 +171,7 @@ class Membership:
             catalogue_fingerprint=self.catalogue_fingerprint,
             plan_fingerprint=self.plan_fingerprint,
             length=len(payload),
-            sha256=hashlib.sha256(payload).digest(),
+            digest=Blob.of(payload).digest,
         )
         return replace(unsigned, signature=self.identity.sign(unsigned.statement()))
 

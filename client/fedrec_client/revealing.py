@@ -7,12 +7,11 @@ this client added up itself, from contributions whose signatures it checked.
 
 from __future__ import annotations
 
-import hashlib
-
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError, ProtocolError, RefusedError, RevealRefused, RoundError
+from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
@@ -105,14 +104,14 @@ class Revealing:
         total = member.accumulator()
         for header in task.contributions:
             payload = self._payload(task, header)
-            if len(payload) != header.length or hashlib.sha256(payload).digest() != header.sha256:
+            if not header.blob.describes(payload):
                 raise RefusedError(
                     f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
                     "are not the signed ones."
                 )
             total.add(payload)
         own = total.finish()
-        if len(own) != task.sum_length or hashlib.sha256(own).digest() != task.sum_sha256:
+        if not Blob(length=task.sum_length, digest=task.sum_digest).describes(own):
             raise RefusedError(
                 f"The coordinator's sum of round {task.round} is not the sum of its "
                 f"{len(task.contributions)} contributions."

@@ -163,7 +163,7 @@ class MalformedUpdate(ProtocolError):
 
 
 class CorruptUpload(ProtocolError):
-    """Bytes whose length, order or SHA-256 is not what the header announced."""
+    """Bytes whose length, order or digest is not what the header announced."""
 
     code = "corrupt_upload"
     public = "The bytes do not match their header; send them again."

@@ -20,7 +20,7 @@ from fedrec_server.federation import Federation
 __all__ = ["Admission"]
 
 SIGNATURE_BYTES = 64
-SHA256_BYTES = 32
+DIGEST_BYTES = 32
 
 
 class Admission:
@@ -69,8 +69,8 @@ class Admission:
         if header.plan_fingerprint != wanted.plan_fingerprint:
             raise PlanMismatch("The update was made under other settings.")
         self._check_length(header.length)
-        if len(header.sha256) != SHA256_BYTES:
-            raise ProtocolError(f"A SHA-256 has {SHA256_BYTES} bytes.")
+        if len(header.digest) != DIGEST_BYTES:
+            raise ProtocolError(f"A digest has {DIGEST_BYTES} bytes.")
         self._check_signature(header.client_id, header.statement(), header.signature)
 
     def check_statement(self, statement: RevealStatement, manifest_digest: bytes) -> None:

@@ -46,7 +46,7 @@ class Aggregation:
         """
         self._follow(counted)
         self._accumulator.add(payload)
-        self._folded[header.client_id] = header.sha256
+        self._folded[header.client_id] = header.digest
 
     def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
         """Return the sum of exactly the counted updates.
@@ -58,9 +58,9 @@ class Aggregation:
         return self._accumulator.finish()
 
     def _follow(self, counted: Mapping[ClientId, UploadHeader]) -> None:
-        if self._folded == {client: header.sha256 for client, header in counted.items()}:
+        if self._folded == {client: header.digest for client, header in counted.items()}:
             return
         self.forget()
         for client_id, header in sorted(counted.items()):
             self._accumulator.add(self._read(header))
-            self._folded[client_id] = header.sha256
+            self._folded[client_id] = header.digest

@@ -235,7 +235,7 @@ class Engine:
 
     def _read_update(self, header: UploadHeader) -> bytes:
         name = update_name(header.round, header.client_id)
-        return self.store.spool.read(name, Blob(length=header.length, sha256=header.sha256))
+        return self.store.spool.read(name, header.blob)
 
     async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""
@@ -283,14 +283,14 @@ class Engine:
 
     async def _delete_files(self, round_: Round, changes: tuple[Change, ...]) -> None:
         """Delete a round's files; whatever fails is swept at the next start."""
-        kept = {c.blob.sha256 for c in changes if isinstance(c, RoundPublished)}
+        kept = {c.blob.digest for c in changes if isinstance(c, RoundPublished)}
         names = [update_name(round_.number, client_id) for client_id in round_.accepted]
         names += [
             sealed_name(round_.number, word.blob)
             for word in round_.words
-            if word.blob is not None and word.blob.sha256 not in kept
+            if word.blob is not None and word.blob.digest not in kept
         ]
-        if round_.total is not None and round_.total.sha256 not in kept:
+        if round_.total is not None and round_.total.digest not in kept:
             names.append(sum_name(round_.number))
 
         def delete() -> None:

@@ -42,7 +42,7 @@ class Incoming(ABC):
         self._busy: asyncio.Task[Any] | None = None
         self._assembler = Assembler(
             blob.length,
-            blob.sha256,
+            blob.digest,
             max_bytes=blob.length,
             start=draft.size,
             prefix=(draft.read(),) if draft.size else (),
@@ -58,7 +58,7 @@ class Incoming(ABC):
             self._draft.restart()
             self._assembler = Assembler(
                 self._blob.length,
-                self._blob.sha256,
+                self._blob.digest,
                 max_bytes=self._blob.length,
                 sink=self._draft.append,
             )
@@ -123,7 +123,7 @@ class IncomingUpdate(Incoming):
     """One client's update of the round in progress; an interrupted one can go on later."""
 
     def __init__(self, engine: Engine, draft: Draft, header: UploadHeader) -> None:
-        super().__init__(engine, draft, Blob(length=header.length, sha256=header.sha256))
+        super().__init__(engine, draft, header.blob)
         self._header = header
         self._name = update_name(header.round, header.client_id)
         self._kept = False
@@ -233,7 +233,7 @@ async def open_update(engine: Engine, header: UploadHeader) -> IncomingUpdate | 
 
     def begin() -> IncomingUpdate:
         engine.store.spool.require_space(header.length)
-        draft = engine.store.spool.upload(header.round, header.client_id, header.sha256)
+        draft = engine.store.spool.upload(header.round, header.client_id, header.digest)
         if draft.size > header.length:
             draft.restart()
         return IncomingUpdate(engine, draft, header)
@@ -270,16 +270,16 @@ async def open_snapshot(engine: Engine, statement: RevealStatement, blob: Blob) 
 
 
 async def update_status(
-    engine: Engine, run: str, round_id: RoundId, client_id: ClientId, sha256: bytes
+    engine: Engine, run: str, round_id: RoundId, client_id: ClientId, digest: bytes
 ) -> UploadStatus:
     """Return how much of an upload is durable."""
     engine.admission.check_run(run)
     engine.admission.check_member(client_id)
     engine.presence.heard(client_id)
     counted = await _counted(engine, round_id, client_id)
-    if counted is not None and counted.sha256 == sha256:
+    if counted is not None and counted.digest == digest:
         return UploadStatus(offset=counted.length, accepted=True)
-    offset = await engine.work.beside(engine.store.spool.uploaded, round_id, client_id, sha256)
+    offset = await engine.work.beside(engine.store.spool.uploaded, round_id, client_id, digest)
     return UploadStatus(offset=offset, accepted=False)
 
 
@@ -295,7 +295,7 @@ async def _is_duplicate(engine: Engine, header: UploadHeader) -> bool:
         counted = await _counted(engine, header.round, header.client_id)
         if counted is None:
             raise
-        if counted.sha256 != header.sha256:
+        if counted.digest != header.digest:
             raise ConflictingUpload(
                 f"Another update of this client is counted in round {header.round}."
             ) from None

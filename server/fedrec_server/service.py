@@ -13,8 +13,8 @@ from fedrec.wire.convert import (
     blob_from_proto,
     blob_to_proto,
     chunk_from_proto,
-    chunk_to_proto,
     federation_to_proto,
+    part_of,
     published_to_proto,
     reveal_statement_from_proto,
     snapshot_to_proto,
@@ -101,7 +101,7 @@ class CoordinatorService(CoordinatorServicer):
             request.run,
             check_round(request.round, "request.round"),
             check_client_id(request.client_id, "request.client_id"),
-            check_exact(request.sha256, "request.sha256", 32),
+            check_exact(request.digest, "request.digest", 32),
         )
         return upload_status_to_proto(status)
 
@@ -111,7 +111,7 @@ class CoordinatorService(CoordinatorServicer):
         header = round_.accepted.get(check_client_id(request.contributor, "request.contributor"))
         if header is None:
             raise RoundError(f"Round {round_.number} has no contribution of that client.")
-        blob = Blob(length=header.length, sha256=header.sha256)
+        blob = header.blob
         data = await self._read(update_name(round_.number, header.client_id), blob)
         for part in _parts(coordinator_pb2.ContributionPart, data, blob):
             yield part
@@ -246,4 +246,4 @@ def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:
 
 def _chunks(kind: type[T], data: bytes) -> Iterator[T]:
     for offset, piece in split(data):
-        yield kind(chunk=chunk_to_proto(offset, piece))  # type: ignore[call-arg]  # generated
+        yield part_of(kind, offset, piece)

@@ -98,8 +98,8 @@ class Snapshots:
         self._asked -= {statement.client_id}
         if self._federation.protection.needs_reveal:
             return True
-        self._sent[statement.client_id] = (statement.round, blob.sha256)
-        if list(self._sent.values()).count((statement.round, blob.sha256)) < 2:
+        self._sent[statement.client_id] = (statement.round, blob.digest)
+        if list(self._sent.values()).count((statement.round, blob.digest)) < 2:
             return False
         self._sent.clear()
         return True

@@ -6,7 +6,6 @@ can play honest rounds around the client and hostile ones against it.
 
 from __future__ import annotations
 
-import hashlib
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from blake3 import blake3
 
 from fedrec.clock import FakeClock
 from fedrec.config.plan import plan_fingerprint, plan_to_json
@@ -253,7 +253,7 @@ class World:
             "catalogue_fingerprint": self.catalogue.fingerprint(),
             "plan_fingerprint": plan_fingerprint(self.plan),
             "length": len(payload),
-            "sha256": hashlib.sha256(payload).digest(),
+            "digest": blake3(payload).digest(),
         }
         header = UploadHeader(**{**fields, **changes})
         return replace(header, signature=member.sign(header.statement()))
@@ -327,7 +327,7 @@ class World:
             role=role,
             contributions=round_.headers,
             sum_length=len(total),
-            sum_sha256=hashlib.sha256(total).digest(),
+            sum_digest=blake3(total).digest(),
             epoch=self.epoch.roster.epoch,
         )
         return replace(task, **changes)

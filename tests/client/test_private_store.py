@@ -33,7 +33,7 @@ def header(round_id: int) -> UploadHeader:
         catalogue_fingerprint="ab",
         plan_fingerprint="cd",
         length=3,
-        sha256=b"\xfe" * 32,
+        digest=b"\xfe" * 32,
         signature=b"\xfd" * 64,
     )
 

@@ -1,12 +1,12 @@
 """What a key holder refuses to open, and that it does not touch its key while refusing."""
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from blake3 import blake3
 from client.fake_federation import FakeRound, Killed, World
 
 from fedrec.wire.messages import Reveal, Wait
@@ -110,9 +110,7 @@ def test_a_single_ciphertext_is_not_opened_as_the_sum(world: World, key: KeyWatc
     one = world.protection.accumulator(world.context)
     one.add(victim)
     for forged in (victim, one.finish()):
-        task = world.reveal(
-            round_, sum_sha256=hashlib.sha256(forged).digest(), sum_length=len(forged)
-        )
+        task = world.reveal(round_, sum_digest=blake3(forged).digest(), sum_length=len(forged))
         ask(world, lambda task=task: task)  # type: ignore[misc]
     refused(world, key, "is not the sum of its 3 contributions")
 

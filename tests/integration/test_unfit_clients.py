@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -10,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from blake3 import blake3
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, accepted, compute, federal, plan_of
 from integration.support.links import Passing
@@ -88,7 +88,7 @@ class Foreigner(Passing):
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         if header.round == 3:
             payload = foreign_payload(len(payload))
-            changed = replace(header, sha256=hashlib.sha256(payload).digest(), signature=b"")
+            changed = replace(header, digest=blake3(payload).digest(), signature=b"")
             signature = self._identity.sign(changed.statement())
             header = replace(changed, signature=signature)
         return super().submit_update(header, payload)

@@ -201,7 +201,7 @@ class TestUploads:
                     await incoming.finish()
                 await incoming.leave()
             async with running(bench, tmp_path) as engine:
-                ask = (engine, engine.run, RoundId(1), header.client_id, header.sha256)
+                ask = (engine, engine.run, RoundId(1), header.client_id, header.digest)
                 status = await update_status(*ask)
                 assert (status.offset, status.accepted) == (20, False)
                 incoming = await open_update(engine, header)
@@ -436,7 +436,7 @@ class TestTrouble:
                         await incoming.add(0, payload)
                 await incoming.leave()
                 status = await update_status(
-                    engine, engine.run, RoundId(1), header.client_id, header.sha256
+                    engine, engine.run, RoundId(1), header.client_id, header.digest
                 )
                 assert status.offset == 0
                 await play(engine, bench, range(3))

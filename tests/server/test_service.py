@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,6 +10,7 @@ from pathlib import Path
 
 import grpc
 import pytest
+from blake3 import blake3
 from server.support.federations import CATALOGUE, Bench, identity
 from server.support.serving import ADMIN_TOKEN, TOKEN, Serving, serving
 
@@ -107,8 +107,8 @@ class TestWholeRun:
                 link.contribution(me, found.run, task.round, header.client_id)
                 for header in task.contributions
             ]
-            assert [hashlib.sha256(part).digest() for part in parts] == [
-                header.sha256 for header in task.contributions
+            assert [blake3(part).digest() for part in parts] == [
+                header.digest for header in task.contributions
             ]
             total = link.round_sum(me, found.run, task.round)
             statement = found.bench.statement(number, task, found.run)
@@ -193,19 +193,19 @@ class TestAdmission:
         assert type(refusal(collecting, (0, bytes(5 << 20)))) is TooLarge
 
     def test_wrong_hash(self, collecting: Serving) -> None:
-        assert type(refusal(collecting, sha256=bytes(32))) is CorruptUpload
+        assert type(refusal(collecting, digest=bytes(32))) is CorruptUpload
 
     def test_foreign_bytes(self, collecting: Serving) -> None:
         payload = bytes(len(collecting.bench.payload(0, 1)))
-        digest = hashlib.sha256(payload).digest()
-        assert type(refusal(collecting, (0, payload), sha256=digest)) is MalformedUpdate
+        digest = blake3(payload).digest()
+        assert type(refusal(collecting, (0, payload), digest=digest)) is MalformedUpdate
 
     def test_message_of_another_key(self, collecting: Serving) -> None:
         other = Bench.of(3, values=6, minimum_clients=2)
         payload = bytearray(other.payload(0, 1))
         payload[30] ^= 1
-        digest = hashlib.sha256(payload).digest()
-        error = refusal(collecting, (0, bytes(payload)), sha256=digest)
+        digest = blake3(payload).digest()
+        error = refusal(collecting, (0, bytes(payload)), digest=digest)
         assert type(error) is MalformedUpdate
 
     def test_stream_without_header(self, collecting: Serving) -> None:

@@ -8,6 +8,7 @@ was assembled. Tasks are in `convert_task`.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TypeVar
 
 from fedrec.errors import ProtocolError
 from fedrec.wire.chunks import Blob
@@ -39,10 +40,10 @@ __all__ = [
     "blob_from_proto",
     "blob_to_proto",
     "chunk_from_proto",
-    "chunk_to_proto",
     "contributions_from_proto",
     "federation_from_proto",
     "federation_to_proto",
+    "part_of",
     "published_from_proto",
     "published_to_proto",
     "reveal_statement_from_proto",
@@ -54,6 +55,8 @@ __all__ = [
     "upload_status_from_proto",
     "upload_status_to_proto",
 ]
+
+Part = TypeVar("Part")
 
 MAX_PLAN_BYTES = 1024 * 1024
 MAX_PART_BYTES = 4 * 1024 * 1024
@@ -73,7 +76,7 @@ def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
         catalogue_fingerprint=header.catalogue_fingerprint,
         plan_fingerprint=header.plan_fingerprint,
         length=header.length,
-        sha256=header.sha256,
+        digest=header.digest,
         signature=header.signature,
     )
 
@@ -94,7 +97,7 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
         ),
         plan_fingerprint=check_text(message.plan_fingerprint, "header.plan_fingerprint"),
         length=check_number(message.length, "header.length"),
-        sha256=check_exact(message.sha256, "header.sha256", 32),
+        digest=check_exact(message.digest, "header.digest", 32),
         signature=check_exact(message.signature, "header.signature", 0, 64),
     )
 
@@ -241,20 +244,28 @@ def snapshot_from_proto(message: model_pb2.Snapshot, blob: bytes) -> Snapshot:
 
 def blob_to_proto(blob: Blob) -> update_pb2.BlobHeader:
     """Write the announcement of a blob."""
-    return update_pb2.BlobHeader(length=blob.length, sha256=blob.sha256)
+    return update_pb2.BlobHeader(length=blob.length, digest=blob.digest)
 
 
 def blob_from_proto(message: update_pb2.BlobHeader, field: str) -> Blob:
     """Read the announcement of a blob; whether it is too long is the assembler's question."""
     return Blob(
         length=check_number(message.length, f"{field}.length"),
-        sha256=check_exact(message.sha256, f"{field}.sha256", 32),
+        digest=check_exact(message.digest, f"{field}.digest", 32),
     )
 
 
-def chunk_to_proto(offset: int, data: bytes) -> update_pb2.Chunk:
-    """Write a piece of a blob."""
-    return update_pb2.Chunk(offset=offset, data=data)
+def part_of(kind: type[Part], offset: int, data: bytes) -> Part:
+    """Write a piece of a blob as the part of a stream, copying it once.
+
+    Args:
+        kind: a message with a field `chunk`.
+    """
+    part = kind()
+    chunk = part.chunk  # type: ignore[attr-defined]  # generated
+    chunk.offset = offset
+    chunk.data = data
+    return part
 
 
 def chunk_from_proto(message: update_pb2.Chunk) -> tuple[int, bytes]:

@@ -47,7 +47,7 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     base_round=reveal.base_round,
                     role=reveal.role,
                     contributions=[upload_header_to_proto(h) for h in reveal.contributions],
-                    sum=update_pb2.BlobHeader(length=reveal.sum_length, sha256=reveal.sum_sha256),
+                    sum=update_pb2.BlobHeader(length=reveal.sum_length, digest=reveal.sum_digest),
                     epoch=reveal.epoch,
                 )
             )
@@ -103,7 +103,7 @@ def _reveal(message: coordinator_pb2.Reveal) -> Reveal:
         role=check_role(message.role, "reveal.role"),
         contributions=contributions_from_proto(message.contributions, "reveal.contributions"),
         sum_length=blob.length,
-        sum_sha256=blob.sha256,
+        sum_digest=blob.digest,
         epoch=check_number(message.epoch, "reveal.epoch"),
     )
 

@@ -140,7 +140,7 @@ class Calls:
                 return None
             head = _expect(first, announcement)
             blob = blob_from_proto(head if announcement == "blob" else head.blob, announcement)
-            assembler = Assembler(blob.length, blob.sha256, max_bytes=self._max_download_bytes)
+            assembler = Assembler(blob.length, blob.digest, max_bytes=self._max_download_bytes)
             watch.allow(self.deadlines.stream(blob.length))
             for part in call:
                 assembler.add(*chunk_from_proto(_expect(part, "chunk")))

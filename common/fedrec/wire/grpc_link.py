@@ -12,8 +12,8 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import CHUNK_BYTES, Blob, split
 from fedrec.wire.convert import (
     blob_to_proto,
-    chunk_to_proto,
     federation_from_proto,
+    part_of,
     published_from_proto,
     reveal_statement_to_proto,
     snapshot_from_proto,
@@ -139,7 +139,7 @@ class GrpcLink(Link):
         Raises:
             CorruptUpload: when the payload is not what the header announces.
         """
-        wrong = CorruptUpload("The payload does not have the header's length and SHA-256.")
+        wrong = CorruptUpload("The payload does not have the header's length and digest.")
         if len(payload) != header.length:
             raise wrong
         asks = header.length > CHUNK_BYTES
@@ -162,7 +162,7 @@ class GrpcLink(Link):
         try:
             return self._calls.retried(attempt, also=CorruptUpload.code)
         except CorruptUpload:
-            if Blob.of(payload).sha256 != header.sha256:
+            if Blob.of(payload).digest != header.digest:
                 raise wrong from None
             raise
 
@@ -210,7 +210,7 @@ class GrpcLink(Link):
 
     def _status(self, header: UploadHeader) -> UploadStatus:
         request = coordinator_pb2.UploadStatusRequest(
-            run=header.run, round=header.round, client_id=header.client_id, sha256=header.sha256
+            run=header.run, round=header.round, client_id=header.client_id, digest=header.digest
         )
         seconds = self._calls.deadlines.control_seconds
         answer = self._calls.ask(self._stub.GetUploadStatus, request, header.client_id, seconds)
@@ -252,11 +252,11 @@ def _upload_parts(
 ) -> Iterator[update_pb2.UploadPart]:
     yield update_pb2.UploadPart(header=upload_header_to_proto(header))
     for start, data in split(payload, offset):
-        yield update_pb2.UploadPart(chunk=chunk_to_proto(start, data))
+        yield part_of(update_pb2.UploadPart, start, data)
 
 
 def _statement_parts(statement: RevealStatement, blob: bytes) -> Iterator[model_pb2.RevealPart]:
     yield model_pb2.RevealPart(statement=reveal_statement_to_proto(statement))
     yield model_pb2.RevealPart(blob=blob_to_proto(Blob.of(blob)))
     for start, data in split(blob):
-        yield model_pb2.RevealPart(chunk=chunk_to_proto(start, data))
+        yield part_of(model_pb2.RevealPart, start, data)

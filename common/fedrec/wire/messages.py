@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedrec.ids import ClientId, RoundId, canonical, digest
+from fedrec.wire.chunks import Blob
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -41,7 +42,7 @@ class UploadHeader:
     Attributes:
         base_round: the published round whose model the update starts from.
         length: bytes of the protected vector.
-        sha256: digest of those bytes, 32 bytes.
+        digest: BLAKE3 of those bytes, 32 bytes.
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
     """
 
@@ -56,8 +57,13 @@ class UploadHeader:
     catalogue_fingerprint: str
     plan_fingerprint: str
     length: int
-    sha256: bytes
+    digest: bytes
     signature: bytes = b""
+
+    @property
+    def blob(self) -> Blob:
+        """What the chunks that follow must be."""
+        return Blob(length=self.length, digest=self.digest)
 
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
@@ -74,7 +80,7 @@ class UploadHeader:
             self.catalogue_fingerprint,
             self.plan_fingerprint,
             self.length,
-            self.sha256,
+            self.digest,
         )
 
 
@@ -182,7 +188,7 @@ class Reveal:
     role: Literal["reveal", "verify"]
     contributions: tuple[UploadHeader, ...]
     sum_length: int
-    sum_sha256: bytes
+    sum_digest: bytes
     epoch: int
 
 

@@ -151,7 +151,7 @@ def _uploaded(state: State, event: Uploaded) -> Step:
     round_ = _round_for(state, header)
     before = round_.accepted.get(header.client_id)
     if before is not None:
-        if before.sha256 != header.sha256:
+        if before.digest != header.digest:
             raise ConflictingUpload(
                 f"Another update of this client is already counted in round {round_.number}."
             )

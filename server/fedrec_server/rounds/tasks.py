@@ -59,6 +59,6 @@ def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal 
         role=role,
         contributions=tuple(ordered),
         sum_length=round_.total.length,
-        sum_sha256=round_.total.sha256,
+        sum_digest=round_.total.digest,
         epoch=round_.epoch,
     )

@@ -65,7 +65,7 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
         contributions=_contributions(rows, row["round"]),
         statements=tuple(statement_of(r) for r in rows.execute(statements, (row["round"],))),
         name=row["blob_name"],
-        blob=Blob(length=row["blob_length"], sha256=row["blob_sha256"]),
+        blob=Blob(length=row["blob_length"], digest=row["blob_digest"]),
     )
 
 
@@ -74,7 +74,7 @@ def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
     row = rows.execute("SELECT * FROM snapshots").fetchone()
     if row is None:
         return None
-    blob = Blob(length=row["length"], sha256=row["sha256"])
+    blob = Blob(length=row["length"], digest=row["digest"])
     return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob)
 
 
@@ -129,7 +129,7 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         deadline_at=row["deadline_at"],
         asked=frozenset(client["client_id"] for client in asked) | set(accepted),
         accepted=accepted,
-        total=blob_of(row["sum_length"], row["sum_sha256"]),
+        total=blob_of(row["sum_length"], row["sum_digest"]),
         holders=tuple(holder_of(holder) for holder in holders),
         words=tuple(word_of(word) for word in words),
     )

@@ -7,7 +7,6 @@ database name them. A file without a row is an orphan and is swept at the next s
 from __future__ import annotations
 
 import errno
-import hashlib
 import os
 import secrets
 import shutil
@@ -56,12 +55,12 @@ def sum_name(round_id: RoundId) -> str:
 
 def sealed_name(round_id: RoundId, blob: Blob) -> str:
     """Return the file of a sealed aggregate; sealed twice, an aggregate has two."""
-    return f"blobs/{round_id:08d}-{blob.sha256.hex()}"
+    return f"blobs/{round_id:08d}-{blob.digest.hex()}"
 
 
 def snapshot_name(round_id: RoundId, blob: Blob) -> str:
     """Return the file of a snapshot."""
-    return f"snapshots/{round_id:08d}-{blob.sha256.hex()}"
+    return f"snapshots/{round_id:08d}-{blob.digest.hex()}"
 
 
 class Draft:
@@ -163,17 +162,17 @@ class Spool:
                 remedy="Free disk space; the coordinator goes on by itself.",
             )
 
-    def upload(self, round_id: RoundId, client_id: ClientId, sha256: bytes) -> Draft:
+    def upload(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> Draft:
         """Open the resumable draft of an upload; a client has one for each round."""
-        path = self._upload_path(round_id, client_id, sha256)
+        path = self._upload_path(round_id, client_id, digest)
         for other in path.parent.glob(f"{round_id:08d}-{client_id}-*"):
             if other != path:
                 other.unlink(missing_ok=True)
         return Draft(self, path)
 
-    def uploaded(self, round_id: RoundId, client_id: ClientId, sha256: bytes) -> int:
+    def uploaded(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> int:
         """Return how many bytes of an interrupted upload are durable."""
-        path = self._upload_path(round_id, client_id, sha256)
+        path = self._upload_path(round_id, client_id, digest)
         if not path.exists():
             return 0
         draft = Draft(self, path)
@@ -221,7 +220,7 @@ class Spool:
             DamagedFile: when it is missing or not what its row says.
         """
         data = b"".join(self.chunks(name))
-        if len(data) != expected.length or hashlib.sha256(data).digest() != expected.sha256:
+        if not expected.describes(data):
             raise DamagedFile(f"The stored file {name} is missing or damaged.")
         return data
 
@@ -257,8 +256,8 @@ class Spool:
                 swept += 1
         return swept
 
-    def _upload_path(self, round_id: RoundId, client_id: ClientId, sha256: bytes) -> Path:
-        return self._folder / "partial" / f"{round_id:08d}-{client_id}-{sha256.hex()}"
+    def _upload_path(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> Path:
+        return self._folder / "partial" / f"{round_id:08d}-{client_id}-{digest.hex()}"
 
 
 @contextmanager

@@ -113,7 +113,7 @@ class SqliteStore(Store):
             rows.execute("DELETE FROM snapshots")
             row: Row = {"round": record.round, "epoch": record.epoch}
             row["length"] = record.blob.length
-            insert(rows, "snapshots", {**row, "sha256": record.blob.sha256})
+            insert(rows, "snapshots", {**row, "digest": record.blob.digest})
         return before
 
     def snapshot(self) -> SnapshotRecord | None:

@@ -25,7 +25,7 @@ __all__ = [
     "word_row",
 ]
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -33,8 +33,8 @@ CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, kind TEXT NOT NULL, base_round INTEGER NOT NULL,
   epoch INTEGER NOT NULL, phase TEXT NOT NULL, opened_at REAL NOT NULL,
   deadline_at REAL NOT NULL, reason TEXT NOT NULL DEFAULT '',
-  sum_length INTEGER, sum_sha256 BLOB,
-  blob_name TEXT, blob_length INTEGER, blob_sha256 BLOB
+  sum_length INTEGER, sum_digest BLOB,
+  blob_name TEXT, blob_length INTEGER, blob_digest BLOB
 ) STRICT;
 CREATE TABLE asked (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, PRIMARY KEY (round, client_id)
@@ -44,7 +44,7 @@ CREATE TABLE contributions (
   federation TEXT NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL,
   base_round INTEGER NOT NULL, epoch INTEGER NOT NULL,
   catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
-  length INTEGER NOT NULL, sha256 BLOB NOT NULL, signature BLOB NOT NULL,
+  length INTEGER NOT NULL, digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE holders (
@@ -55,12 +55,12 @@ CREATE TABLE statements (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
   aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL, metrics BLOB NOT NULL,
-  signature BLOB NOT NULL, blob_length INTEGER, blob_sha256 BLOB, place INTEGER NOT NULL,
+  signature BLOB NOT NULL, blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE snapshots (
   round INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, length INTEGER NOT NULL,
-  sha256 BLOB NOT NULL
+  digest BLOB NOT NULL
 ) STRICT;
 CREATE TABLE journal (
   sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_seconds REAL NOT NULL, kind TEXT NOT NULL,
@@ -80,7 +80,7 @@ HEADER_COLUMNS = (
     "catalogue_fingerprint",
     "plan_fingerprint",
     "length",
-    "sha256",
+    "digest",
     "signature",
 )
 STATEMENT_COLUMNS = (
@@ -95,7 +95,7 @@ STATEMENT_COLUMNS = (
     "metrics",
     "signature",
 )
-WORD_COLUMNS = (*STATEMENT_COLUMNS, "blob_length", "blob_sha256", "place")
+WORD_COLUMNS = (*STATEMENT_COLUMNS, "blob_length", "blob_digest", "place")
 
 Value = str | int | float | bytes | None
 Row = dict[str, Value]
@@ -127,14 +127,14 @@ def word_row(word: Word, place: int) -> Row:
     """Return a key holder's word as a row of `statements`."""
     row: Row = {name: getattr(word.statement, name) for name in STATEMENT_COLUMNS}
     row["blob_length"] = None if word.blob is None else word.blob.length
-    row["blob_sha256"] = None if word.blob is None else word.blob.sha256
+    row["blob_digest"] = None if word.blob is None else word.blob.digest
     row["place"] = place
     return row
 
 
 def word_of(row: sqlite3.Row) -> Word:
     """Return the key holder's word that a row stands for."""
-    return Word(statement=statement_of(row), blob=blob_of(row["blob_length"], row["blob_sha256"]))
+    return Word(statement=statement_of(row), blob=blob_of(row["blob_length"], row["blob_digest"]))
 
 
 def holder_of(row: sqlite3.Row) -> Holder:
@@ -142,6 +142,6 @@ def holder_of(row: sqlite3.Row) -> Holder:
     return Holder(client_id=row["client_id"], role=row["role"], asked_at=row["asked_at"])
 
 
-def blob_of(length: Any, sha256: Any) -> Blob | None:
+def blob_of(length: Any, digest: Any) -> Blob | None:
     """Return a blob from two columns that are both NULL or both set."""
-    return None if length is None else Blob(length=length, sha256=sha256)
+    return None if length is None else Blob(length=length, digest=digest)

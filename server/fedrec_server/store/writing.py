@@ -42,8 +42,8 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
         case SumKept():
             _set_phase(rows, change.round, "revealing")
             rows.execute(
-                "UPDATE rounds SET sum_length = ?, sum_sha256 = ? WHERE round = ?",
-                (change.total.length, change.total.sha256, change.round),
+                "UPDATE rounds SET sum_length = ?, sum_digest = ? WHERE round = ?",
+                (change.total.length, change.total.digest, change.round),
             )
         case HolderAsked():
             holder = change.holder
@@ -97,8 +97,8 @@ def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
         name = sealed_name(change.round, change.blob)
     _set_phase(rows, change.round, "published")
     rows.execute(
-        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_sha256 = ? WHERE round = ?",
-        (name, change.blob.length, change.blob.sha256, change.round),
+        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ? WHERE round = ?",
+        (name, change.blob.length, change.blob.digest, change.round),
     )
     _forget_progress(rows, change.round)
     rows.execute("DELETE FROM statements WHERE round = ?", (change.round,))

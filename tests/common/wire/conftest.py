@@ -23,8 +23,8 @@ from fedrec.wire.convert import (
     blob_from_proto,
     blob_to_proto,
     chunk_from_proto,
-    chunk_to_proto,
     federation_to_proto,
+    part_of,
     published_to_proto,
     reveal_statement_from_proto,
     snapshot_to_proto,
@@ -74,7 +74,7 @@ class Values:
             catalogue_fingerprint="c" * 64,
             plan_fingerprint="d" * 64,
             length=blob.length,
-            sha256=blob.sha256,
+            digest=blob.digest,
             signature=b"s" * 64,
         )
         return replace(header, **changes)
@@ -182,13 +182,13 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
     def SubmitUpdate(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitUpdate", context)
         header = upload_header_from_proto(next(requests).header)
-        if header.sha256 in self.accepted:
+        if header.digest in self.accepted:
             return update_pb2.UploadReceipt(round=header.round, duplicate=True)
-        spool = self.spool.setdefault(header.sha256, bytearray())
+        spool = self.spool.setdefault(header.digest, bytearray())
         try:
             assembler = Assembler(
                 header.length,
-                header.sha256,
+                header.digest,
                 max_bytes=64 * 1024 * 1024,
                 start=len(spool),
                 prefix=[bytes(spool)],
@@ -202,17 +202,17 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
                     context.abort(grpc.StatusCode.UNAVAILABLE, "going away")
             assembler.finish()
         except FedrecError as error:
-            del self.spool[header.sha256]
+            del self.spool[header.digest]
             self.fail(context, error)
-        self.accepted[header.sha256] = bytes(spool)
+        self.accepted[header.digest] = bytes(spool)
         if self.faults.get("after SubmitUpdate"):
             self.fail(context, self.faults["after SubmitUpdate"].pop(0))  # type: ignore[arg-type]  # an error
         return update_pb2.UploadReceipt(round=header.round, duplicate=False)
 
     def GetUploadStatus(self, request: Any, context: Any) -> Any:
         self.guard("GetUploadStatus", context)
-        accepted = request.sha256 in self.accepted
-        offset = len(self.spool.get(request.sha256, b""))
+        accepted = request.digest in self.accepted
+        offset = len(self.spool.get(request.digest, b""))
         return coordinator_pb2.UploadStatus(offset=offset, accepted=accepted)
 
     def FetchContribution(self, request: Any, context: Any) -> Iterator[Any]:
@@ -229,7 +229,7 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
         self.guard("SubmitReveal", context)
         statement = reveal_statement_from_proto(next(requests).statement)
         blob = blob_from_proto(next(requests).blob, "reveal.blob")
-        assembler = Assembler(blob.length, blob.sha256, max_bytes=64 * 1024 * 1024)
+        assembler = Assembler(blob.length, blob.digest, max_bytes=64 * 1024 * 1024)
         for part in requests:
             assembler.add(*chunk_from_proto(part.chunk))
         self.statements.append((statement, assembler.finish()))
@@ -242,21 +242,21 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
         if self.published is not None and self.published.round > request.after_round:
             yield model_pb2.PublishedPart(published=published_to_proto(self.published))
             for offset, data in split(self.published.blob):
-                yield model_pb2.PublishedPart(chunk=chunk_to_proto(offset, data))
+                yield part_of(model_pb2.PublishedPart, offset, data)
 
     def FetchSnapshot(self, request: Any, context: Any) -> Iterator[Any]:
         self.guard("FetchSnapshot", context)
         if self.snapshot is not None and self.snapshot.round > request.after_round:
             yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(self.snapshot))
             for offset, data in split(self.snapshot.blob):
-                yield model_pb2.SnapshotPart(chunk=chunk_to_proto(offset, data))
+                yield part_of(model_pb2.SnapshotPart, offset, data)
 
     def parts(self, name: str, part: Any) -> Iterator[Any]:
         data = self.blobs[name]
         announced = self.blobs.get(f"{name} announced", data)
         yield part(blob=blob_to_proto(Blob.of(announced)))
         for offset, piece in split(data):
-            yield part(chunk=chunk_to_proto(offset, piece))
+            yield part_of(part, offset, piece)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ DATA = bytes(range(256)) * 10_000  # 2.56 MB: three chunks
 def assembler(data: bytes = DATA, **changes: object) -> Assembler:
     blob = Blob.of(data)
     arguments: dict[str, object] = {"max_bytes": len(data), **changes}
-    return Assembler(blob.length, blob.sha256, **arguments)  # type: ignore[arg-type]  # by name
+    return Assembler(blob.length, blob.digest, **arguments)  # type: ignore[arg-type]  # by name
 
 
 def test_pieces_have_at_most_one_mebibyte_and_join_again() -> None:
@@ -86,7 +86,7 @@ def test_missing_bytes_and_a_wrong_digest_are_refused() -> None:
     with pytest.raises(CorruptUpload, match="0 of 10"):
         whole.finish()
     whole.add(0, b"012345678x")
-    with pytest.raises(CorruptUpload, match="SHA-256"):
+    with pytest.raises(CorruptUpload, match="announced digest"):
         whole.finish()
 
 
@@ -95,3 +95,15 @@ def test_a_prefix_that_does_not_fit_is_refused() -> None:
         assembler(b"0123456789", start=6, prefix=[b"01234"])
     with pytest.raises(CorruptUpload):
         assembler(b"0123456789", start=11, prefix=[b"0123456789x"])
+
+
+def test_the_digest_is_blake3() -> None:
+    # The first vector of BLAKE3's published test vectors, and b3sum's answer for "abc".
+    empty, abc = (
+        "af1349b9f5f9a1a6a0404dea36dcc9499bcb25c9adc112b7cc9a93cae41f3262",
+        "6437b3ac38465133ffb63b75273a8db548c558465d79db03fd359c6cd5bd9d85",
+    )
+    assert (Blob.of(b"").digest.hex(), Blob.of(b"abc").digest.hex()) == (empty, abc)
+    assert Blob(length=3, digest=bytes.fromhex(abc)).describes(b"abc")
+    assert not Blob(length=3, digest=bytes.fromhex(abc)).describes(b"abd")
+    assert not Blob(length=4, digest=bytes.fromhex(abc)).describes(b"abc")

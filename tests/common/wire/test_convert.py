@@ -34,7 +34,7 @@ def reveal(values: Any, **changes: Any) -> Reveal:
         "role": "verify",
         "contributions": (values.header(), values.header(client_id=ClientId("cd" * 32))),
         "sum_length": 5,
-        "sum_sha256": b"h" * 32,
+        "sum_digest": b"h" * 32,
         "epoch": 2,
     }
     return Reveal(**{**arguments, **changes})
@@ -76,7 +76,7 @@ def test_values_come_back_the_same(values: Any) -> None:
     assert convert.blob_from_proto(message.blob, "blob") == Blob.of(published.blob)
     assert convert.published_from_proto(message, published.blob) == published
     assert convert.snapshot_from_proto(convert.snapshot_to_proto(snapshot), b"model") == snapshot
-    chunk = convert.chunk_to_proto(7, b"data")
+    chunk = convert.part_of(update_pb2.UploadPart, 7, b"data").chunk
     assert convert.chunk_from_proto(chunk) == (7, b"data")
 
 
@@ -148,7 +148,7 @@ def test_an_unknown_task_is_refused() -> None:
         ("catalogue_fingerprint", "x" * 201, TooLarge),
         ("plan_fingerprint", "", ProtocolError),
         ("length", 2**63, TooLarge),
-        ("sha256", b"x" * 31, ProtocolError),
+        ("digest", b"x" * 31, ProtocolError),
         ("signature", b"x" * 63, ProtocolError),
     ],
 )
@@ -211,7 +211,7 @@ def test_a_bad_federation_field_is_named(
         (lambda m: setattr(m.train, "round", 2**40), "train.round"),
         (lambda m: setattr(m.reveal, "role", ""), "reveal.role"),
         (lambda m: setattr(m.reveal, "kind", ""), "reveal.kind"),
-        (lambda m: setattr(m.reveal.sum, "sha256", b""), "reveal.sum.sha256"),
+        (lambda m: setattr(m.reveal.sum, "digest", b""), "reveal.sum.digest"),
         (lambda m: setattr(m.wait, "reason", "x" * 2_001), "wait.reason"),
         (lambda m: setattr(m.finished, "reason", "\x1b"), "finished.reason"),
         (lambda m: setattr(m, "published_round", 2**40), "task.published_round"),
@@ -240,4 +240,4 @@ def test_lists_are_bounded_and_name_no_client_twice(values: Any) -> None:
     with pytest.raises(TooLarge, match=r"snapshot\.statements"):
         convert.snapshot_from_proto(several, b"")
     with pytest.raises(ProtocolError, match="blob"):
-        convert.blob_from_proto(update_pb2.BlobHeader(length=1, sha256=b""), "blob")
+        convert.blob_from_proto(update_pb2.BlobHeader(length=1, digest=b""), "blob")

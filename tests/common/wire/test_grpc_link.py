@@ -87,7 +87,7 @@ def test_an_update_arrives_in_chunks_once(
 ) -> None:
     header = values.header(payload)
     assert link.submit_update(header, payload) is False
-    assert coordinator.accepted == {header.sha256: payload}
+    assert coordinator.accepted == {header.digest: payload}
     assert coordinator.chunk_offsets == list(range(0, len(payload), CHUNK_BYTES))
     assert link.upload_status(header).accepted
     assert link.submit_update(header, payload) is True
@@ -99,7 +99,7 @@ def test_a_broken_upload_goes_on_where_it_broke(
     header = values.header(LONG)
     coordinator.break_after_chunks = 2
     assert link.submit_update(header, LONG) is False
-    assert coordinator.accepted[header.sha256] == LONG
+    assert coordinator.accepted[header.digest] == LONG
     # Chunks that were sent but not looked at before the break are not listed.
     assert coordinator.chunk_offsets == [i * CHUNK_BYTES for i in range(4)]
     assert len(pauses) == 1
@@ -109,11 +109,11 @@ def test_an_upload_of_an_earlier_start_goes_on(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
     header = values.header(LONG)
-    coordinator.spool[header.sha256] = bytearray(LONG[: CHUNK_BYTES + 7])
+    coordinator.spool[header.digest] = bytearray(LONG[: CHUNK_BYTES + 7])
     assert link.upload_status(header) == UploadStatus(offset=CHUNK_BYTES + 7, accepted=False)
     assert link.submit_update(header, LONG) is False
     assert coordinator.chunk_offsets[0] == CHUNK_BYTES + 7
-    assert coordinator.accepted[header.sha256] == LONG
+    assert coordinator.accepted[header.digest] == LONG
 
 
 def test_a_lost_acknowledgement_is_not_sent_twice(
@@ -128,9 +128,9 @@ def test_a_damaged_spool_is_sent_again_from_the_start(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
     header = values.header(LONG)
-    coordinator.spool[header.sha256] = bytearray(b"damaged")
+    coordinator.spool[header.digest] = bytearray(b"damaged")
     assert link.submit_update(header, LONG) is False
-    assert coordinator.accepted[header.sha256] == LONG
+    assert coordinator.accepted[header.digest] == LONG
 
 
 def test_a_payload_that_is_not_the_headers_is_not_sent(
@@ -144,7 +144,7 @@ def test_a_payload_that_is_not_the_headers_is_not_sent(
 def test_other_bytes_of_the_same_length_are_not_accepted(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
-    with pytest.raises(CorruptUpload, match="the header's length and SHA-256"):
+    with pytest.raises(CorruptUpload, match="the header's length and digest"):
         link.submit_update(values.header(b"other"), b"short")
     assert coordinator.calls
 
@@ -153,7 +153,7 @@ def test_a_claim_of_more_bytes_than_there_are_is_refused(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
     header = values.header(b"short")
-    coordinator.spool[header.sha256] = bytearray(6)
+    coordinator.spool[header.digest] = bytearray(6)
     with pytest.raises(ProtocolError, match="claims 6 bytes"):
         link.upload_status(header)
 

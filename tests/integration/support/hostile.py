@@ -54,7 +54,7 @@ class Means:
             total.add(payload)
         blob = Blob.of(total.finish())
         return replace(
-            self.task, contributions=headers, sum_length=blob.length, sum_sha256=blob.sha256
+            self.task, contributions=headers, sum_length=blob.length, sum_digest=blob.digest
         )
 
 

@@ -128,7 +128,7 @@ async def send_snapshot(
         role="verify",
         contributions=(),
         sum_length=0,
-        sum_sha256=b"",
+        sum_digest=b"",
         epoch=1,
     )
     statement = bench.statement(number, task, engine.run, content=content)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from blake3 import blake3
 
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, RoundSettings
@@ -179,7 +179,7 @@ class Bench:
             catalogue_fingerprint=CATALOGUE.fingerprint,
             plan_fingerprint=self.federation.plan_fingerprint,
             length=len(payload),
-            sha256=hashlib.sha256(payload).digest(),
+            digest=blake3(payload).digest(),
         )
         header = replace(header, **changes)  # type: ignore[arg-type]
         return replace(header, signature=identity(number).sign(header.statement()))
@@ -188,7 +188,7 @@ class Bench:
         self, number: int, task: Reveal, run: str, /, *, content: str = "honest", **changes: object
     ) -> RevealStatement:
         """Return a signed word on the sum of a round."""
-        tag = hashlib.sha256(content.encode()).digest()
+        tag = blake3(content.encode()).digest()
         numbers = {n for n in range(100) if self._contributed(n, task)}
         statement = RevealStatement(
             federation="movies",

@@ -7,6 +7,8 @@ import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
+from blake3 import blake3
+
 from fedrec.config.schema import RoundSettings
 from fedrec.errors import FedrecError
 from fedrec.ids import ClientId, RoundId
@@ -71,7 +73,7 @@ def header(
         catalogue_fingerprint="c",
         plan_fingerprint="p",
         length=10,
-        sha256=hashlib.sha256(content.encode()).digest(),
+        digest=blake3(content.encode()).digest(),
         signature=bytes(64),
     )
 
@@ -79,7 +81,7 @@ def header(
 def statement(state: State, client_id: ClientId, content: str = "honest") -> RevealStatement:
     """Return a statement on the round in progress."""
     assert state.current is not None
-    tag = hashlib.sha256(content.encode()).digest()
+    tag = blake3(content.encode()).digest()
     return RevealStatement(
         federation="movies",
         run=RUN,

@@ -137,16 +137,16 @@ class Task(_message.Message):
     def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ...) -> None: ...
 
 class UploadStatusRequest(_message.Message):
-    __slots__ = ("run", "round", "client_id", "sha256")
+    __slots__ = ("run", "round", "client_id", "digest")
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
-    SHA256_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     run: str
     round: int
     client_id: str
-    sha256: bytes
-    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., client_id: _Optional[str] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, run: _Optional[str] = ..., round: _Optional[int] = ..., client_id: _Optional[str] = ..., digest: _Optional[bytes] = ...) -> None: ...
 
 class UploadStatus(_message.Message):
     __slots__ = ("offset", "accepted")

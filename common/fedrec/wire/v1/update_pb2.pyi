@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class UploadHeader(_message.Message):
-    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "sha256", "signature", "kind", "base_round")
+    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "digest", "signature", "kind", "base_round")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -16,7 +16,7 @@ class UploadHeader(_message.Message):
     CATALOGUE_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     PLAN_FINGERPRINT_FIELD_NUMBER: _ClassVar[int]
     LENGTH_FIELD_NUMBER: _ClassVar[int]
-    SHA256_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -29,11 +29,11 @@ class UploadHeader(_message.Message):
     catalogue_fingerprint: str
     plan_fingerprint: str
     length: int
-    sha256: bytes
+    digest: bytes
     signature: bytes
     kind: str
     base_round: int
-    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., sha256: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("offset", "data")
@@ -60,9 +60,9 @@ class UploadReceipt(_message.Message):
     def __init__(self, round: _Optional[int] = ..., duplicate: _Optional[bool] = ...) -> None: ...
 
 class BlobHeader(_message.Message):
-    __slots__ = ("length", "sha256")
+    __slots__ = ("length", "digest")
     LENGTH_FIELD_NUMBER: _ClassVar[int]
-    SHA256_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
     length: int
-    sha256: bytes
-    def __init__(self, length: _Optional[int] = ..., sha256: _Optional[bytes] = ...) -> None: ...
+    digest: bytes
+    def __init__(self, length: _Optional[int] = ..., digest: _Optional[bytes] = ...) -> None: ...
