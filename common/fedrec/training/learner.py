@@ -229,6 +229,7 @@ class Learner:
                     tensor.shape[-1] if tensor.per_item else tensor.size,
                     step=tensor.step,
                     bound=1 << tensor.fraction_bits,
+                    maximum_users=self.layout.maximum_users,
                     device=self.device,
                 )
                 for tensor in self.layout.tensors
