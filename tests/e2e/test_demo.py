@@ -52,6 +52,15 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     # Nothing is wrapped where programs read.
     assert any(line.endswith("who took part and when.") for line in running.told.splitlines())
     assert_it_recommends(start, folder, summary, tmp_path)
+    second = summary["second_act"]
+    assert (second["plan"]["algorithm"]["name"], second["folder"]) == (
+        "fedals", str(folder / "fedals"),
+    )  # fmt: skip
+    assert len((folder / "fedals" / "rounds.jsonl").read_text().splitlines()) == 12
+    assert (folder / "fedals" / "report.html").stat().st_size
+    # The clusters that were planted are found.
+    popularity = summary["references"]["popularity (protected counts)"]
+    assert second["test"]["ndcg"] > 1.5 * popularity["ndcg"]
 
 
 def assert_it_recommends(

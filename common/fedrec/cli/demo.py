@@ -21,7 +21,9 @@ Examples:
 
   fedrec demo --protection ckks --preset paper
 
-  fedrec demo --algorithm fedals       a better model in ten rounds
+  fedrec demo --algorithm fedals       only the second act
+
+  fedrec demo --no-second-act          only FedMF with CoLR
 
   fedrec demo --protection none --rounds 20 --synthetic
 """
@@ -51,14 +53,19 @@ def demo(
     compare: Annotated[
         bool, typer.Option("--compare/--no-compare", help="Also run it without encryption.")
     ] = True,
+    second_act: Annotated[
+        bool,
+        typer.Option("--second-act/--no-second-act", help="After fedmf, run fedals under bfv."),
+    ] = True,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
     """Train a recommender over three client processes whose updates nobody can read.
 
     Fetches MovieLens-100K, starts a coordinator and clients on 127.0.0.1, each client with a
-    third of the users in its own private folder, and ends with quality, bytes, what the
-    coordinator could see, ten recommendations, and the run's folder.
+    third of the users in its own private folder. FedMF with CoLR comes first, then fedals under
+    bfv. Ends with quality, bytes, what the coordinator could see, ten recommendations, and the
+    run's folder.
     """
     from fedrec.config.starter import TUNED
     from fedrec.demo.demonstration import DemoOptions, demonstrate
@@ -87,6 +94,7 @@ def demo(
         seed=seed,
         synthetic=synthetic,
         compare=compare,
+        second_act=second_act,
         runs=runs,
     )
     folder = demonstrate(options, new_console(stderr=as_json))

@@ -18,7 +18,7 @@ EPILOG = (
     "Examples:\n"
     "  fedrec init\n"
     "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
-    "  fedrec init run.toml --algorithm fedals --clients 3\n"
+    "  fedrec init run.toml --algorithm fedmf --clients 3\n"
     "  fedrec init plain.toml --protection none --name trial"
 )
 
@@ -31,8 +31,8 @@ def init(
     ),
     algorithm: Annotated[
         Literal["fedmf", "fedals"],
-        typer.Option(help="fedmf: the papers' base, with CoLR; fedals: least squares, few rounds."),
-    ] = "fedmf",
+        typer.Option(help="fedals: least squares, few rounds; fedmf: the papers' base, with CoLR."),
+    ] = "fedals",
     protection: Annotated[
         Literal["bfv", "ckks", "none"],
         typer.Option(help="How updates are protected; bfv adds exactly."),

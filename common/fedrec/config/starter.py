@@ -72,7 +72,7 @@ class Starter:
     """
 
     name: str = "movies"
-    algorithm: str = "fedmf"
+    algorithm: str = "fedals"
     protection: ProtectionName = "bfv"
     n_clients: int = 0
     n_users: int = 0

@@ -14,15 +14,14 @@ from typing import Any, Literal
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
-from rich.text import Text
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import Exposure, look_at_coordinator
-from fedrec.demo.processes import Processes
-from fedrec.demo.watching import follow_run
+from fedrec.demo.running import announce, run_federation
+from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
@@ -36,9 +35,10 @@ from fedrec.reports.run_view import RunView
 from fedrec.reports.tables import rich_table
 from fedrec.training.layout import protection_of
 from fedrec.training.learner import Learner
-from fedrec.wire.admin_link import AdminLink
 
 __all__ = ["DemoOptions", "demonstrate"]
+
+SECOND = "fedals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +51,7 @@ class DemoOptions:
         protection: none, bfv or ckks.
         preset: parameter set of the protection; "default" is its lean one.
         compare: also run the federation without encryption, in one process.
+        second_act: then run fedals under bfv; only after fedmf.
     """
 
     algorithm: str = "fedmf"
@@ -62,20 +63,34 @@ class DemoOptions:
     seed: int = 1
     synthetic: bool = False
     compare: bool = True
+    second_act: bool = True
     runs: Path = Path("runs")
 
     def plan(self) -> Plan:
         """Return the plan: the settings of `fedrec init`, but for what was chosen."""
-        tuned = TUNED[self.algorithm].model_dump()
         rank = {"rank": self.rank} if self.rank else {}
+        protection = {"name": self.protection, "preset": self.preset}
+        return self._plan(self.algorithm, self.rounds, protection, rank)
+
+    def second_plan(self) -> Plan | None:
+        """Return the plan of the second act, or None where there is none."""
+        if not self.second_act or self.algorithm == SECOND:
+            return None
+        name = "none" if self.protection == "none" else "bfv"
+        return self._plan(SECOND, 0, {"name": name}, {})
+
+    def _plan(
+        self, algorithm: str, rounds: int, protection: dict[str, str], update: dict[str, int]
+    ) -> Plan:
+        tuned = TUNED[algorithm].model_dump()
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
                 "algorithm": tuned["algorithm"],
-                "update": tuned["update"] | rank,
-                "protection": {"name": self.protection, "preset": self.preset},
+                "update": tuned["update"] | update,
+                "protection": protection,
                 "rounds": {
-                    "total": self.rounds or tuned["rounds"]["total"],
+                    "total": rounds or tuned["rounds"]["total"],
                     "minimum_clients": min(3, self.n_clients),
                     "minimum_summands": 3 if self.protection != "none" else 1,
                 },
@@ -92,6 +107,7 @@ class _Outcome:
     bars: tuple[SizeBar, ...]
     exposure: Exposure
     comparison: Comparison | None
+    second: SecondAct | None
     recommendations: dict[str, Any]
     user: str
     seconds: float
@@ -105,7 +121,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     """
     began = time.monotonic()
     plan = options.plan()
-    _announce(console, "Preparing", ": data, keys, and a private folder for each client")
+    announce(console, "Preparing", ": data, keys, and a private folder for each client")
     data = load_data(synthetic=options.synthetic)
     folder = RunFolder.create(options.runs, "demo")
     catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
@@ -128,14 +144,19 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )  # fmt: skip
     console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue)).warm_up()
-    view = _run_federation(workspace, folder, options, console)
+    view = run_federation(workspace, folder, console)
     best = view.best
     if best is None or best.test is None:
         raise TrainingError("The run measured nothing: no user has a held-out item.")
     comparison = None
     if options.compare:
-        _announce(console, "Comparing", ": the same federation without encryption, in one process")
+        announce(console, "Comparing", ": the same federation without encryption, in one process")
         comparison = _compare(plan, data, console)
+    second_plan, second = options.second_plan(), None
+    if second_plan is not None:
+        second = run_second_act(
+            second_plan, data, folder.path / SECOND, n_clients=options.n_clients, console=console
+        )
     user, found = _recommend(workspace)
     # The coordinator has no model to leave behind: a client gives the shared one.
     _ask_client(workspace.client_settings[0], "export-model", "--to", str(folder.path))
@@ -147,6 +168,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         best_version=best.round - 1,
         exposure=look_at_coordinator(workspace),
         comparison=comparison,
+        second=second,
         recommendations=found,
         user=user,
         seconds=time.monotonic() - began,
@@ -158,44 +180,6 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
     console.print(f"\nTook {outcome.seconds:.0f} s.")
     return folder.path
-
-
-def _announce(console: Console, what: str, more: str) -> None:
-    console.print(Text.assemble((what, "bold"), more))
-
-
-def _run_federation(
-    workspace: Workspace, folder: RunFolder, options: DemoOptions, console: Console
-) -> RunView:
-    plan = workspace.plan
-    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
-    with Processes(folder.path / "logs") as processes:
-        processes.start("coordinator", "coordinator", "run", str(workspace.coordinator_settings))
-        address = processes.first_line("coordinator")["address"]
-        _announce(console, "Running", f": coordinator on {address}, {options.n_clients} clients")
-        for number, settings in enumerate(workspace.client_settings, start=1):
-            processes.start(
-                f"client-{number}", "client", "run", str(settings), "--coordinator", address,
-                "--json",
-            )  # fmt: skip
-        link = AdminLink(
-            address,
-            token=workspace.operators_token,
-            root_certificate=workspace.certificate.read_bytes(),
-        )
-        try:
-            follow_run(
-                link,
-                view,
-                console,
-                failures=processes.failures,
-                on_round=folder.append_round,
-                run_folder=folder.path,
-            )
-        finally:
-            link.close()
-        processes.wait_for("client", seconds=30.0)
-    return view
 
 
 def _compare(plan: Plan, data: DemoData, console: Console) -> Comparison:
@@ -232,9 +216,13 @@ def _rows(plan: Plan, outcome: _Outcome) -> tuple[ResultRow, ...]:
 
 
 def _compared(outcome: _Outcome) -> list[ResultRow]:
-    if outcome.comparison is None:
-        return []
-    return [ResultRow(label="the same without encryption", samples=(outcome.comparison.test,))]
+    rows = []
+    if outcome.comparison is not None:
+        samples = (outcome.comparison.test,)
+        rows.append(ResultRow(label="the same without encryption", samples=samples))
+    if outcome.second is not None:
+        rows.append(outcome.second.row)
+    return rows
 
 
 def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
@@ -247,6 +235,8 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
         findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
     if outcome.comparison is not None:
         findings += outcome.comparison.sentences(outcome.view.rounds)
+    if outcome.second is not None:
+        findings.append(outcome.second.sentence(plan, outcome.test))
     return findings
 
 
@@ -260,11 +250,11 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
     console.print()
     console.print(_cost_table(outcome))
     console.print()
-    _announce(console, "What the coordinator could see", ", looked up in its folder")
+    announce(console, "What the coordinator could see", ", looked up in its folder")
     for sentence in outcome.exposure.sentences():
         console.print(f"  {sentence}")
     console.print()
-    _announce(console, f"Ten recommendations for user {outcome.user}", ", made on client 1")
+    announce(console, f"Ten recommendations for user {outcome.user}", ", made on client 1")
     titles = Table()
     titles.add_column("", justify="right")
     titles.add_column("title")
@@ -314,6 +304,7 @@ def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> 
         "test": _as_dict(outcome.test),
         "best_version": outcome.best_version,
         "without_encryption": _as_dict(outcome.comparison.test) if outcome.comparison else None,
+        "second_act": None if outcome.second is None else outcome.second.summary(),
         "references": {row.label: asdict(row.samples[0]) for row in _rows(plan, outcome)[1:]},
         "costs": asdict(outcome.costs),
         "alternatives": {bar.label: bar.n_bytes for bar in outcome.bars},
