@@ -28,6 +28,7 @@ app = typer.Typer(
     epilog=(
         "Examples:\n"
         "  fedrec data fetch ml-100k --into data\n"
+        "  fedrec data import ml-1m ml-1m.zip\n"
         "  fedrec data import ratings.parquet --into data --user-column customer\n"
         "  fedrec data describe data/interactions.csv\n"
         "  fedrec data split data/interactions.csv --clients 3 --into clients"
@@ -35,7 +36,6 @@ app = typer.Typer(
 )
 
 DataFile = Annotated[Path, typer.Argument(metavar="PATH", help="A file with interactions.")]
-Into = Annotated[Path, typer.Option(help="The folder to write to.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
 LayoutName = Annotated[
     str | None,
@@ -84,7 +84,8 @@ def fetch(
     if name not in DATASETS:
         raise DataError(
             f"There is no dataset {name!r} to fetch.",
-            remedy=f"Known are: {', '.join(DATASETS)}. `fedrec data import` takes your own file.",
+            remedy=f"Known are: {', '.join(DATASETS)}. `fedrec data import` takes your own file, "
+            "or a public data set that you downloaded.",
         )
     if into is not None:
         prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
@@ -105,8 +106,25 @@ def fetch(
 
 @app.command("import")
 def import_(
-    path: DataFile,
-    into: Into,
+    name_or_path: Annotated[
+        str,
+        typer.Argument(
+            metavar="PATH_OR_NAME",
+            help="A file of your own, or a public data set: ml-100k, ml-1m, filmtrust, "
+            "amazon-video.",
+        ),
+    ],
+    path: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PATH]",
+            help="The public data set's file, folder or zip archive, as you downloaded it.",
+        ),
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option(help="The folder to write to; a public data set also goes to the cache."),
+    ] = None,
     layout: LayoutName = None,
     user_column: UserColumn = None,
     item_column: ItemColumn = None,
@@ -114,15 +132,24 @@ def import_(
     minimum_interactions: Annotated[
         int, typer.Option(min=1, help="Leave out users with fewer distinct items.")
     ] = 1,
-    strict: Strict = False,
+    strict: Annotated[
+        bool,
+        typer.Option(
+            "--strict",
+            help="Refuse a file with unreadable rows, and a public one with another SHA-256.",
+        ),
+    ] = False,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
-    """Normalise a file to interactions.csv and catalogue.csv; each pair is kept once."""
-    from fedrec.data import Catalogue
+    """Normalise a file to interactions.csv and catalogue.csv; each pair is kept once.
+
+    A public data set that you downloaded is compared with the copy that figures were made with and
+    kept in the cache, where `fedrec reproduce` and data.path = NAME find it.
+    """
+    from fedrec.cli.public_import import print_import
     from fedrec.errors import DataError
 
-    prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
     reading = _Reading(
         layout=layout,
         user_column=user_column,
@@ -130,6 +157,38 @@ def import_(
         timestamp_column=timestamp_column,
         strict=strict,
     )
+    if path is None:
+        _import_own(Path(name_or_path), into, reading, minimum_interactions, force, as_json)
+    else:
+        if reading != _Reading(strict=strict) or minimum_interactions > 1:
+            raise DataError(
+                f"{name_or_path} is a public data set, whose layout and columns are known.",
+                remedy="Leave the options on layout, columns and minimum out.",
+            )
+        print_import(name_or_path, path, into, strict=strict, force=force, as_json=as_json)
+
+
+def _import_own(
+    path: Path,
+    into: Path | None,
+    reading: _Reading,
+    minimum_interactions: int,
+    force: bool,
+    as_json: bool,
+) -> None:
+    from fedrec.data import PUBLIC, Catalogue
+    from fedrec.errors import DataError
+
+    if str(path) in PUBLIC and not path.exists():
+        raise DataError(
+            f"Where is the file of {path}?",
+            remedy=f"Write fedrec data import {path} PATH. Its source: {PUBLIC[str(path)].source}",
+        )
+    if into is None:
+        raise DataError(
+            "It is not said where to write to.", remedy="Name the folder with --into FOLDER."
+        )
+    prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
     found, report = reading.read(path)
     kept = found.deduplicated().with_minimum(minimum_interactions)
     if not len(kept):
@@ -228,7 +287,7 @@ def catalogue(
 def split(
     path: DataFile,
     clients: Annotated[int, typer.Option(min=1, help="How many clients share the users.")],
-    into: Into,
+    into: Annotated[Path, typer.Option(help="The folder to write to.")],
     seed: Annotated[int, typer.Option(help="Which of the possible splits.")] = 0,
     layout: LayoutName = None,
     force: Force = False,

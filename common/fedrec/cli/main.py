@@ -44,6 +44,11 @@ VERBS: dict[str, Verb] = {
         help="Run the whole federation in this process.",
         panel=_RUN,
     ),
+    "reproduce": Verb(
+        target="fedrec.cli.reproduce:reproduce",
+        help="Run a paper's row; show published, reproduced and honest figures.",
+        panel=_RUN,
+    ),
     "keys": Verb(
         target="fedrec.cli.keys:app",
         help="Make the data owners' keys and show what is in key files.",

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import shlex
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.round_progress import round_progress
 from fedrec.cli.stop_request import StopRequest
-from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
+from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import Settings
     from fedrec.reports.round_report import RoundReport
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.result import SimulationResult
@@ -31,8 +28,6 @@ EPILOG = (
     "  fedrec simulate run.toml --clients 3 --protect --set rounds.total=5\n"
     "  fedrec simulate run.toml --resume runs/movies-20260101-120000"
 )
-
-Told = Callable[["RoundReport"], None]
 
 
 def simulate(
@@ -79,14 +74,19 @@ def simulate(
     else:
         run = RunFolder.create(settings.output.runs, settings.federation.name)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
-    with stop.on_interrupt(), _progress(settings, run) as told:
+    with stop.on_interrupt(), round_progress("", settings.rounds.total + 2) as told:
+
+        def note(report: RoundReport) -> None:
+            run.append_round(report)
+            told(report)
+
         result = run_federation(
             settings,
             n_clients=n_clients,
             protect=protect,
             folder=run.path,
             resume=resume is not None,
-            on_round=told,
+            on_round=note,
             stop=stop.requested,
         )
     record_simulation(result, run)
@@ -95,46 +95,6 @@ def simulate(
         again = ["fedrec", "simulate", str(settings_file), "--resume", str(run.path)]
         typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
         raise typer.Exit(INTERRUPTED)
-
-
-@contextmanager
-def _progress(settings: Settings, run: RunFolder) -> Iterator[Told]:
-    """Record every round and show it: a bar on a terminal, else a line a round, on stderr."""
-    n_rounds = settings.rounds.total + 2
-    if not sys.stderr.isatty():
-
-        def tell(report: RoundReport) -> None:
-            run.append_round(report)
-            typer.echo(f"round {report.round}/{n_rounds}  {_round_text(report)}", err=True)
-
-        yield tell
-        return
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    columns = (
-        TextColumn("rounds"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[text]}"),
-    )
-    with Progress(*columns, console=new_console(stderr=True)) as bar:
-        task = bar.add_task("rounds", total=n_rounds, text="")
-
-        def show(report: RoundReport) -> None:
-            run.append_round(report)
-            bar.update(task, completed=int(report.round), text=_round_text(report))
-
-        yield show
-
-
-def _round_text(report: RoundReport) -> str:
-    parts: list[str] = [report.kind]
-    if report.loss is not None:
-        parts.append(f"loss {report.loss:.4f}")
-    if report.validation is not None:
-        parts.append(f"HR {report.validation.hr:.4f} NDCG {report.validation.ndcg:.4f}")
-    parts += [f"{human_bytes(report.vector_bytes)} up", f"{report.seconds:.2f} s"]
-    return "  ".join(parts)
 
 
 def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:

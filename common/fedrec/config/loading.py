@@ -4,6 +4,8 @@
 - Relative paths of the local sections (`PATHS`) are found from the folder of the settings file
   when the file sets them or nobody does, and from the working folder when a flag or the
   environment sets them. The plan has no paths and is never rewritten.
+- `data.path` may be the name of a public data set, which stands for its place in the cache, unless
+  there is a file or folder of that name.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ from fedrec.config.combinations import find_conflicts
 from fedrec.config.explain import all_settings, unknown_sentence, wrong_sentence
 from fedrec.config.schema import Settings, section_type
 from fedrec.config.section import Section
+from fedrec.data.public import PUBLIC, cached_path
 from fedrec.errors import SettingsError
 
 __all__ = ["PATHS", "LoadedSettings", "Origin", "load_settings", "load_with_sources"]
@@ -274,9 +277,15 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
     for key in PATHS:
         section, _, name = key.partition(".")
         value = getattr(getattr(settings, section), name)
+        if value is None:
+            continue
         origin = origins.get(key)
-        if value is not None and (origin is None or origin.kind == "file"):
-            resolved = folder / Path(value).expanduser()
+        resolved = Path(value)
+        if origin is None or origin.kind == "file":
+            resolved = folder / resolved.expanduser()
+        if key == "data.path" and value in PUBLIC and not resolved.exists():
+            resolved = cached_path(value)
+        if str(resolved) != value:
             changed.setdefault(section, {})[name] = str(resolved)
     return settings.model_copy(
         update={

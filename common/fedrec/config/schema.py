@@ -185,7 +185,11 @@ class RoundSettings(Section):
 class DataSettings(Section):
     """Where this machine's interactions are."""
 
-    path: str | None = Field(default=None, description="File with the interactions.")
+    path: str | None = Field(
+        default=None,
+        description="File with the interactions, or the name of a public data set in the cache: "
+        "ml-100k, ml-1m, filmtrust, amazon-video.",
+    )
     layout: str | None = Field(
         default=None, description="File layout; found out from the file where it is missing."
     )

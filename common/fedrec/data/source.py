@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrec.config.schema import DataSettings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
+from fedrec.data.public import require_if_public
 from fedrec.data.readers import read_interactions
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.errors import SettingsError
@@ -27,6 +28,7 @@ def read_source(data: DataSettings, *, reader: str) -> Interactions:
             f"data.path is missing: {reader} needs a file with interactions.",
             remedy="Set data.path in the settings or by a flag of the command.",
         )
+    require_if_public(data.path)
     interactions, _ = read_interactions(
         data.path,
         layout=data.layout,

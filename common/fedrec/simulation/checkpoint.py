@@ -68,6 +68,11 @@ class CheckpointFolder:
         self._folder = run_folder / "checkpoint"
         self._index = self._folder / "checkpoint.json"
 
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to resume."""
+        return self._index.is_file()
+
     def save(self, checkpoint: Checkpoint) -> None:
         """Replace the checkpoint in one step.
 

@@ -1,0 +1,86 @@
+"""What one run of a row measured: a protocol, a seed, the round chosen on validation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from fedrec.errors import StorageError
+from fedrec.evaluation.metrics import Rates, Scorer
+from fedrec.evaluation.protocols import Protocol
+from fedrec.simulation.result import SimulationResult
+
+__all__ = ["REFERENCES", "Measured"]
+
+REFERENCES: Mapping[Scorer, str] = {
+    "popularity": "popularity",
+    "know_nothing": "know-nothing counter",
+    "untrained": "untrained model",
+}
+"""Rows that learned nothing, and what they are called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """A finished run of a row under one protocol with one seed.
+
+    Attributes:
+        best_round: the version with the best NDCG on validation.
+        validation, test: rates of that version.
+        references: rates on test of the scorers in `REFERENCES`.
+        clipped_values: values of all rounds that had to be clipped.
+        seconds: time of all rounds together.
+    """
+
+    protocol: Protocol
+    seed: int
+    best_round: int
+    validation: Rates
+    test: Rates
+    references: Mapping[str, Rates]
+    clipped_values: int
+    seconds: float
+
+    @classmethod
+    def of(cls, result: SimulationResult) -> Measured:
+        """Read it from a finished simulation that measured at least once."""
+        report, evaluation = result.best_report, result.evaluation
+        assert report is not None and evaluation is not None
+        assert report.validation is not None and report.test is not None
+        found = {scorer: evaluation.rates(scorer, "test") for scorer in REFERENCES}
+        return cls(
+            protocol=result.settings.evaluation.protocol,
+            seed=result.settings.federation.seed,
+            best_round=int(result.best.round),
+            validation=report.validation,
+            test=report.test,
+            references={name: rates for name, rates in found.items() if rates is not None},
+            clipped_values=sum(report.clipped_values for report in result.rounds),
+            seconds=sum(report.seconds for report in result.rounds),
+        )
+
+    def to_json(self) -> str:
+        """Return it as JSON."""
+        return json.dumps(asdict(self), indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> Measured:
+        """Read what `to_json` wrote.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            found = json.loads(text)
+            for name in ("validation", "test"):
+                found[name] = Rates(**found[name])
+            found["references"] = {
+                name: Rates(**rates) for name, rates in found["references"].items()
+            }
+            return cls(**found)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StorageError(
+                f"This is no result of a row: {text[:60]!r}.",
+                remedy="Delete the file; the run that it belongs to is done again.",
+            ) from error

@@ -1,0 +1,161 @@
+"""Running a published row under the paper's protocol and the honest ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from fedrec.config.loading import load_settings
+from fedrec.config.schema import Settings
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.public import find
+from fedrec.data.readers import read_interactions
+from fedrec.data.splits import UserSplit, leave_one_out
+from fedrec.errors import StorageError
+from fedrec.evaluation.protocols import Protocol
+from fedrec.papers.measured import Measured
+from fedrec.papers.row import PublishedRow
+from fedrec.recommender.storage import write_whole
+from fedrec.reports.round_report import RoundReport
+from fedrec.reports.run_folder import RunFolder
+from fedrec.reports.toml import settings_to_toml
+from fedrec.simulation.checkpoint import CheckpointFolder
+from fedrec.simulation.federation import simulate
+
+__all__ = ["PROTOCOLS", "read_row_data", "row_settings", "run_row"]
+
+PROTOCOLS: tuple[Protocol, ...] = ("paper", "sampled", "full")
+_RESULT_NAME = "measured.json"
+_SETTINGS_NAME = "row.toml"
+
+Told = Callable[[RoundReport], None]
+Watch = Callable[[str, int], AbstractContextManager[Told]]
+"""Given what is run and its number of rounds, returns who is told of each round."""
+
+
+def read_row_data(row: PublishedRow) -> tuple[UserSplit, Catalogue]:
+    """Return the users of a row, split, and the items that these users have.
+
+    Raises:
+        DataError: the data set is not on this machine; the error says how to get it.
+    """
+    interactions, _ = read_interactions(find(row.dataset), strict=True)
+    kept = interactions.deduplicated().with_minimum(row.minimum_interactions)
+    catalogue = Catalogue.from_interactions(kept)
+    return leave_one_out(kept, catalogue), catalogue
+
+
+def row_settings(
+    row: PublishedRow, folder: Path, changes: Mapping[str, object] | None = None
+) -> Settings:
+    """Write a row's settings into a folder and read them with changes, checked like any others.
+
+    Args:
+        changes: values by dotted key, as text or as they are.
+
+    Raises:
+        SettingsError: a change that cannot be.
+        StorageError: the folder cannot be written.
+    """
+    path = folder / _SETTINGS_NAME
+    text = settings_to_toml(row.plan, heading=f"The settings of {row.name}, {row.source}.")
+    write_whole(path, text.encode(), private=False)
+    # The environment is about federations; a published row is the same everywhere.
+    return load_settings(path, changes, environ={})
+
+
+def run_row(
+    settings: Settings,
+    users: UserSplit,
+    catalogue: Catalogue,
+    *,
+    protocols: Sequence[Protocol],
+    seeds: Sequence[int],
+    folder: Path,
+    watch: Watch,
+    stop: Callable[[], bool],
+) -> tuple[Measured, ...]:
+    """Train once for each protocol and seed, and return what was measured.
+
+    A run that ended in this folder before is read, and one that was stopped goes on. `sampled` and
+    `full` train alike, but each chooses its round by its own validation.
+
+    Args:
+        settings: of the row; their protocol and seed are replaced.
+        folder: one folder for each protocol and seed is made in it.
+        stop: asked after every round; then what is complete is returned.
+
+    Raises:
+        TrainingError: training diverged.
+        StorageError: a file cannot be written or read.
+    """
+    done: list[Measured] = []
+    for protocol in protocols:
+        for seed in seeds:
+            own = _with(settings, protocol, seed)
+            part = folder / f"{protocol}-seed-{seed}"
+            measured = _earlier(part) or _run(own, users, catalogue, part, watch, stop)
+            if measured is None:
+                return tuple(done)
+            done.append(measured)
+    return tuple(done)
+
+
+def _with(settings: Settings, protocol: Protocol, seed: int) -> Settings:
+    return settings.model_copy(
+        update={
+            "evaluation": settings.evaluation.model_copy(update={"protocol": protocol}),
+            "federation": settings.federation.model_copy(update={"seed": seed}),
+        }
+    )
+
+
+def _earlier(part: Path) -> Measured | None:
+    try:
+        return Measured.from_json((part / _RESULT_NAME).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+
+
+def _run(
+    settings: Settings,
+    users: UserSplit,
+    catalogue: Catalogue,
+    part: Path,
+    watch: Watch,
+    stop: Callable[[], bool],
+) -> Measured | None:
+    """Return None where it was stopped; its checkpoint is in the folder then."""
+    try:
+        part.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"{part} cannot be made: {error}.", remedy="Name a writable folder with --out."
+        ) from error
+    run = RunFolder(part)
+    run.write_settings(settings)
+    run.write_environment()
+    with watch(part.name, settings.rounds.total + 2) as told:
+
+        def note(report: RoundReport) -> None:
+            run.append_round(report)
+            told(report)
+
+        result = simulate(
+            settings,
+            users=users,
+            catalogue=catalogue,
+            folder=part,
+            resume=CheckpointFolder(part).exists,
+            on_round=note,
+            stop=stop,
+        )
+    if not result.finished:
+        return None
+    run.write_metrics(result.rounds, result.evaluation)
+    measured = Measured.of(result)
+    write_whole(part / _RESULT_NAME, measured.to_json().encode(), private=False)
+    # A published row is run for its figures: the models stay behind.
+    CheckpointFolder(part).remove()
+    return measured

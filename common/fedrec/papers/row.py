@@ -1,0 +1,70 @@
+"""A published row: figures that somebody printed, and the plan that should give them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.algorithms import AlgorithmSettings
+from fedrec.config.schema import (
+    EvaluationSettings,
+    FederationSettings,
+    Plan,
+    ProtectionSettings,
+    RoundSettings,
+    UpdateSettings,
+)
+
+__all__ = ["PublishedRow", "paper_plan"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishedRow:
+    """One line of a paper's result table.
+
+    Attributes:
+        name: algorithm, data set and what else tells it apart, with slashes between.
+        dataset: a key of `fedrec.data.PUBLIC`.
+        minimum_interactions: users with fewer distinct items are left out, as the paper does.
+        hr: HR@10 as printed, as a share.
+        ndcg: NDCG@10 as printed, as a share.
+        source: paper and table.
+        note: readings and differences that a reader of the comparison has to know.
+        plan: the settings; protocol and seed are set when it is run.
+        minutes: roughly, for one protocol and seed on one processor core.
+    """
+
+    name: str
+    dataset: str
+    minimum_interactions: int = 1
+    hr: float
+    ndcg: float
+    source: str
+    note: str = ""
+    plan: Plan
+    minutes: float
+
+
+def paper_plan(
+    algorithm: AlgorithmSettings,
+    update: UpdateSettings,
+    *,
+    rounds: int,
+    every_rounds: int = 1,
+    user_fraction: float = 1.0,
+) -> Plan:
+    """Return a plan in which every item is trained and nothing is encrypted.
+
+    Args:
+        rounds: training rounds.
+        every_rounds: the model is measured in every n-th round.
+        user_fraction: share of the users in a round. A coin for each user, where papers draw a
+            fixed number.
+    """
+    return Plan(
+        federation=FederationSettings(minimum_item_users=1),
+        algorithm=algorithm,
+        update=update,
+        protection=ProtectionSettings(name="none"),
+        evaluation=EvaluationSettings(protocol="paper", every_rounds=every_rounds),
+        rounds=RoundSettings(total=rounds, user_fraction=user_fraction),
+    )

@@ -1,0 +1,149 @@
+"""`fedrec reproduce` on a small row of its own, without published data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedrec.algorithms import FedMFSettings
+from fedrec.cli.stop_request import StopRequest
+from fedrec.config.schema import UpdateSettings
+from fedrec.data import PUBLIC
+from fedrec.data.public import Counts, KnownCopy, PublicDataset
+from fedrec.papers import ROWS, PublishedRow, paper_plan
+
+from .conftest import Fedrec
+
+TINY = PublicDataset(
+    title="Tiny", source="https://example.org/tiny", licence="Free.", citation="Nobody.",
+    copies=(
+        KnownCopy(
+            file="interactions.csv", layout="csv", sha256=None,
+            counts=Counts(minimum=1, users=24, items=30, interactions=192),
+        ),
+    ),
+    get="fedrec data import tiny interactions.csv",
+)  # fmt: skip
+
+
+def _row(name: str, hr: float) -> PublishedRow:
+    plan = paper_plan(FedMFSettings(dim=4), UpdateSettings(structure="dense", clip=8.0), rounds=3)
+    return PublishedRow(
+        name=name, dataset="tiny", minimum_interactions=5, hr=hr, ndcg=hr / 2,
+        source="A test, table 1", note="Small.", plan=plan, minutes=0.1,
+    )  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two rows on a data set called tiny, and an empty cache."""
+    monkeypatch.setenv("FEDREC_CACHE", str(tmp_path / "cache"))
+    rows = {row.name: row for row in (_row("tiny/a", 0.5), _row("tiny/b", 0.001))}
+    public = {**PUBLIC, "tiny": TINY}
+    for module in ("data", "data.public", "data.importing", "config.loading", "cli.public_import"):
+        monkeypatch.setattr(f"fedrec.{module}.PUBLIC", public)
+    for module in ("papers", "papers.request"):
+        monkeypatch.setattr(f"fedrec.{module}.ROWS", {**ROWS, **rows})
+
+
+@pytest.fixture
+def imported(fedrec: Fedrec, interactions_file: Path) -> None:
+    """The data set in the cache."""
+    outcome = fedrec("data", "import", "tiny", interactions_file, "--json")
+    assert outcome.code == 0
+    assert outcome.json["n_users"] == 24
+
+
+def test_missing_data_is_named_with_its_source(fedrec: Fedrec, tmp_path: Path) -> None:
+    outcome = fedrec("reproduce", "tiny/a", "--out", tmp_path / "runs")
+    assert outcome.code == 2
+    assert "Tiny (interactions.csv) is not on this machine" in outcome.err
+    assert "https://example.org/tiny" in outcome.err
+    assert "fedrec data import tiny interactions.csv" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_published_reproduced_and_honest_side_by_side(
+    fedrec: Fedrec, tmp_path: Path, imported: None
+) -> None:
+    found = fedrec("reproduce", "tiny", "--out", tmp_path / "runs", "--json").json
+    assert found["finished"]
+    assert [row["name"] for row in found["rows"]] == ["tiny/a", "tiny/b"]
+    for row in found["rows"]:
+        assert [run["protocol"] for run in row["runs"]] == ["paper", "sampled", "full"]
+        assert {"popularity", "know_nothing", "untrained"} <= row["runs"][0]["references"].keys()
+        paper = row["runs"][0]["test"]["hr"]
+        assert row["difference_hr"] == pytest.approx(paper - row["published"]["hr"])
+        assert row["reproduced"] == (abs(row["difference_hr"]) <= 0.01005)
+    folder = Path(found["run"])
+    assert json.loads((folder / "reproduction.json").read_text())["rows"] == found["rows"]
+    assert "## tiny/b" in (folder / "reproduction.md").read_text()
+    # Both rows have the same plan: only what was published differs.
+    first, second = found["rows"]
+    assert first["runs"][0]["test"] == second["runs"][0]["test"]
+    part = folder / "tiny-a" / "full-seed-1"
+    assert {path.name for path in part.iterdir()} == {
+        "environment.json", "measured.json", "metrics.parquet", "resolved.toml", "rounds.jsonl",
+    }  # fmt: skip
+
+
+def test_a_shortened_or_changed_run_gets_no_verdict(
+    fedrec: Fedrec, tmp_path: Path, imported: None
+) -> None:
+    outcome = fedrec(
+        "reproduce", "tiny/a", "--out", tmp_path, "--rounds", 2, "--protocols", "paper",
+        "--seeds", 2, "--set", "algorithm.learning_rate=0.1",
+    )  # fmt: skip
+    assert outcome.code == 0
+    assert "2 rounds in place of 3, algorithm.learning_rate = 0.1" in outcome.out
+    assert "±" in outcome.out
+    assert "honest" not in outcome.out
+    folder = Path(outcome.out.splitlines()[-1])
+    assert len((folder / "tiny-a" / "paper-seed-2" / "rounds.jsonl").read_text().splitlines()) == 4
+    assert "learning_rate = 0.1" in (folder / "tiny-a/paper-seed-1/resolved.toml").read_text()
+
+
+def test_stopped_and_resumed_it_is_the_same(
+    fedrec: Fedrec, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = fedrec("reproduce", "tiny/a", "--out", tmp_path / "whole", "--json").json
+    asked = iter([False] * 6)
+    with monkeypatch.context() as patched:
+        # Within the second protocol: each has five rounds, after the last of which nobody asks.
+        patched.setattr(StopRequest, "requested", lambda self: next(asked, True))
+        stopped = fedrec("reproduce", "tiny/a", "--out", tmp_path / "stopped")
+    assert stopped.code == 130
+    assert "--resume" in stopped.err
+    folder = stopped.out.splitlines()[-1]
+    resumed = fedrec("reproduce", "--resume", folder, "--json").json
+
+    (first,), (second,) = resumed["rows"], whole["rows"]
+    for run in (*first["runs"], *second["runs"]):
+        del run["seconds"]
+    assert first == second
+
+
+def test_what_cannot_be_asked_for(fedrec: Fedrec, tmp_path: Path, imported: None) -> None:
+    for arguments, sentence in (
+        ((), "not said what to reproduce"),
+        (("nobody/nothing",), "no published row 'nobody/nothing'"),
+        (("tiny/a", "--protocols", "paper,fair"), "no protocol 'fair'"),
+        (("tiny/a", "--set", "rounds.total=5"), "Use --rounds"),
+        (("tiny/a", "--set", "data.path=x"), "has no effect"),
+        (("tiny/a", "--set", "algorithm.dim=no"), "algorithm.dim"),
+        (("--resume", tmp_path), "no folder of `fedrec reproduce`"),
+    ):
+        outcome = fedrec("reproduce", *arguments, "--out", tmp_path / "runs")
+        assert outcome.code == 2
+        assert sentence in outcome.err
+
+
+def test_the_list_says_whose_data_is_here(fedrec: Fedrec, imported: None) -> None:
+    outcome = fedrec("reproduce", "--list", "--json")
+    available = {row["name"]: row["data_available"] for row in outcome.json["rows"]}
+    assert available["tiny/a"] and not available["pfedrec/ml-100k"]
+    shown = fedrec("reproduce", "--list")
+    assert "0.7162 / 0.4344" in shown.out
+    assert "ml-100k is not on this machine" in shown.err

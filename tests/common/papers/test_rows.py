@@ -1,0 +1,81 @@
+"""The published rows: what they say and that they can be run."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrec.algorithms import FedMFSettings, PFedRecSettings
+from fedrec.config.combinations import find_conflicts
+from fedrec.config.loading import load_settings
+from fedrec.data import PUBLIC
+from fedrec.errors import SettingsError
+from fedrec.papers import ROWS, PublishedRow, rows_named
+from fedrec.papers.reproduction import row_settings
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=list(ROWS))
+class TestEveryRow:
+    def test_its_plan_is_valid(
+        self, row: PublishedRow, tmp_path_factory: pytest.TempPathFactory
+    ) -> None:
+        folder = tmp_path_factory.mktemp("row")
+        assert not find_conflicts(row.plan)
+        assert row_settings(row, folder).plan == row.plan
+        assert load_settings(folder / "row.toml", environ={}).plan == row.plan
+
+    def test_it_is_run_as_published(self, row: PublishedRow) -> None:
+        """Every item is trained, nothing is encrypted, the protocol is the published one."""
+        assert row.plan.federation.minimum_item_users == 1
+        assert row.plan.protection.name == "none"
+        assert row.plan.evaluation.protocol == "paper"
+        assert row.plan.evaluation.at == 10
+        assert row.plan.federation.maximum_users >= PUBLIC[row.dataset].copies[0].counts.users
+
+    def test_its_figures_are_shares(self, row: PublishedRow) -> None:
+        assert 0 < row.ndcg < row.hr < 1
+        assert row.source and row.minutes > 0
+
+
+def test_published_figures() -> None:
+    """As printed: PLGC table II, FedRecGEL 2, PFedCLR 1, FedRAP 3 and 4, CoLR 4."""
+    printed = {
+        "pfedrec/ml-100k": (0.7162, 0.4344),
+        "pfedrec/filmtrust": (0.7876, 0.6483),
+        "pfedrec/filmtrust/pfedclr": (0.6896, 0.5479),
+        "pfedrec/amazon-video": (0.5959, 0.3813),
+        "fedmf/ml-100k": (0.6505, 0.3840),
+        "fedmf/ml-100k/pfedclr": (0.4846, 0.2723),
+        "fedmf/filmtrust": (0.6938, 0.4921),
+        "fedmf/amazon-video": (0.4557, 0.2602),
+        "fedncf/ml-100k": (0.6089, 0.3268),
+        "scolr/ml-1m/rank-64": (0.6386, 0.3704),
+        "scolr/ml-1m/rank-2": (0.5784, 0.3258),
+    }
+    assert {name: (ROWS[name].hr, ROWS[name].ndcg) for name in printed} == printed
+
+
+def test_the_paper_s_settings() -> None:
+    colr = ROWS["colr/ml-1m/rank-8"].plan
+    assert isinstance(colr.algorithm, FedMFSettings)
+    assert (colr.algorithm.dim, colr.algorithm.learning_rate, colr.algorithm.regularisation) == (
+        64,
+        0.5,
+        5e-4,
+    )
+    assert (colr.algorithm.local_epochs, colr.algorithm.batch_size) == (2, 256)
+    assert (colr.update.rank, colr.rounds.total, colr.rounds.user_fraction) == (8, 1000, 0.01)
+    # The same budget: 8 of 64 numbers of each item row.
+    assert ROWS["topk/ml-1m/8-of-64"].plan.update.ratio == 8 / 64
+    pfedrec = ROWS["pfedrec/ml-100k"].plan.algorithm
+    assert isinstance(pfedrec, PFedRecSettings)
+    assert (pfedrec.dim, pfedrec.learning_rate, pfedrec.item_rate_scale) == (32, 0.1, 80)
+
+
+def test_a_name_is_a_row_or_what_rows_begin_with() -> None:
+    assert [row.name for row in rows_named("pfedrec/ml-100k")] == ["pfedrec/ml-100k"]
+    assert len(rows_named("scolr")) == len(rows_named("scolr/ml-1m/")) == 6
+    assert {row.name for row in rows_named("fedmf/filmtrust/pfedclr")} == {
+        "fedmf/filmtrust/pfedclr"
+    }
+    with pytest.raises(SettingsError, match="no published row 'col'"):
+        rows_named("col")
