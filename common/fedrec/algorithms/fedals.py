@@ -238,7 +238,8 @@ class FedALS(Algorithm):
         alpha = self.settings.alpha
         items, users = start.shared["item_embedding"], private["user_embedding"]
         sizes = chunk.pointers[1:] - chunk.pointers[:-1]
-        owner = torch.arange(chunk.n_users, device=users.device).repeat_interleave(sizes)
+        owner = torch.arange(chunk.n_users, device=users.device)
+        owner = owner.repeat_interleave(sizes, output_size=len(chunk.positives))
         at_once = max(1, _VALUES_AT_ONCE.get(users.device.type, 1 << 22) // users.shape[1])
         clipped = torch.zeros_like(sizes)
         loss = users.new_zeros(len(owner))

@@ -202,7 +202,9 @@ class FedMF(SampledAlgorithm):
                     epochs=settings.local_epochs,
                 ),
                 vectors=private["user_embedding"].numpy(),
-                members=np.ones((1, total.width), np.float32) if members is None else members,
+                members=np.ones((1, total.width), np.float32)
+                if members is None
+                else members.numpy(),
             ),
             CpuRound(
                 items=items.numpy(),
@@ -271,9 +273,9 @@ class FedMF(SampledAlgorithm):
             clipped=clipped,
         )
 
-    def _members(self, start: RoundStart, chunk: Chunk) -> NDArray[np.float32] | None:
+    def _members(self, start: RoundStart, chunk: Chunk) -> torch.Tensor | None:
         return self.structure.members(
-            self.plan.federation.seed, start.round, chunk.user_keys.cpu().numpy(), start.party_key
+            self.plan.federation.seed, start.round, chunk.user_keys, start.party_key
         )
 
     def compress(

@@ -8,9 +8,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.training.cohort import Chunk
@@ -39,12 +37,12 @@ class Lockstep:
         start: RoundStart,
         users: torch.Tensor,
         samples: Samples,
-        members: NDArray[np.float32] | None = None,
+        members: torch.Tensor | None = None,
     ) -> None:
         settings, items, basis = algorithm.settings, start.shared["item_embedding"], start.basis
         self._structure, self._compression = algorithm.structure, algorithm.compression
         self._catalogue_size = start.n_items
-        self._members = None if members is None else torch.from_numpy(members).to(users.device)
+        self._members = members
         self._chunk = chunk
         self._samples = samples
         self._rate = settings.learning_rate

@@ -141,13 +141,12 @@ class Evaluator:
         """Return how often each active item was a user's negative, (n_users, n_active)."""
         plan = self._learner.plan
         drawn = torch.zeros((chunk.n_users, chunk.n_items), device=self._learner.device)
-        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
         for earlier in range(max(1, round_id - _COUNTED_ROUNDS), round_id):
             user, item = draw_negatives(
                 chunk,
                 seed=plan.federation.seed,
                 round_id=earlier,
-                per_user=sizes * self._learner.algorithm.negatives_per_positive,
+                per_positive=self._learner.algorithm.negatives_per_positive,
             )
             drawn.index_put_((user, item), torch.ones_like(drawn[0, :1]), accumulate=True)
         return drawn

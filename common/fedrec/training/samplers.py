@@ -31,6 +31,8 @@ class Samples:
         pair: user x width + the pair's place in the user's row, int64.
         label: 1 for a positive, 0 for a negative, float32.
         pointers: where each user's samples begin, int64 (n_users + 1,).
+        ends: how many samples the steps of an epoch have up to each of them, on the host: the
+            only thing that is read from the device, once.
         width: columns of the padded table; follows from the user's own activity alone.
         pair_item: active item position of every place, n_items where there is no pair,
             int64 (n_users, width).
@@ -41,6 +43,7 @@ class Samples:
     pair: torch.Tensor
     label: torch.Tensor
     pointers: torch.Tensor
+    ends: tuple[int, ...]
     width: int
     pair_item: torch.Tensor
 
@@ -61,10 +64,10 @@ class Step:
     sizes: torch.Tensor
 
 
-def _owners(pointers: torch.Tensor) -> torch.Tensor:
-    sizes = pointers[1:] - pointers[:-1]
-    users = torch.arange(len(sizes), device=pointers.device)
-    return users.repeat_interleave(sizes)
+def _owners(sizes: torch.Tensor, total: int) -> torch.Tensor:
+    """Return every value's user; the total is known here, so that nobody asks the device."""
+    users = torch.arange(len(sizes), device=sizes.device)
+    return users.repeat_interleave(sizes, output_size=total)
 
 
 def draw_negatives(
@@ -72,26 +75,28 @@ def draw_negatives(
     *,
     seed: int,
     round_id: int,
-    per_user: torch.Tensor,
+    per_positive: int,
     purpose: Purpose = Purpose.NEGATIVES,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Draw items that users do not hold, uniformly and independently.
 
     Args:
-        per_user: how many for each user, int64 (n_users,).
+        per_positive: how many for each positive of a user.
 
     Returns:
         (local user, active item position), int64, ordered by user and counter.
     """
     n_items = chunk.n_items
-    holder = _owners(chunk.excluded_pointers)
+    excluded = chunk.excluded_pointers[1:] - chunk.excluded_pointers[:-1]
+    holder = _owners(excluded, len(chunk.excluded))
     place = torch.arange(len(holder), device=holder.device) - chunk.excluded_pointers[holder]
     # Ascending over all users: the number of free items below each excluded one.
     ladder = holder * n_items + (chunk.excluded - place)
-    free = n_items - (chunk.excluded_pointers[1:] - chunk.excluded_pointers[:-1])
-    begin = torch.cumsum(per_user, 0) - per_user
-    user = torch.arange(len(per_user), device=holder.device).repeat_interleave(per_user)
-    counter = torch.arange(len(user), device=holder.device) - begin.index_select(0, user)
+    free = n_items - excluded
+    per_user = (chunk.pointers[1:] - chunk.pointers[:-1]) * per_positive
+    user = _owners(per_user, len(chunk.positives) * per_positive)
+    begin = (chunk.pointers[:-1] * per_positive).index_select(0, user)
+    counter = torch.arange(len(user), device=holder.device) - begin
     keys = user_stream(stream_key(seed, purpose, round_id), chunk.user_keys)
     words = shift_right(mix(keys.index_select(0, user) + counter), 32)
     chosen = (words * free.index_select(0, user)) >> 32
@@ -103,11 +108,10 @@ def draw_samples(
     chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int, batch_size: int
 ) -> Samples:
     """Return every positive once and `negatives_per_positive` negatives for each."""
-    positives = chunk.pointers[1:] - chunk.pointers[:-1]
     holder, drawn = draw_negatives(
-        chunk, seed=seed, round_id=round_id, per_user=positives * negatives_per_positive
+        chunk, seed=seed, round_id=round_id, per_positive=negatives_per_positive
     )
-    owner = _owners(chunk.pointers)
+    owner = _owners(chunk.pointers[1:] - chunk.pointers[:-1], len(chunk.positives))
     total = len(owner) * (1 + negatives_per_positive)
     pointers = chunk.pointers * (1 + negatives_per_positive)
     cell = torch.empty(total, dtype=torch.int64, device=owner.device)
@@ -117,7 +121,8 @@ def draw_samples(
     cell[own] = owner * chunk.n_items + chunk.positives
     label[own] = 1.0
     cell[place + chunk.pointers.index_select(0, holder + 1)] = holder * chunk.n_items + drawn
-    user = _owners(pointers)
+    sizes = pointers[1:] - pointers[:-1]
+    user = _owners(sizes, total)
     touched = torch.zeros((chunk.n_users, chunk.n_items), dtype=torch.int32, device=owner.device)
     touched.view(-1)[cell] = 1
     within = torch.cumsum(touched, 1, dtype=torch.int32).view(-1).take(cell) - 1
@@ -132,9 +137,16 @@ def draw_samples(
         pair=pair,
         label=label,
         pointers=pointers,
+        ends=tuple(torch.cumsum(_batches(sizes, chunk.n_steps, batch_size).sum(1), 0).tolist()),
         width=width,
         pair_item=pair_item,
     )
+
+
+def _batches(sizes: torch.Tensor, n_steps: int, batch_size: int) -> torch.Tensor:
+    """Return the size of every minibatch of an epoch, int64 (n_steps, n_users)."""
+    number = torch.arange(n_steps, device=sizes.device)[:, None]
+    return (sizes[None, :] - number * batch_size).clamp(0, batch_size)
 
 
 def steps(
@@ -147,17 +159,15 @@ def steps(
     words = mix(keys.index_select(0, samples.user) + within)
     shuffled = torch.argsort((samples.user << 42) | shift_right(words, 22), stable=True)
     sizes = samples.pointers[1:] - samples.pointers[:-1]
-    number = torch.arange(chunk.n_steps, device=sizes.device)[:, None]
-    table = (sizes[None, :] - number * batch_size).clamp(0, batch_size)
+    table = _batches(sizes, chunk.n_steps, batch_size)
     begin = (torch.cumsum(table.reshape(-1), 0) - table.reshape(-1)).reshape(table.shape)
     batch = torch.div(within, batch_size, rounding_mode="floor")
     target = begin.view(-1).take(batch * chunk.n_users + samples.user)
     target += within - batch * batch_size
     ordered = torch.empty_like(shuffled)
     ordered[target] = shuffled
-    ends = torch.cumsum(table.sum(1), 0).tolist()
     start = 0
-    for index, end in enumerate(ends):
+    for index, end in enumerate(samples.ends):
         if end > start:
             yield Step(
                 index=epoch * chunk.n_steps + index,

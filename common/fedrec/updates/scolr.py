@@ -24,14 +24,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.updates.colr import CoLR
 from fedrec.updates.paper_numbers import PaperNumbers
 
 if TYPE_CHECKING:
+    import torch
+
     from fedrec.config.schema import UpdateSettings
 
 __all__ = ["SCoLR"]
@@ -60,17 +59,20 @@ class SCoLR(CoLR):
         ]
 
     def members(
-        self, seed: int, round_id: int, user_keys: NDArray[np.int64], party_key: int
-    ) -> NDArray[np.float32]:
+        self, seed: int, round_id: int, user_keys: torch.Tensor, party_key: int
+    ) -> torch.Tensor:
         """Draw S_u: r_u from the stream's word 0, then the rows with the r_u smallest words."""
-        keys = user_keys if self.subset == "user" else np.full_like(user_keys, party_key)
+        import torch
+
+        keys = user_keys if self.subset == "user" else torch.full_like(user_keys, party_key)
         streams = user_stream(stream_key(seed, Purpose.SUBSET, round_id), keys)
-        words = shift_right(mix(streams[:, None] + np.arange(self.rank + 1)), 32)
+        counters = torch.arange(self.rank + 1, device=keys.device)
+        words = shift_right(mix(streams[:, None] + counters), 32)
         sizes = 1 + ((words[:, 0] * self.rank) >> 32)
-        order = np.argsort(words[:, 1:], axis=1, kind="stable")
-        place = np.argsort(order, axis=1, kind="stable")
-        chosen: NDArray[np.float32] = (place < sizes[:, None]).astype(np.float32)
-        return chosen
+        order = torch.argsort(words[:, 1:], dim=1, stable=True)
+        place = torch.argsort(order, dim=1, stable=True)
+        chosen: torch.Tensor = place < sizes[:, None]
+        return chosen.to(torch.float32)
 
     def paper_numbers(self, n_items: int) -> PaperNumbers:
         """Return n_items x (rank + 1) / 2 upwards, the mean, and n_items x rank downwards."""

@@ -19,6 +19,8 @@ from fedrec.errors import SettingsError
 from fedrec.updates.paper_numbers import PaperNumbers
 
 if TYPE_CHECKING:
+    import torch
+
     from fedrec.config.schema import UpdateSettings
 
 __all__ = ["UpdateStructure", "rank_problem"]
@@ -76,16 +78,17 @@ class UpdateStructure(ABC):
         """
 
     def members(
-        self, seed: int, round_id: int, user_keys: NDArray[np.int64], party_key: int
-    ) -> NDArray[np.float32] | None:
+        self, seed: int, round_id: int, user_keys: torch.Tensor, party_key: int
+    ) -> torch.Tensor | None:
         """Return which rows of B each user trains in a round, 1 or 0, or None for all of them.
 
         Args:
-            user_keys: the users' identities for random streams, (n_users,).
+            user_keys: the users' identities for random streams, int64 (n_users,), on the device
+                on which the result is wanted.
             party_key: the same of the party that they belong to.
 
         Returns:
-            (n_users, width).
+            float32 (n_users, width).
         """
         return None
 

@@ -118,7 +118,7 @@ def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, form, mon
     if rank > 1:
         # At rank 1 there is one row, and everybody trains it.
         def everything(self, seed, round_id, user_keys, party_key):
-            return np.ones((len(user_keys), self.rank), dtype=np.float32)
+            return torch.ones((len(user_keys), self.rank))
 
         monkeypatch.setattr(SCoLR, "members", everything)
     updates = (

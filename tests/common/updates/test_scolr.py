@@ -6,6 +6,7 @@ from math import comb
 
 import numpy as np
 import pytest
+import torch
 from reference.plain_updates import subset_of
 
 from fedrec.config.schema import Plan, UpdateSettings
@@ -22,16 +23,20 @@ def keys_of(n_users, seed=0):
     return np.random.default_rng(seed).integers(-(2**63), 2**63, size=n_users, dtype=np.int64)
 
 
+def members_of(structure, seed, round_id, keys, party_key):
+    return structure.members(seed, round_id, torch.from_numpy(keys), party_key).numpy()
+
+
 def test_subsets_are_those_of_the_plain_twin():
     keys = keys_of(50)
-    members = scolr(5).members(7, 3, keys, 0)
+    members = members_of(scolr(5), 7, 3, keys, 0)
     for key, row in zip(keys.tolist(), members, strict=True):
         assert np.nonzero(row)[0].tolist() == subset_of(7, 3, key, 5)
 
 
 def test_sizes_and_subsets_are_uniform():
     n_users, rank = 60_000, 4
-    members = scolr(rank).members(1, 1, keys_of(n_users), 0)
+    members = members_of(scolr(rank), 1, 1, keys_of(n_users), 0)
     sizes = members.sum(1)
     for size in range(1, rank + 1):
         of_size = members[sizes == size]
@@ -45,16 +50,16 @@ def test_sizes_and_subsets_are_uniform():
 
 def test_everybody_draws_anew_in_each_round_whoever_else_is_there():
     keys = keys_of(40)
-    whole = scolr(6).members(1, 1, keys, 0)
-    assert np.array_equal(scolr(6).members(1, 1, keys[7:9], 5), whole[7:9])
-    assert not np.array_equal(scolr(6).members(1, 2, keys, 0), whole)
-    assert not np.array_equal(scolr(6).members(2, 1, keys, 0), whole)
+    whole = members_of(scolr(6), 1, 1, keys, 0)
+    assert np.array_equal(members_of(scolr(6), 1, 1, keys[7:9], 5), whole[7:9])
+    assert not np.array_equal(members_of(scolr(6), 1, 2, keys, 0), whole)
+    assert not np.array_equal(members_of(scolr(6), 2, 1, keys, 0), whole)
 
 
 def test_a_client_draws_once_for_all_its_users():
-    members = scolr(6, subset="client").members(1, 1, keys_of(40), 99)
+    members = members_of(scolr(6, subset="client"), 1, 1, keys_of(40), 99)
     assert (members == members[0]).all()
-    alone = scolr(6).members(1, 1, np.array([99]), 0)
+    alone = members_of(scolr(6), 1, 1, np.array([99]), 0)
     assert np.array_equal(members[:1], alone)
 
 

@@ -1,0 +1,75 @@
+"""Writing and reading safetensors files that are larger than memory.
+
+The library holds a file's whole content in memory, several times. Here tables go to disk block by
+block, in the library's own form, and come back as arrays that are mapped from the file.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from fedrec.training.tables import BLOCK_BYTES, give_back
+
+__all__ = ["file_parts", "mapped_tensors"]
+
+_NAMES = {"float32": "F32", "float64": "F64", "int64": "I64", "uint8": "U8"}
+_TYPES = {name: np.dtype(kind) for kind, name in _NAMES.items()}
+
+
+def file_parts(
+    arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+) -> Iterator[bytes]:
+    """Yield the content of a safetensors file in parts: its header, then the arrays."""
+    order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for name in order:
+        array = arrays[name]
+        header[name] = {
+            "dtype": _NAMES[str(array.dtype)],
+            "shape": list(array.shape),
+            "data_offsets": [end, end + array.nbytes],
+        }
+        end += array.nbytes
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    yield len(text).to_bytes(8, "little") + text
+    for name in order:
+        array = arrays[name]
+        at_once = max(1, BLOCK_BYTES * max(1, len(array)) // max(1, array.nbytes))
+        for begin in range(0, len(array), at_once):
+            yield array[begin : begin + at_once].tobytes()
+            give_back(array)
+
+
+def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:
+    """Return the arrays of a safetensors file, read-only and mapped.
+
+    Raises:
+        SafetensorError: the file is none.
+        OSError: it cannot be read.
+    """
+    # The library checks that the header is whole and fits the file.
+    with safe_open(path, framework="numpy"):
+        pass
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = json.loads(file.read(length))
+        header.pop("__metadata__", None)
+        return {
+            name: np.memmap(
+                file,
+                dtype=_TYPES[entry["dtype"]],
+                mode="r",
+                offset=8 + length + entry["data_offsets"][0],
+                shape=tuple(entry["shape"]),
+            )
+            for name, entry in header.items()
+        }

@@ -1,0 +1,151 @@
+"""Nothing in the loop over minibatches leaves the device, for every algorithm of the registry."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conformance.algorithm_suite import Party, plan_of
+from conformance.device_guard import DeviceGuard
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.data import generate, leave_one_out
+from fedrec.training import samplers
+from fedrec.training.grid import GridSum
+
+CHOICES = [
+    (name, {"structure": structure})
+    for name in sorted(ALGORITHMS)
+    for structure in ALGORITHMS[name].updates
+] + [("fedmf", {"structure": "scolr", "normaliser": "entry"})]
+
+
+@pytest.fixture(scope="module")
+def users():
+    """Of unequal activity, so that chunks have one minibatch, two and four."""
+    data = generate(n_users=37, n_items=60, n_clusters=3, interactions_per_user=12, seed=3)
+    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
+        np.linspace(0.3, 1.0, 37), 12
+    )
+    return leave_one_out(data.interactions.take(keep), data.catalogue)
+
+
+def watched_fits(plan, users, monkeypatch):
+    """Yield a guard for every chunk, after its users were trained as tensors.
+
+    A mark is set where a minibatch is handed out and where rows are added to the sums.
+    """
+    party = Party.of(plan, users)
+    learner, algorithm = party.learner, party.algorithm
+    fit = getattr(algorithm, "fit_in_lockstep", algorithm.fit)
+    cohort = learner.cohort(party.shared, users)
+    start = algorithm.start(party.shared, cohort.active, 5, learner.device)
+    sums = learner.empty_sums(len(cohort.active))
+    private = party.fresh(party.private)
+    guard = DeviceGuard()
+    handed_out, rounded = samplers.steps, GridSum._rounded
+
+    def steps(*args, **kwargs):
+        for step in handed_out(*args, **kwargs):
+            guard.mark()
+            yield step
+
+    def rounding(self, rows):
+        guard.mark()
+        return rounded(self, rows)
+
+    monkeypatch.setattr(samplers, "steps", steps)
+    monkeypatch.setattr(GridSum, "_rounded", rounding)
+    for chunk in learner.chunks(cohort):
+        own = {
+            name: torch.from_numpy(values)[chunk.user_index]
+            for name, values in private.tensors.items()
+        }
+        with guard.watching():
+            fit(chunk, start, own, sums)
+        yield guard
+        guard = DeviceGuard()
+
+
+@pytest.mark.parametrize(
+    ("name", "update"),
+    CHOICES,
+    ids=["-".join([name, *update.values()]) for name, update in CHOICES],
+)
+def test_training_waits_for_nothing(name, update, users, monkeypatch):
+    plan = plan_of(name, update["structure"], update=update)
+    guards = list(watched_fits(plan, users, monkeypatch))
+    assert guards
+    for guard in guards:
+        assert len(guard.found) > 2, "no loop was seen"
+        assert guard.inside == []
+        # How long minibatches are: read once, while the chunk is set up.
+        assert guard.outside in ([], ["torch.tolist"])
+
+
+def values():
+    return torch.arange(12.0).reshape(3, 4)
+
+
+OFFENDERS = {
+    "item": lambda: values().sum().item(),
+    "float": lambda: float(values().sum()),
+    "bool": lambda: bool((values() > 3).any()),
+    "as a position": lambda: [1, 2, 3][torch.tensor(1)],
+    "list": lambda: values().tolist(),
+    "numpy": lambda: values().numpy(),
+    "as an array": lambda: np.asarray(values()),
+    "to the processor": lambda: values().cpu(),
+    "copy to a device": lambda: values().to(device="meta"),
+    "from numpy": lambda: torch.from_numpy(np.ones(3)),
+    "nonzero": lambda: values().nonzero(),
+    "one-sided where": lambda: torch.where(values() > 3),
+    "masked select": lambda: torch.masked_select(values(), values() > 3),
+    "index by mask": lambda: values()[values() > 3],
+    "rows by mask": lambda: values()[torch.ones(3, dtype=torch.bool)],
+    "write by mask": lambda: values().index_put_((values() > 3,), torch.zeros(())),
+    "unique": lambda: torch.unique(values()),
+    "repeats of unknown total": lambda: torch.arange(2).repeat_interleave(torch.arange(2)),
+    "checked segments": lambda: torch.segment_reduce(
+        torch.ones(4), "sum", lengths=torch.tensor([1, 3])
+    ),
+    "equal": lambda: torch.equal(values(), values()),
+}
+
+
+@pytest.mark.parametrize("offender", OFFENDERS.values(), ids=list(OFFENDERS))
+def test_the_guard_finds_what_waits(offender):
+    guard = DeviceGuard()
+    with guard.watching():
+        guard.mark()
+        offender()
+        guard.mark()
+    assert guard.inside
+    assert not guard.outside
+
+
+def test_the_guard_lets_pass_what_stays_on_the_device():
+    guard, table, place = DeviceGuard(), values(), torch.arange(3)
+    with guard.watching():
+        guard.mark()
+        found = table[place].to(torch.float64).masked_fill(table > 3, 0.0).sum()
+        place.repeat_interleave(torch.ones_like(place), output_size=3)
+        torch.where(table > found, table, 0.0).index_add_(0, place, table)
+        guard.mark()
+    assert guard.found == [[], [], []]
+
+
+def test_a_read_in_the_loop_fails_the_test(users, monkeypatch):
+    """The test above is able to fail: one scalar read a minibatch, in one algorithm."""
+    from fedrec.algorithms.pfedrec_lockstep import PersonalLockstep
+
+    take = PersonalLockstep.take
+
+    def take_and_look(self, step):
+        take(self, step)
+        assert float(self.loss.sum()) > 0
+
+    monkeypatch.setattr(PersonalLockstep, "take", take_and_look)
+    guards = list(watched_fits(plan_of("pfedrec", "dense"), users, monkeypatch))
+    for guard in guards:
+        assert set(guard.inside) == {"aten._local_scalar_dense.default"}
