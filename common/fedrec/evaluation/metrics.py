@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 __all__ = [
     "METRIC_NAMES",
+    "PROTOCOLS",
     "SCORERS",
     "MetricSums",
+    "Protocol",
     "Rates",
     "Scorer",
     "Split",
@@ -25,10 +27,13 @@ __all__ = [
 
 Scorer = Literal["model", "popularity", "know_nothing", "untrained", "local"]
 Split = Literal["validation", "test"]
+Protocol = Literal["full", "sampled", "paper"]
+"""What a held-out item is ranked among; see `fedrec.evaluation.protocols`."""
 
 SCORERS: tuple[Scorer, ...] = ("model", "popularity", "know_nothing", "untrained", "local")
 """The model and its references; all but the model only in the evaluation round."""
 SPLITS: tuple[Split, ...] = ("validation", "test")
+PROTOCOLS: tuple[Protocol, ...] = ("full", "sampled", "paper")
 _RANK_FIELDS = ("users", "hits", "gain", "reciprocal")
 _TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users")
 

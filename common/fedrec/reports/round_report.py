@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from types import MappingProxyType
 from typing import Any
 
 from fedrec.errors import StorageError
-from fedrec.evaluation.metrics import MetricSums, Rates
+from fedrec.evaluation.metrics import MetricSums, Protocol, Rates, Split
 from fedrec.ids import RoundId
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["RoundReport"]
+__all__ = ["ProtocolRates", "RoundReport"]
+
+NOTHING_ELSE: Mapping[Protocol, MetricSums] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProtocolRates:
+    """What a round measured under a protocol that is not the plan's."""
+
+    protocol: Protocol
+    validation: Rates | None
+    test: Rates | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,6 +44,8 @@ class RoundReport:
         seconds: how long the round took.
         vector_bytes: length of one client's protected message.
         n_clients: messages in the sum.
+        also: what was measured besides the plan's protocol; only where one process holds
+            everybody.
     """
 
     round: RoundId
@@ -44,6 +59,7 @@ class RoundReport:
     seconds: float
     vector_bytes: int
     n_clients: int
+    also: tuple[ProtocolRates, ...] = ()
 
     @classmethod
     def of(
@@ -55,6 +71,7 @@ class RoundReport:
         seconds: float,
         vector_bytes: int,
         n_clients: int,
+        also: Mapping[Protocol, MetricSums] = NOTHING_ELSE,
     ) -> RoundReport:
         """Read a round's report from its metric sums."""
         return cls(
@@ -69,7 +86,28 @@ class RoundReport:
             seconds=seconds,
             vector_bytes=vector_bytes,
             n_clients=n_clients,
+            also=tuple(
+                ProtocolRates(
+                    protocol=protocol,
+                    validation=further.rates("model", "validation"),
+                    test=further.rates("model", "test"),
+                )
+                for protocol, further in also.items()
+            ),
         )
+
+    def rates(self, protocol: Protocol, split: Split, *, of_plan: Protocol) -> Rates | None:
+        """Return what the round measured under a protocol, or None.
+
+        Args:
+            of_plan: the plan's own protocol.
+        """
+        if protocol == of_plan:
+            return self.validation if split == "validation" else self.test
+        for found in self.also:
+            if found.protocol == protocol:
+                return found.validation if split == "validation" else found.test
+        return None
 
     def to_json(self) -> str:
         """Return the report as one line of JSON; floats keep all their digits."""
@@ -83,12 +121,17 @@ class RoundReport:
             StorageError: it is something else.
         """
         try:
-            found: dict[str, Any] = json.loads(text)
-            for split in ("validation", "test"):
-                if found[split] is not None:
-                    found[split] = Rates(**found[split])
-            return cls(**found)
+            found: dict[str, Any] = _with_rates(json.loads(text))
+            also = tuple(ProtocolRates(**_with_rates(each)) for each in found.pop("also", ()))
+            return cls(**found, also=also)
         except (ValueError, TypeError, KeyError) as error:
             raise StorageError(
                 f"This is no round's report: {text[:60]!r}.", remedy="Restore the file."
             ) from error
+
+
+def _with_rates(found: dict[str, Any]) -> dict[str, Any]:
+    for split in ("validation", "test"):
+        if found[split] is not None:
+            found[split] = Rates(**found[split])
+    return found

@@ -10,7 +10,7 @@ versions on validation the earliest is the best.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,13 +20,13 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
-from fedrec.evaluation.metrics import MetricSums
+from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
 from fedrec.simulation.parties import join_private, make_parties, split_private, throw_coins
 from fedrec.simulation.result import SimulationResult, Version
-from fedrec.simulation.summing import make_adder
+from fedrec.simulation.summing import add_segments, make_adder
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Federation", "never", "round_kind", "simulate"]
@@ -58,6 +58,7 @@ class Federation:
         n_clients: int,
         protect: bool,
         clock: Clock,
+        also: Sequence[Protocol] = (),
     ) -> None:
         plan = settings.plan
         if len(users) > plan.federation.maximum_users:
@@ -72,7 +73,7 @@ class Federation:
         self._users = users
         self._user_keys = users.user_keys()
         self._clock = clock
-        self._parties = make_parties(settings, len(catalogue), users, n_clients)
+        self._parties = make_parties(settings, len(catalogue), users, n_clients, also=also)
         self._learner = self._parties[0].learner
         self._adder, self._vector_bytes = make_adder(
             plan, self._learner.layout.vector_spec, n_clients=n_clients, protect=protect
@@ -81,7 +82,7 @@ class Federation:
         self._shared = self._learner.initial_shared()
         self._rounds: list[RoundReport] = []
         self._best: Version | None = None
-        self._evaluation: MetricSums | None = None
+        self._evaluation: Mapping[Protocol, MetricSums] = {}
 
     @property
     def finished(self) -> bool:
@@ -111,6 +112,7 @@ class Federation:
         aggregate = self._adder.add_up([part.vector for part in parts])
         shared = self._learner.apply(kind, round_id, self._shared, aggregate)
         sums = self._learner.metrics(aggregate)
+        further = add_segments([part.also for part in parts])
         report = RoundReport.of(
             round_id,
             kind,
@@ -118,6 +120,7 @@ class Federation:
             seconds=self._clock.now() - began,
             vector_bytes=self._vector_bytes,
             n_clients=len(self._parties),
+            also=further,
         )
         self._keep_if_best(report)
         self._shared = shared
@@ -125,7 +128,7 @@ class Federation:
             party.private = part.private
         self._rounds.append(report)
         if kind == "evaluate":
-            self._evaluation = sums
+            self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
 
     def _keep_if_best(self, report: RoundReport) -> None:
@@ -157,7 +160,7 @@ class Federation:
             rounds=tuple(self._rounds),
             best=best,
             last=last,
-            evaluation=self._evaluation,
+            evaluations=self._evaluation,
             finished=self.finished,
         )
 
@@ -198,6 +201,7 @@ def simulate(
     users: UserSplit | None = None,
     catalogue: Catalogue | None = None,
     clock: Clock | None = None,
+    also: Sequence[Protocol] = (),
 ) -> SimulationResult:
     """Run a federation in this process until its end, or until `stop` says so.
 
@@ -210,6 +214,8 @@ def simulate(
         on_round: told of each round after it was published.
         stop: asked after every round.
         users, catalogue: the data; without them the settings' data file is read.
+        also: protocols to measure under besides the plan's. They choose no version: the model
+            is the one that was best under the plan's.
 
     Raises:
         SettingsError: settings that cannot be used, also for resuming.
@@ -225,7 +231,13 @@ def simulate(
         users, catalogue = read_users(settings.data, reader="a simulation")
     timer = clock or SystemClock()
     federation = Federation(
-        settings, catalogue, users, n_clients=n_clients, protect=protect, clock=timer
+        settings,
+        catalogue,
+        users,
+        n_clients=n_clients,
+        protect=protect,
+        clock=timer,
+        also=also,
     )
     checkpoints = None if folder is None else CheckpointFolder(folder)
     if resume and checkpoints is not None:

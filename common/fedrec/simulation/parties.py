@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
+from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId, UserId, digest
 from fedrec.streams import Purpose, stream_key, uniform, user_stream
 from fedrec.training.evaluator import Evaluator
@@ -93,18 +94,29 @@ class Party:
             nothing = np.zeros(layout.length, dtype=np.int64)
             return Contribution(vector=nothing, private=self.private, n_clipped=0)
         if kind == "evaluate" and self._alone:
-            metrics = self._evaluator.measure(
+            also = self._evaluator.measure_all(
                 shared, self.users, self.private, references=True, round_id=round_id, local=False
             )
             vector = np.zeros(layout.length, dtype=np.int64)
-            vector[layout.metrics_slice] = metrics
-            return Contribution(vector=vector, private=self.private, n_clipped=0)
+            vector[layout.metrics_slice] = also.pop(self.learner.plan.evaluation.protocol)
+            return Contribution(vector=vector, private=self.private, n_clipped=0, also=also)
         chosen = None if participating is None else participating[self.user_index]
         return self.learner.contribute(kind, round_id, shared, self.users, self.private, chosen)
 
 
-def make_parties(settings: Settings, n_items: int, users: UserSplit, n_clients: int) -> list[Party]:
-    """Divide the users among `n_clients` parties."""
+def make_parties(
+    settings: Settings,
+    n_items: int,
+    users: UserSplit,
+    n_clients: int,
+    *,
+    also: Sequence[Protocol] = (),
+) -> list[Party]:
+    """Divide the users among `n_clients` parties.
+
+    Args:
+        also: protocols to measure under besides the plan's.
+    """
     client = settings.client
     groups = (
         [np.arange(len(users), dtype=np.int64)]
@@ -119,6 +131,7 @@ def make_parties(settings: Settings, n_items: int, users: UserSplit, n_clients: 
                 device=client.device,
                 memory_mib=client.memory_mib,
                 threads=client.threads,
+                also=also,
             ),
             users if n_clients == 1 else users.select(group),
             group,

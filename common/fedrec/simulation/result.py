@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
-from fedrec.evaluation.metrics import MetricSums
+from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
 from fedrec.ids import RoundId
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.reports.result_row import ResultRow, reference_rows
@@ -42,7 +43,8 @@ class SimulationResult:
         best: the version with the highest NDCG on validation, the earliest of equals; the last
             one where nothing was measured.
         last: the last version.
-        evaluation: sums of the final evaluation with all references; None when stopped before.
+        evaluations: sums of the final evaluation with all references, by protocol; empty when
+            stopped before.
         finished: whether the federation came to its end.
     """
 
@@ -52,8 +54,19 @@ class SimulationResult:
     rounds: tuple[RoundReport, ...]
     best: Version
     last: Version
-    evaluation: MetricSums | None
+    evaluations: Mapping[Protocol, MetricSums]
     finished: bool
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """What was measured, the plan's protocol first."""
+        also = (found.protocol for report in self.rounds for found in report.also)
+        return tuple(dict.fromkeys((self.settings.evaluation.protocol, *also)))
+
+    @property
+    def evaluation(self) -> MetricSums | None:
+        """The final evaluation under the plan's protocol; None when stopped before."""
+        return self.evaluations.get(self.settings.evaluation.protocol)
 
     @property
     def best_report(self) -> RoundReport | None:
@@ -62,6 +75,22 @@ class SimulationResult:
             if report.round == self.best.round + 1 and report.test is not None:
                 return report
         return None
+
+    def chosen(self, protocol: Protocol) -> tuple[int, Rates] | None:
+        """Return the version that was best on a protocol's validation, and its test rates.
+
+        Of equal versions it is the earliest; None where nothing was measured.
+        """
+        best: tuple[float, int, Rates] | None = None
+        own = self.settings.evaluation.protocol
+        for report in self.rounds:
+            validation = report.rates(protocol, "validation", of_plan=own)
+            test = report.rates(protocol, "test", of_plan=own)
+            if validation is None or test is None:
+                continue
+            if best is None or validation.ndcg > best[0]:
+                best = (validation.ndcg, int(report.round) - 1, test)
+        return None if best is None else best[1:]
 
     def rows(self) -> tuple[ResultRow, ...]:
         """Return the result table on test: the chosen model first, then the references."""

@@ -10,9 +10,11 @@ from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.protection import PROTECTIONS, ProtectionPlan, VectorSpec
+from fedrec.training.evaluator import Segments
 
-__all__ = ["Adder", "PlainAdder", "ProtectedAdder", "make_adder"]
+__all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
 
 _FEWEST_UNDER_ENCRYPTION = 3
 
@@ -75,3 +77,12 @@ def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -
             remedy="Simulate another number of clients, or without really protecting.",
         )
     return ProtectedAdder(name, spec, chosen), chosen.message_bytes
+
+
+def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:
+    """Return the sums of what was measured under further protocols; they are never protected."""
+    total: Segments = {}
+    for found in segments:
+        for protocol, values in found.items():
+            total[protocol] = total[protocol] + values if protocol in total else values
+    return {protocol: MetricSums(values) for protocol, values in total.items()}

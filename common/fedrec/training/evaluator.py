@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, Scorer, rank_values
-from fedrec.evaluation.protocols import held_out_ranks
+from fedrec.evaluation.protocols import Protocol, Ranking
 from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.samplers import draw_negatives
 from fedrec.training.state import PrivateState, SharedState
@@ -20,7 +20,10 @@ from fedrec.training.state import PrivateState, SharedState
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner
 
-__all__ = ["Evaluator"]
+__all__ = ["Evaluator", "Segments"]
+
+Segments = dict[Protocol, NDArray[np.int64]]
+"""A metrics segment for each protocol, summed up in place."""
 
 _COUNTED_ROUNDS = 30
 """Rounds whose negatives the know-nothing counter looks at. More make the leak of `paper` only
@@ -37,6 +40,7 @@ class Evaluator:
 
     def __init__(self, learner: Learner) -> None:
         self._learner = learner
+        self._ranking: tuple[UserSplit, Ranking] | None = None
 
     def measure(
         self,
@@ -48,7 +52,23 @@ class Evaluator:
         round_id: int,
         local: bool = True,
     ) -> NDArray[np.int64]:
-        """Return the metrics segment with this party's ranking sums.
+        """Return the metrics segment under the plan's protocol; see `measure_all`."""
+        protocol = self._learner.plan.evaluation.protocol
+        return self.measure_all(
+            shared, users, private, references=references, round_id=round_id, local=local
+        )[protocol]
+
+    def measure_all(
+        self,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        *,
+        references: bool,
+        round_id: int,
+        local: bool = True,
+    ) -> Segments:
+        """Return the metrics segment with this party's ranking sums, under every protocol.
 
         Args:
             references: measure what the model is compared with, too.
@@ -56,23 +76,27 @@ class Evaluator:
             local: among the references, train this party's users alone. Where one party holds
                 everybody that is the federation once more.
         """
-        metrics = self._of_model("model", shared, users, private)
+        found: Segments = {
+            protocol: np.zeros(len(METRIC_NAMES), dtype=np.int64)
+            for protocol in self._learner.protocols
+        }
+        self._of_model(found, "model", shared, users, private)
         if references:
             learner = self._learner
             start_shared = learner.initial_shared()
             if shared.holders is not None:
                 start_shared = start_shared.with_holders(shared.holders)
             start = learner.initial_private(users)
-            metrics += self._of_model("untrained", start_shared, users, start)
-            metrics += self._of_popularity(shared, users)
-            metrics += self._of_counter(shared, users, round_id)
+            self._of_model(found, "untrained", start_shared, users, start)
+            self._of_popularity(found, shared, users)
+            self._of_counter(found, shared, users, round_id)
             if local:
-                metrics += self._of_local(start_shared, users, start)
-        return metrics
+                self._of_local(found, start_shared, users, start)
+        return found
 
     def _of_local(
-        self, shared: SharedState, users: UserSplit, private: PrivateState
-    ) -> NDArray[np.int64]:
+        self, found: Segments, shared: SharedState, users: UserSplit, private: PrivateState
+    ) -> None:
         """Measure the model that this party's users reach without the others.
 
         Few users can diverge where many do not; then the row stays empty, because a reference
@@ -83,25 +107,26 @@ class Evaluator:
             for round_id in range(1, learner.plan.rounds.total + 1):
                 shared, private = learner.train_alone(round_id, shared, users, private)
         except TrainingError:
-            return np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        return self._of_model("local", shared, users, private)
+            return
+        self._of_model(found, "local", shared, users, private)
 
     def _of_model(
-        self, name: Scorer, shared: SharedState, users: UserSplit, private: PrivateState
-    ) -> NDArray[np.int64]:
-        metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+        self,
+        found: Segments,
+        name: Scorer,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+    ) -> None:
         for rows, scores in self._learner.score_blocks(shared, users, private):
-            metrics += self._sums(name, scores, users.select(rows))
-        return metrics
+            self._add(found, name, scores, users, rows)
 
-    def _of_popularity(self, shared: SharedState, users: UserSplit) -> NDArray[np.int64]:
-        metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    def _of_popularity(self, found: Segments, shared: SharedState, users: UserSplit) -> None:
         if shared.holders is None:
-            return metrics
+            return
         holders = torch.from_numpy(shared.holders.astype(np.float64)).to(self._learner.device)
         for rows in self._parts(np.arange(len(users))):
-            metrics += self._sums("popularity", holders.expand(len(rows), -1), users.select(rows))
-        return metrics
+            self._add(found, "popularity", holders.expand(len(rows), -1), users, rows)
 
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Cut user positions into parts whose scores fit the memory that training may take."""
@@ -111,15 +136,14 @@ class Evaluator:
             yield rows[start : start + at_once]
 
     def _of_counter(
-        self, shared: SharedState, users: UserSplit, round_id: int
-    ) -> NDArray[np.int64]:
+        self, found: Segments, shared: SharedState, users: UserSplit, round_id: int
+    ) -> None:
         """Score an item by minus the number of times that it was drawn as a negative."""
         learner = self._learner
         cohort = learner.cohort(shared, users)
-        metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         untrained = np.ones(len(users), dtype=np.bool_)
         if not learner.algorithm.negatives_per_positive:
-            return metrics
+            return
         for chunk in cohort.chunks(
             participating=None,
             steps=learner.algorithm.steps,
@@ -130,12 +154,11 @@ class Evaluator:
             rows = chunk.user_index.cpu().numpy()
             untrained[rows] = False
             drawn = self._times_drawn(chunk, round_id)
-            metrics += self._of_draws(cohort, drawn, users.select(rows))
+            self._of_draws(found, cohort, drawn, users, rows)
         # Users who never train have no negatives, but count like everybody else.
         for rows in self._parts(np.nonzero(untrained)[0]):
             drawn = torch.zeros((len(rows), len(cohort.active)), device=learner.device)
-            metrics += self._of_draws(cohort, drawn, users.select(rows))
-        return metrics
+            self._of_draws(found, cohort, drawn, users, rows)
 
     def _times_drawn(self, chunk: Chunk, round_id: int) -> torch.Tensor:
         """Return how often each active item was a user's negative, (n_users, n_active)."""
@@ -151,24 +174,39 @@ class Evaluator:
             drawn.index_put_((user, item), torch.ones_like(drawn[0, :1]), accumulate=True)
         return drawn
 
-    def _of_draws(self, cohort: Cohort, drawn: torch.Tensor, users: UserSplit) -> NDArray[np.int64]:
+    def _of_draws(
+        self,
+        found: Segments,
+        cohort: Cohort,
+        drawn: torch.Tensor,
+        users: UserSplit,
+        rows: NDArray[np.int64],
+    ) -> None:
         n_items = self._learner.n_items
-        scores = torch.full((len(users), n_items), -torch.inf, device=drawn.device)
+        scores = torch.full((len(rows), n_items), -torch.inf, device=drawn.device)
         scores[:, torch.from_numpy(cohort.active).to(drawn.device)] = -drawn
-        return self._sums("know_nothing", scores, users)
+        self._add(found, "know_nothing", scores, users, rows)
 
-    def _sums(self, name: Scorer, scores: torch.Tensor, users: UserSplit) -> NDArray[np.int64]:
-        plan = self._learner.plan
-        metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        for split in SPLITS:
-            ranks = held_out_ranks(
-                scores,
-                users,
-                split,
-                protocol=plan.evaluation.protocol,
-                seed=plan.federation.seed,
-            )
-            values = rank_values(ranks, plan.evaluation.at).sum(0)
-            first = METRIC_NAMES.index(f"{name}.{split}.users")
-            metrics[first : first + 4] = values
-        return metrics
+    def _add(
+        self,
+        found: Segments,
+        name: Scorer,
+        scores: torch.Tensor,
+        users: UserSplit,
+        rows: NDArray[np.int64],
+    ) -> None:
+        """Add what some users' scores are worth under each protocol."""
+        at, ranking = self._learner.plan.evaluation.at, self._ranking_of(users)
+        for protocol, metrics in found.items():
+            for split in SPLITS:
+                ranks = ranking.ranks(scores, rows, split, protocol)
+                first = METRIC_NAMES.index(f"{name}.{split}.users")
+                metrics[first : first + 4] += rank_values(ranks, at).sum(0)
+
+    def _ranking_of(self, users: UserSplit) -> Ranking:
+        if self._ranking is None or self._ranking[0] is not users:
+            learner = self._learner
+            seed = learner.plan.federation.seed
+            ranking = Ranking(users, learner.n_items, seed=seed, device=learner.device)
+            self._ranking = (users, ranking)
+        return self._ranking[1]

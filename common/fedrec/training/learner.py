@@ -6,8 +6,8 @@ processes, by the in-process federation and by key holders who only apply aggreg
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -19,9 +19,15 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES, MetricSums
+from fedrec.evaluation.metrics import (
+    LOSS_BITS,
+    MAXIMUM_LOSS,
+    METRIC_NAMES,
+    MetricSums,
+    Protocol,
+)
 from fedrec.training.cohort import Chunk, Cohort
-from fedrec.training.evaluator import Evaluator
+from fedrec.training.evaluator import Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
 from fedrec.training.state import PrivateState, SharedState
@@ -40,11 +46,13 @@ class Contribution:
         vector: int64 (layout.length,), the sum over the party's participating users.
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
+        also: metrics segments under further protocols; they are in no vector and never travel.
     """
 
     vector: NDArray[np.int64]
     private: PrivateState
     n_clipped: int
+    also: Segments = field(default_factory=dict)
 
 
 def choose_device(name: str) -> torch.device:
@@ -78,6 +86,7 @@ class Learner:
         device: auto, cpu, cuda or cuda:N.
         memory_mib: memory that a chunk of users may take while it trains.
         threads: CPU threads, 0 for torch's own choice.
+        also: protocols to measure under besides the plan's, where one process holds everybody.
     """
 
     def __init__(
@@ -88,10 +97,12 @@ class Learner:
         device: str = "auto",
         memory_mib: int = 2048,
         threads: int = 0,
+        also: Sequence[Protocol] = (),
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
         self.plan = plan
+        self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
         self.n_items = n_items
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
@@ -156,15 +167,17 @@ class Learner:
         changes: dict[str, NDArray[np.int64]] = {}
         counts = np.zeros(self.n_items, dtype=np.int64)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+        also: Segments = {}
         n_clipped = 0
         if kind == "count":
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
         else:
             measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
             if measure:
-                metrics += self._evaluator.measure(
+                also = self._evaluator.measure_all(
                     shared, users, private, references=kind == "evaluate", round_id=round_id
                 )
+                metrics += also.pop(self.plan.evaluation.protocol)
         if kind == "train":
             changes, counts, private, training = self._train(
                 round_id, shared, users, private, participating
@@ -172,7 +185,10 @@ class Learner:
             metrics += training
             n_clipped = MetricSums(training).sum_of("clipped_values")
         return Contribution(
-            vector=self.layout.pack(changes, counts, metrics), private=private, n_clipped=n_clipped
+            vector=self.layout.pack(changes, counts, metrics),
+            private=private,
+            n_clipped=n_clipped,
+            also=also,
         )
 
     def _train(
