@@ -137,6 +137,7 @@ class Algorithm(ABC):
             denominator stays zero.
         clips: whether `update.clip` and `update.fraction_bits` have a say in what users
             contribute; settings without a use are refused.
+        needs_everybody: whether rounds over different clients do not belong together.
         exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
             plan is refused under "none" unless it is accepted on the command line.
         divergence_remedy: what to change when training diverges.
@@ -151,6 +152,7 @@ class Algorithm(ABC):
     combination_reason: ClassVar[str]
     counts_rows: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    needs_everybody: ClassVar[bool] = False
     exposed_in_the_clear: ClassVar[str] = ""
     divergence_remedy: ClassVar[str]
 

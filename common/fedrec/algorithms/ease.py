@@ -98,6 +98,7 @@ class EASE(Algorithm):
         "so that all parts are counted over the same users."
     )
     clips: ClassVar[bool] = False
+    needs_everybody: ClassVar[bool] = True
     exposed_in_the_clear: ClassVar[str] = (
         "which pairs of items each client's users hold, and how many of its users hold them; "
         "of a client with one user that is the user's complete history"

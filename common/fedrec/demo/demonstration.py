@@ -16,6 +16,8 @@ from rich.progress import Progress
 from rich.table import Table
 from rich.text import Text
 
+from fedrec.algorithms import ALGORITHMS
+from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
@@ -51,6 +53,7 @@ class DemoOptions:
         protection: none, bfv or ckks.
         preset: parameter set of the protection; "default" is its lean one.
         compare: also run the federation without encryption, in one process.
+        accept_exposure: what a plan without encryption shows is accepted for all its processes.
     """
 
     algorithm: str = "fedmf"
@@ -62,12 +65,14 @@ class DemoOptions:
     seed: int = 1
     synthetic: bool = False
     compare: bool = True
+    accept_exposure: bool = False
     runs: Path = Path("runs")
 
     def plan(self) -> Plan:
         """Return the plan: the settings of `fedrec init`, but for what was chosen."""
         tuned = TUNED[self.algorithm].model_dump()
         rank = {"rank": self.rank} if self.rank else {}
+        everybody = ALGORITHMS[self.algorithm].needs_everybody
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
@@ -76,7 +81,7 @@ class DemoOptions:
                 "protection": {"name": self.protection, "preset": self.preset},
                 "rounds": {
                     "total": self.rounds or tuned["rounds"]["total"],
-                    "minimum_clients": min(3, self.n_clients),
+                    "minimum_clients": self.n_clients if everybody else min(3, self.n_clients),
                     "minimum_summands": 3 if self.protection != "none" else 1,
                 },
             }
@@ -105,6 +110,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     """
     began = time.monotonic()
     plan = options.plan()
+    check_exposure(plan, accepted=options.accept_exposure)
     _announce(console, "Preparing", ": data, keys, and a private folder for each client")
     data = load_data(synthetic=options.synthetic)
     folder = RunFolder.create(options.runs, "demo")
@@ -170,13 +176,16 @@ def _run_federation(
     plan = workspace.plan
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
     with Processes(folder.path / "logs") as processes:
-        processes.start("coordinator", "coordinator", "run", str(workspace.coordinator_settings))
+        accepted = ["--accept-exposure"] if options.accept_exposure else []
+        processes.start(
+            "coordinator", "coordinator", "run", str(workspace.coordinator_settings), *accepted
+        )
         address = processes.first_line("coordinator")["address"]
         _announce(console, "Running", f": coordinator on {address}, {options.n_clients} clients")
         for number, settings in enumerate(workspace.client_settings, start=1):
             processes.start(
                 f"client-{number}", "client", "run", str(settings), "--coordinator", address,
-                "--json",
+                "--json", *accepted,
             )  # fmt: skip
         link = AdminLink(
             address,
