@@ -104,6 +104,7 @@ class ClientApp:
         sleep: waits.
         jitter: draws from 0 to 1.
         maximum_attempts: give up on a silent coordinator after so many calls; 0 never does.
+        accept_exposure: who runs the client knows what a plan without encryption exposes.
     """
 
     def __init__(
@@ -117,7 +118,9 @@ class ClientApp:
         sleep: Callable[[float], None] = time.sleep,
         jitter: Callable[[], float] = random.random,
         maximum_attempts: int = 0,
+        accept_exposure: bool = False,
     ) -> None:
+        self._accept_exposure = accept_exposure
         self._settings = settings
         self._clock = clock or SystemClock()
         self._stop = stop or StopSwitch()
@@ -181,6 +184,7 @@ class ClientApp:
             catalogue_cache=store.catalogue_path,
             expected=self._settings,
             catalogue_file=None if local is None else Path(local),
+            accept_exposure=self._accept_exposure,
         )
         try:
             users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")

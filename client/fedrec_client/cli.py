@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
@@ -55,6 +56,7 @@ def run(
     give_up_after: Annotated[
         int, typer.Option(min=0, help="Give up after so many failed calls in a row; 0 never.")
     ] = 0,
+    accept_exposure: AcceptExposure = False,
     as_json: AsJson = False,
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on."""
@@ -80,7 +82,13 @@ def run(
     stop = StopSwitch()
     try:
         with stop.on_signals():
-            client = ClientApp(settings, on_event=_show, stop=stop, maximum_attempts=give_up_after)
+            client = ClientApp(
+                settings,
+                on_event=_show,
+                stop=stop,
+                maximum_attempts=give_up_after,
+                accept_exposure=accept_exposure,
+            )
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
         resume = shlex.join(["fedrec", *sys.argv[1:]])

@@ -10,6 +10,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrec.config.agreement import Difference, plan_differences
+from fedrec.config.exposure import check_exposure
 from fedrec.config.plan import plan_fingerprint, plan_from_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
@@ -37,6 +38,7 @@ def enrol(
     catalogue_cache: Path,
     expected: Plan,
     catalogue_file: Path | None = None,
+    accept_exposure: bool = False,
 ) -> Membership:
     """Ask a coordinator for its federation, check everything and open the epoch.
 
@@ -48,18 +50,22 @@ def enrol(
         expected: the local settings; what they give, and what decides privacy even where they
             give nothing, must be the federation's.
         catalogue_file: the catalogue that this client was given, if any.
+        accept_exposure: who runs this client knows what a plan without encryption exposes;
+            nobody else's word counts here.
 
     Raises:
         VersionMismatch: another major protocol version.
         PlanMismatch: the plan cannot be read, or is not what this client agreed to.
         CatalogueMismatch: the local catalogue is another one.
-        RefusedError: the roster is not the authority's, or this client is not in it.
+        RefusedError: the roster is not the authority's, this client is not in it, or the plan
+            exposes its users and nobody here accepted that.
         KeysError: the epoch belongs to other settings, or its context holds a key.
     """
     info = link.federation(identity.client_id)
     check_protocol(info.protocol_version)
     plan = plan_from_json(info.plan_json)
     _refuse(plan_differences(expected, plan))
+    check_exposure(plan, accepted=accept_exposure)
     if plan.federation.name != info.federation:
         raise PlanMismatch(
             f"The coordinator calls itself {info.federation!r}, its plan is for "

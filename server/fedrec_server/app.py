@@ -14,6 +14,7 @@ import grpc
 import structlog
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import CoordinatorSettings, Settings
 from fedrec.errors import StorageError
 from fedrec.identity.epoch import KeyEpoch
@@ -86,13 +87,19 @@ class Coordinator:
         clock: Clock | None = None,
         failpoint: Failpoint = no_failpoint,
         resume: bool = False,
+        accept_exposure: bool = False,
     ) -> Self:
         """Put a coordinator together; nothing is opened yet but the key epoch.
 
+        Args:
+            accept_exposure: its operator knows what a plan without encryption exposes.
+
         Raises:
             SettingsError: when the settings do not allow to start.
+            RefusedError: when the plan exposes clients, and nobody accepted that.
             KeysError: when the key epoch is of other settings, or its context holds a key.
         """
+        check_exposure(settings.plan, accepted=accept_exposure)
         keys = KeyEpoch.load(Path(settings.coordinator.epoch))
         federation = Federation.of(settings.plan, catalogue, spec, keys)
         return cls(

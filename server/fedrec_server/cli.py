@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 
 __all__ = ["app"]
@@ -30,6 +31,7 @@ def run(
     until_finished: Annotated[
         bool, typer.Option("--until-finished", help="Stop when the run has ended.")
     ] = False,
+    accept_exposure: AcceptExposure = False,
 ) -> None:
     """Serve a federation; the first line on stdout is a JSON object with the address.
 
@@ -56,7 +58,11 @@ def run(
         )
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
     server = Coordinator.from_settings(
-        settings, catalogue, vector_spec(settings.plan, catalogue.n_items), resume=resume
+        settings,
+        catalogue,
+        vector_spec(settings.plan, catalogue.n_items),
+        resume=resume,
+        accept_exposure=accept_exposure,
     )
 
     def tell(address: str, name: str) -> None:

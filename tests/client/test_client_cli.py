@@ -103,6 +103,29 @@ def test_a_plan_that_the_settings_contradict(world: World, call) -> None:  # typ
     assert json.loads(found.out)["error"] == "plan_mismatch"
 
 
+@pytest.fixture
+def exposing(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The same client in a federation whose coordinator reads pair counts."""
+    plan = {"algorithm": {"name": "ease"}, "update": {"structure": "dense"}}
+    made = World(world.folder, protection="none", **plan)
+    monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
+    path = world.folder / "fedrec.toml"
+    text = path.read_text().replace("dim = 4", 'name = "ease"')
+    path.write_text(text + '[update]\nstructure = "dense"\n[protection]\nname = "none"\n')
+    return made
+
+
+def test_exposing_users_takes_a_flag_of_the_client(exposing: World, call) -> None:  # type: ignore[no-untyped-def]
+    exposing.whole_round(1, "count")
+    refused = call("run", "--json")
+    assert refused.code == 5
+    shown = json.loads(refused.out)
+    assert shown["error"] == "refused"
+    assert "which pairs of items each client's users hold" in shown["message"]
+    assert "submit_update" not in exposing.link.calls
+    assert call("run", "--accept-exposure").code == 0
+
+
 def test_a_client_that_nobody_listed(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
     found = call("run")

@@ -19,6 +19,7 @@ from fedrec.errors import (
     KeysError,
     NotInRoster,
     PlanMismatch,
+    RefusedError,
     SettingsError,
     VersionMismatch,
 )
@@ -51,6 +52,20 @@ def test_an_honest_federation_is_joined(world: World) -> None:
     assert (found.run, found.epoch, found.is_encrypted) == ("run-1", 1, True)
     assert found.minimum_summands == 3
     assert found.secrets.protection_secret
+
+
+def test_a_plan_that_exposes_users_is_joined_on_this_clients_word_alone(tmp_path: Path) -> None:
+    world = World(
+        tmp_path,
+        protection="none",
+        algorithm={"name": "ease"},
+        update={"structure": "dense"},
+    )
+    with pytest.raises(RefusedError, match="the coordinator would read which pairs") as caught:
+        join(world)
+    assert "--accept-exposure" in caught.value.remedy
+    assert world.link.calls == ["federation"], "nothing was sent"
+    assert join(world, accept_exposure=True).plan.algorithm.name == "ease"
 
 
 def test_the_catalogue_is_fetched_once(world: World) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, Algorithm
 from fedrec.config.combinations import find_conflicts
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.training.learner import Contribution, Learner
@@ -45,8 +45,11 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "fedals": {"dim": 6, "regularisation": 2.0},
     "fedncf": {"dim": 6, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
+    "ease": {"regularisation": 2.0},
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
+WITHOUT_A_DRAW = frozenset({"ease"})
+"""Algorithms whose initial state nothing is drawn for, so that it is the same for every seed."""
 
 
 def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
@@ -56,10 +59,17 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
         "update": {"structure": structure},
     }
     merged: dict[str, dict[str, Any]] = {}
+    if not ALGORITHMS[name].clips:
+        choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():
             merged[section] = merged.get(section, {}) | values
     return Plan.model_validate(merged)
+
+
+def default_of(key: str) -> Any:
+    """Return the default of a setting of `update`."""
+    return UpdateSettings.model_fields[key].default
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,9 +117,9 @@ class Party:
         """Return the tensors that have a row for each item side by side, (n_items, n_values)."""
         layout = self.learner.layout
         changes = layout.changes_of(vector)
-        return np.concatenate(
-            [changes[tensor.name] for tensor in layout.tensors if tensor.per_item], axis=1
-        )
+        nothing = np.zeros((N_ITEMS, 0), dtype=np.int64)
+        rows = [changes[tensor.name] for tensor in layout.tensors if tensor.per_item]
+        return np.concatenate([nothing, *rows], axis=1)
 
     def fresh(self, private: PrivateState) -> PrivateState:
         """Return what private parameters are before a round trains them."""
@@ -181,6 +191,17 @@ class AlgorithmSuite:
     def trained(cls, party: Party) -> Contribution:
         return party.train()
 
+    @pytest.fixture(scope="class")
+    @classmethod
+    def finished(cls, party: Party) -> tuple[SharedState, PrivateState]:
+        """What all training rounds lead to."""
+        shared, private = party.shared, party.private
+        for round_id in range(2, 2 + party.learner.plan.rounds.total):
+            part = party.learner.contribute("train", round_id, shared, party.users, private)
+            shared = party.learner.apply("train", round_id, shared, part.vector)
+            private = part.private
+        return shared, private
+
     # What an algorithm declares is what it makes.
 
     def test_it_is_registered_under_its_own_name(self, name: str) -> None:
@@ -189,6 +210,7 @@ class AlgorithmSuite:
     def test_the_initial_state_is_what_it_declares(self, party: Party, plan: Plan) -> None:
         sizes = {
             "n_items": N_ITEMS,
+            "n_pairs": N_ITEMS * (N_ITEMS - 1) // 2,
             "n_users": len(party.users),
             **plan.algorithm.model_dump(),
         }
@@ -218,7 +240,8 @@ class AlgorithmSuite:
         seed = plan.federation.model_copy(update={"seed": plan.federation.seed + 1})
         other = plan.model_copy(update={"federation": seed})
         different = type(party.algorithm)(other, N_ITEMS)
-        assert different.initial_shared().canonical_bytes() != first
+        drawn = different.initial_shared().canonical_bytes() != first
+        assert drawn is (party.algorithm.name not in WITHOUT_A_DRAW)
 
     def test_a_users_initial_vectors_depend_on_that_user_alone(self, party: Party) -> None:
         keys = party.users.user_keys()
@@ -351,6 +374,9 @@ class AlgorithmSuite:
         assert trained.n_clipped == 0
         tight = self.clipped(party, 1e-3)
         found = tight.train()
+        if not party.algorithm.clips:
+            assert np.array_equal(found.vector, trained.vector)
+            return
         sums = tight.learner.metrics(found.vector)
         assert found.n_clipped > 0
         assert sums.sum_of("clipped_values") == found.n_clipped
@@ -438,14 +464,16 @@ class AlgorithmSuite:
 
     # Scores.
 
-    def scores(self, party: Party, users: UserSplit, private: PrivateState) -> NDArray[np.float32]:
-        blocks = party.learner.score_blocks(party.shared, users, private)
+    def scores(
+        self, party: Party, shared: SharedState, users: UserSplit, private: PrivateState
+    ) -> NDArray[np.float32]:
+        blocks = party.learner.score_blocks(shared, users, private)
         return np.concatenate([scores.numpy() for _, scores in blocks])
 
     def test_scores_are_finite_where_items_are_active(
-        self, party: Party, trained: Contribution
+        self, party: Party, finished: tuple[SharedState, PrivateState]
     ) -> None:
-        found = self.scores(party, party.users, trained.private)
+        found = self.scores(party, finished[0], party.users, finished[1])
         active = party.learner.active_items(party.shared)
         assert found.shape == (len(party.users), N_ITEMS)
         assert found.dtype == np.float32
@@ -454,12 +482,13 @@ class AlgorithmSuite:
         assert found[:, active].std() > 0
 
     def test_a_users_scores_depend_on_that_user_alone(
-        self, party: Party, trained: Contribution
+        self, party: Party, finished: tuple[SharedState, PrivateState]
     ) -> None:
-        everybody = self.scores(party, party.users, trained.private)
+        shared, private = finished
+        everybody = self.scores(party, shared, party.users, private)
         for rows in (np.array([3]), np.array([20, 3, 11])):
-            own = rows_of(trained.private, rows)
-            found = self.scores(party, party.users.select(rows), own)
+            own = rows_of(private, rows)
+            found = self.scores(party, shared, party.users.select(rows), own)
             assert np.array_equal(found, everybody[rows])
 
     # States on disk.

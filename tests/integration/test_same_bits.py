@@ -26,6 +26,9 @@ from fedrec.ids import RoundId
         ("bfv", 3, "pfedrec"),
         ("none", 7, "fedncf"),
         ("bfv", 3, "fedncf"),
+        ("none", 7, "ease"),
+        ("bfv", 3, "ease"),
+        ("ckks", 3, "ease"),
     ],
 )
 def test_equal_to_one_process(

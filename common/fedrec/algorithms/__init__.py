@@ -8,6 +8,7 @@ from fedrec.algorithms.algorithm import (
     RoundStart,
     UpdateTensor,
 )
+from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
@@ -15,9 +16,11 @@ from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 
 __all__ = [
     "ALGORITHMS",
+    "EASE",
     "Algorithm",
     "AlgorithmSettings",
     "ChunkResult",
+    "EASESettings",
     "FedALS",
     "FedALSSettings",
     "FedMF",
@@ -34,6 +37,7 @@ __all__ = [
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedmf": FedMF,
     "fedals": FedALS,
+    "ease": EASE,
     "pfedrec": PFedRec,
     "fedncf": FedNCF,
 }

@@ -49,8 +49,8 @@ class Parameter:
     """A tensor of the model.
 
     Attributes:
-        shape: its axes: products of settings, "n_items", "n_users" and numbers, e.g.
-            ("n_items", "dim") or ("32", "2 dim").
+        shape: its axes: products of settings, "n_items", "n_pairs" (of different items),
+            "n_users" and numbers, e.g. ("n_items", "dim") or ("32", "2 dim").
         scope: "shared" travels (protected); "private" never leaves its client.
     """
 
@@ -94,7 +94,8 @@ class RoundStart:
     """What all users of a party start a round from, on the training device.
 
     Attributes:
-        shared: the shared tensors, float32; those per item have only the active rows.
+        shared: the shared tensors, or what the algorithm makes of them, float32; those per item
+            have only the active rows.
         basis: B of the update structure, float32 (width, dim), or None for the identity.
         n_items: items in the whole catalogue.
         party_key: identity of the party for random streams, as `UserSplit.user_keys` are users'.
@@ -134,6 +135,11 @@ class Algorithm(ABC):
         negatives_per_positive: items that training draws for each interaction; 0 for none.
         counts_rows: whether users count which item rows they touched; what is not needed as a
             denominator stays zero.
+        clips: whether `update.clip` and `update.fraction_bits` have a say in what users
+            contribute; settings without a use are refused.
+        needs_everybody: whether rounds over different clients do not belong together.
+        exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
+            plan is refused under "none" unless it is accepted on the command line.
         divergence_remedy: what to change when training diverges.
     """
 
@@ -145,6 +151,9 @@ class Algorithm(ABC):
     protocols: ClassVar[tuple[str, ...]] = ("full", "sampled", "paper")
     combination_reason: ClassVar[str]
     counts_rows: ClassVar[bool] = True
+    clips: ClassVar[bool] = True
+    needs_everybody: ClassVar[bool] = False
+    exposed_in_the_clear: ClassVar[str] = ""
     divergence_remedy: ClassVar[str]
 
     negatives_per_positive: int = 0
@@ -159,8 +168,12 @@ class Algorithm(ABC):
         return None
 
     @staticmethod
-    def warnings(plan: Plan) -> list[str]:
-        """Return what somebody who chooses these settings of the algorithm should know."""
+    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
+        """Return what somebody who chooses these settings of the algorithm should know.
+
+        Args:
+            n_items: size of the catalogue; 0 where nobody knows.
+        """
         return []
 
     @property
@@ -253,19 +266,45 @@ class Algorithm(ABC):
         return None
 
     @abstractmethod
-    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
-        """Return the preference of users for items, float32 (n_users, n_active)."""
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the preference of a chunk's users for items, float32 (n_users, n_active).
+
+        Args:
+            chunk: the users with their training items, also those who cannot train.
+            private: their private tensors (refreshed), first axis n_users.
+        """
+
+    @property
+    def keeps_vectors(self) -> bool:
+        """Whether users have vectors of their own; else `fold_in` of their history is theirs."""
+        return any(parameter.scope == "private" for parameter in self.parameters)
+
+    def serving(
+        self, shared: SharedState, active: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return what `preferences` takes, in numpy, made once for a model.
+
+        Args:
+            active: rows of the items that can be recommended, ascending int64 (n_active,).
+
+        Returns:
+            float32 tensors; "item_embedding" has a row for each item of the catalogue, as long
+            as a user's vector.
+        """
+        return {name: values.astype(np.float32) for name, values in shared.tensors.items()}
 
     def preferences(
-        self, shared: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the scores of all items for one user's vector, float32 (n_items,), in numpy.
 
         Args:
-            shared: the shared tensors of a model, float32.
-            vector: `user_embedding` of the user, (dim,).
+            serving: what `serving` returned.
+            vector: `user_embedding` of the user, or what `fold_in` returned, (dim,).
         """
-        return shared["item_embedding"] @ vector
+        return serving["item_embedding"] @ vector
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

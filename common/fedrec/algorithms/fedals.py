@@ -125,7 +125,7 @@ class FedALS(Algorithm):
         self.settings = plan.algorithm
 
     @staticmethod
-    def warnings(plan: Plan) -> list[str]:
+    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
         """Say what few users in a sum give away."""
         found = [
             "fedals sums what users hold, with no negatives among it: the update of a client with "
@@ -263,7 +263,9 @@ class FedALS(Algorithm):
         total = torch.segment_reduce(loss, "sum", lengths=sizes, unsafe=True)
         return ChunkResult(private=private, loss=total / sizes.clamp(min=1), clipped=clipped)
 
-    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         """Return <p, q_i> for all users and items."""
         from fedrec.training.grid import product_of_blocks
 

@@ -294,7 +294,9 @@ class FedMF(SampledAlgorithm):
         """Return the size of a message as the CoLR paper counts it."""
         return self.structure.paper_numbers(self.n_items)
 
-    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         """Return <p, q_i> for all users and items."""
         from fedrec.training.grid import product_of_blocks
 

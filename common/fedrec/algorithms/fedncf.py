@@ -247,7 +247,9 @@ class FedNCF(SampledAlgorithm):
             private={"user_embedding": training.users}, loss=training.loss / seen, clipped=clipped
         )
 
-    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         """Return the network's scores of all items for all users."""
         import torch
 
@@ -270,16 +272,16 @@ class FedNCF(SampledAlgorithm):
         return scores
 
     def preferences(
-        self, shared: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the network's scores of all items for one user vector."""
-        first, dim = shared["weight_1"], self.settings.dim
-        constant = first[:, :dim] @ vector + shared["bias_1"]
-        units = np.maximum(shared["item_embedding"] @ first[:, dim:].T + constant, 0.0)
+        first, dim = serving["weight_1"], self.settings.dim
+        constant = first[:, :dim] @ vector + serving["bias_1"]
+        units = np.maximum(serving["item_embedding"] @ first[:, dim:].T + constant, 0.0)
         for layer in (2, 3):
-            weight, bias = shared[f"weight_{layer}"], shared[f"bias_{layer}"]
+            weight, bias = serving[f"weight_{layer}"], serving[f"bias_{layer}"]
             units = np.maximum(units @ weight.T + bias, 0.0)
-        return np.asarray(units @ shared["weight_4"][0] + shared["bias_4"], dtype=np.float32)
+        return np.asarray(units @ serving["weight_4"][0] + serving["bias_4"], dtype=np.float32)
 
     def apply(
         self,

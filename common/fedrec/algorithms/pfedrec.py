@@ -136,7 +136,7 @@ class PFedRec(SampledAlgorithm):
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
 
     @staticmethod
-    def warnings(plan: Plan) -> list[str]:
+    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
         """Say when the public range is too narrow for the large steps of item rows."""
         if plan.update.clip >= _USUAL_CLIP:
             return []
@@ -300,7 +300,9 @@ class PFedRec(SampledAlgorithm):
         seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
         return ChunkResult(private=trained, loss=training.loss / seen, clipped=clipped)
 
-    def scores(self, start: RoundStart, private: dict[str, torch.Tensor]) -> torch.Tensor:
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
         """Return the scores of users' own rows, or of the published table."""
         from fedrec.training.grid import product_of_blocks
 

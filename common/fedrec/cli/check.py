@@ -86,7 +86,7 @@ def check(
         n_items, source = catalogue_size(loaded.settings, items, interactions)
         sets = parameter_sets(plan, n_items)
         found = price(plan, n_items=n_items, n_clients=clients)
-    warnings = warnings_for(plan, n_users)
+    warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items)
     if data.path is not None and interactions is None:
         warnings.append(
             f"data.path = {data.path!r} is not on this machine: whether "

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.terminal import new_console, print_json
 
 __all__ = ["demo"]
@@ -31,7 +32,7 @@ Examples:
 
 def demo(
     algorithm: Annotated[
-        str, typer.Option(help="fedmf with CoLR, or fedals, which needs fewer rounds.")
+        str, typer.Option(help="fedmf with CoLR, fedals, which needs fewer rounds, or ease.")
     ] = "fedmf",
     protection: Annotated[
         str, typer.Option(help="none, bfv or ckks: what the coordinator adds up.")
@@ -57,6 +58,7 @@ def demo(
         bool,
         typer.Option("--second-act/--no-second-act", help="After fedmf, run fedals under bfv."),
     ] = True,
+    accept_exposure: AcceptExposure = False,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
 ) -> None:
@@ -95,6 +97,7 @@ def demo(
         synthetic=synthetic,
         compare=compare,
         second_act=second_act,
+        accept_exposure=accept_exposure,
         runs=runs,
     )
     folder = demonstrate(options, new_console(stderr=as_json))

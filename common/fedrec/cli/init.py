@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 __all__ = ["EPILOG", "init"]
@@ -19,6 +20,7 @@ EPILOG = (
     "  fedrec init\n"
     "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
     "  fedrec init run.toml --algorithm fedmf --clients 3\n"
+    "  fedrec init run.toml --algorithm ease --clients 3\n"
     "  fedrec init plain.toml --protection none --name trial"
 )
 
@@ -30,8 +32,11 @@ def init(
         "run.toml"
     ),
     algorithm: Annotated[
-        Literal["fedmf", "fedals"],
-        typer.Option(help="fedals: least squares, few rounds; fedmf: the papers' base, with CoLR."),
+        Literal["fedmf", "fedals", "ease"],
+        typer.Option(
+            help="fedals: least squares, few rounds; fedmf: the papers' base, with CoLR; ease: "
+            "exact counts of pairs, which every client gets to know."
+        ),
     ] = "fedals",
     protection: Annotated[
         Literal["bfv", "ckks", "none"],
@@ -46,6 +51,7 @@ def init(
     ] = 0,
     name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    accept_exposure: AcceptExposure = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented settings file with safe values.
@@ -53,6 +59,7 @@ def init(
     With --data the file is read once: federation.maximum_users becomes the next power of two
     that is at least twice its users, so that clients may join later.
     """
+    from fedrec.config.exposure import check_exposure
     from fedrec.config.starter import Starter
     from fedrec.data.files import write_atomically
     from fedrec.errors import SettingsError, StorageError
@@ -74,6 +81,7 @@ def init(
         data="" if data is None else _relative(data, folder),
         catalogue=_relative(catalogue, folder) if catalogue and catalogue.is_file() else "",
     )
+    check_exposure(starter.plan, accepted=accept_exposure)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with write_atomically(path) as file:
@@ -83,6 +91,8 @@ def init(
             f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder."
         ) from None
     following = _next_commands(path, data, starter.catalogue)
+    if accept_exposure:
+        following[-1] += f" {FLAG}"
     if as_json:
         found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}
         print_json(found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
@@ -181,15 +182,17 @@ def _most_modulus_bits(degree: int) -> int:
     return bits
 
 
-def warnings_for(plan: Plan, n_users: int = 0) -> list[str]:
+def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
     """Return what somebody who trusts these settings should know.
 
     Args:
         plan: the shared settings.
         n_users: users in this machine's data; 0 where nobody knows.
+        n_items: size of the catalogue; 0 where nobody knows.
     """
+    exposed = exposure_of(plan)
     found = [
-        *ALGORITHMS[plan.algorithm.name].warnings(plan),
+        *ALGORITHMS[plan.algorithm.name].warnings(plan, n_items),
         *UPDATES[plan.update.structure].warnings(plan.update),
     ]
     if n_users > plan.federation.maximum_users:
@@ -210,6 +213,11 @@ def warnings_for(plan: Plan, n_users: int = 0) -> list[str]:
         found.append(
             'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
             "for anything but trials."
+        )
+    if exposed:
+        found.append(
+            f"It reads {exposed}. Every command that runs this plan is refused without "
+            "--accept-exposure, the coordinator's and each client's on its own."
         )
     if plan.evaluation.protocol == "paper":
         found.append(

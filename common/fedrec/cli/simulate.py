@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
 from fedrec.cli.stop_request import StopRequest
@@ -43,6 +44,7 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the stopped run in this folder.")
     ] = None,
+    accept_exposure: AcceptExposure = False,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +57,7 @@ def simulate(
     at once. The last line on stdout is the run's folder.
     """
     from fedrec.algorithms import ALGORITHMS
+    from fedrec.config.exposure import check_exposure
     from fedrec.config.loading import load_settings
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.federation import simulate as run_federation
@@ -63,6 +66,7 @@ def simulate(
 
     settings = load_settings(settings_file, values_of(values))
     chosen = settings.plan
+    check_exposure(chosen, accepted=accept_exposure)
     for warning in (
         *ALGORITHMS[chosen.algorithm.name].warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
@@ -93,6 +97,7 @@ def simulate(
     _print(result, run, as_json)
     if not result.finished:
         again = ["fedrec", "simulate", str(settings_file), "--resume", str(run.path)]
+        again += [FLAG] if accept_exposure else []
         typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
         raise typer.Exit(INTERRUPTED)
 

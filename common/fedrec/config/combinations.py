@@ -130,6 +130,20 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
             )
 
 
+def _unclipped(plan: Plan) -> Iterator[Conflict]:
+    """Refuse a public range where users contribute nothing that could be clipped or rounded."""
+    if ALGORITHMS[plan.algorithm.name].clips:
+        return
+    for name in ("clip", "fraction_bits"):
+        default = type(plan.update).model_fields[name].default
+        if getattr(plan.update, name) != default:
+            yield Conflict(
+                keys=(f"update.{name}", "algorithm.name"),
+                sentence=f"update.{name} is set, but {plan.algorithm.name} sums exact counts: "
+                "nothing is clipped or rounded. Leave it out.",
+            )
+
+
 def _preset(plan: Plan) -> Iterator[Conflict]:
     """Ask the planner for the least that there is to sum: it only refuses unknown names."""
     from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
@@ -210,6 +224,7 @@ def _protocol(plan: Plan) -> Iterator[Conflict]:
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _algorithm,
     _unused,
+    _unclipped,
     _preset,
     _summands,
     _clients,

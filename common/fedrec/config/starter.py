@@ -6,11 +6,12 @@ import textwrap
 from dataclasses import dataclass
 from typing import Literal
 
-from fedrec.algorithms import FedALSSettings, FedMFSettings
+from fedrec.algorithms import ALGORITHMS, EASESettings, FedALSSettings, FedMFSettings
 from fedrec.config.explain import all_settings, as_toml, section_sentences
 from fedrec.config.schema import (
     FederationSettings,
     Plan,
+    ProtectionSettings,
     RoundSettings,
     UpdateSettings,
 )
@@ -28,6 +29,11 @@ TUNED: dict[str, Plan] = {
         algorithm=FedALSSettings(),
         update=UpdateSettings(structure="dense", clip=2.0),
         rounds=RoundSettings(total=10),
+    ),
+    "ease": Plan(
+        algorithm=EASESettings(),
+        update=UpdateSettings(structure="dense"),
+        rounds=RoundSettings(total=4),
     ),
 }
 """Algorithms as they were tuned on MovieLens-100K's validation items; for demo and starter."""
@@ -92,6 +98,12 @@ class Starter:
                 remedy=f'Use {_FEWEST_ENCRYPTED} clients or more, or the protection "none".',
             )
 
+    @property
+    def plan(self) -> Plan:
+        """The algorithm with the protection that the file will name."""
+        protection = ProtectionSettings(name=self.protection)
+        return TUNED[self.algorithm].model_copy(update={"protection": protection})
+
     def text(self, file: str = "run.toml") -> str:
         """Return the settings file as TOML with comments."""
         values = self._values()
@@ -117,7 +129,7 @@ class Starter:
 
     def _values(self) -> dict[str, object]:
         """Return what the file sets; None shows a setting without setting it."""
-        tuned = TUNED[self.algorithm]
+        tuned, algorithm = TUNED[self.algorithm], ALGORITHMS[self.algorithm]
         summed = min(self.n_clients, _MOST_SUMMED)
         least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
         room = users_with_room(self.n_users) if self.n_users else 0
@@ -130,7 +142,7 @@ class Starter:
             **{f"algorithm.{key}": value for key, value in tuned.algorithm.model_dump().items()},
             "update.structure": tuned.update.structure,
             **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
-            "update.clip": tuned.update.clip,
+            **({"update.clip": tuned.update.clip} if algorithm.clips else {}),
             "protection.name": self.protection,
             "protection.preset": _PRESETS[self.protection],
             "evaluation.protocol": "full",
@@ -139,7 +151,11 @@ class Starter:
             "rounds.minimum_clients": max(least, -(-2 * summed // 3)) if summed else 3,
             "rounds.minimum_summands": 3,
         }
-        if self.n_clients > _MOST_SUMMED:
+        if algorithm.needs_everybody and self.n_clients:
+            values["rounds.minimum_clients"] = self.n_clients
+            if self.n_clients > _MOST_SUMMED:
+                values["rounds.recompute_limit"] = self.n_clients
+        elif self.n_clients > _MOST_SUMMED:
             values |= {"rounds.clients_per_round": _MOST_SUMMED, "rounds.over_provision": 1.25}
         return values | {
             "data.path": self.data or None,

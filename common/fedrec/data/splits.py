@@ -84,6 +84,22 @@ class UserSplit:
             test_items=self.test_items[chosen],
         )
 
+    def whole(self) -> UserSplit:
+        """Return the same users with their held-out items among the others: all that they have."""
+        everybody = np.arange(len(self), dtype=np.int64)
+        owner = np.repeat(everybody, np.diff(self.train_indptr))
+        owner = np.concatenate([owner, everybody, everybody])
+        items = np.concatenate([self.train_items, self.validation_items, self.test_items])
+        owner, items = owner[items != NO_ITEM], items[items != NO_ITEM]
+        nothing = np.full(len(self), NO_ITEM, dtype=np.int64)
+        return UserSplit(
+            user_ids=self.user_ids,
+            train_indptr=_indptr(np.bincount(owner, minlength=len(self))),
+            train_items=items[np.lexsort((items, owner))],
+            validation_items=nothing,
+            test_items=nothing,
+        )
+
     def user_keys(self) -> NDArray[np.int64]:
         """Return each user's identity for streams of randomness, int64 of shape (n_users,).
 

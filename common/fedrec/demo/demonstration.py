@@ -15,6 +15,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from fedrec.algorithms import ALGORITHMS
+from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
@@ -38,7 +40,7 @@ from fedrec.training.learner import Learner
 
 __all__ = ["DemoOptions", "demonstrate"]
 
-SECOND = "fedals"
+FIRST, SECOND = "fedmf", "fedals"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class DemoOptions:
         preset: parameter set of the protection; "default" is its lean one.
         compare: also run the federation without encryption, in one process.
         second_act: then run fedals under bfv; only after fedmf.
+        accept_exposure: what a plan without encryption shows is accepted for all its processes.
     """
 
     algorithm: str = "fedmf"
@@ -64,6 +67,7 @@ class DemoOptions:
     synthetic: bool = False
     compare: bool = True
     second_act: bool = True
+    accept_exposure: bool = False
     runs: Path = Path("runs")
 
     def plan(self) -> Plan:
@@ -74,7 +78,7 @@ class DemoOptions:
 
     def second_plan(self) -> Plan | None:
         """Return the plan of the second act, or None where there is none."""
-        if not self.second_act or self.algorithm == SECOND:
+        if not self.second_act or self.algorithm != FIRST:
             return None
         name = "none" if self.protection == "none" else "bfv"
         return self._plan(SECOND, 0, {"name": name}, {})
@@ -83,6 +87,7 @@ class DemoOptions:
         self, algorithm: str, rounds: int, protection: dict[str, str], update: dict[str, int]
     ) -> Plan:
         tuned = TUNED[algorithm].model_dump()
+        everybody = ALGORITHMS[algorithm].needs_everybody
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
@@ -91,7 +96,7 @@ class DemoOptions:
                 "protection": protection,
                 "rounds": {
                     "total": rounds or tuned["rounds"]["total"],
-                    "minimum_clients": min(3, self.n_clients),
+                    "minimum_clients": self.n_clients if everybody else min(3, self.n_clients),
                     "minimum_summands": 3 if self.protection != "none" else 1,
                 },
             }
@@ -121,6 +126,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     """
     began = time.monotonic()
     plan = options.plan()
+    check_exposure(plan, accepted=options.accept_exposure)
     announce(console, "Preparing", ": data, keys, and a private folder for each client")
     data = load_data(synthetic=options.synthetic)
     folder = RunFolder.create(options.runs, "demo")
@@ -144,7 +150,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )  # fmt: skip
     console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue)).warm_up()
-    view = run_federation(workspace, folder, console)
+    view = run_federation(workspace, folder, console, accept_exposure=options.accept_exposure)
     best = view.best
     if best is None or best.test is None:
         raise TrainingError("The run measured nothing: no user has a held-out item.")

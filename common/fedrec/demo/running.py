@@ -20,7 +20,9 @@ def announce(console: Console, what: str, more: str) -> None:
     console.print(Text.assemble((what, "bold"), more))
 
 
-def run_federation(workspace: Workspace, folder: RunFolder, console: Console) -> RunView:
+def run_federation(
+    workspace: Workspace, folder: RunFolder, console: Console, *, accept_exposure: bool = False
+) -> RunView:
     """Start coordinator and clients, show the rounds, and return what they measured.
 
     Raises:
@@ -29,7 +31,10 @@ def run_federation(workspace: Workspace, folder: RunFolder, console: Console) ->
     plan = workspace.plan
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
     with Processes(folder.path / "logs") as processes:
-        processes.start("coordinator", "coordinator", "run", str(workspace.coordinator_settings))
+        accepted = ["--accept-exposure"] if accept_exposure else []
+        processes.start(
+            "coordinator", "coordinator", "run", str(workspace.coordinator_settings), *accepted
+        )
         address = processes.first_line("coordinator")["address"]
         announce(
             console,
@@ -39,7 +44,7 @@ def run_federation(workspace: Workspace, folder: RunFolder, console: Console) ->
         for number, settings in enumerate(workspace.client_settings, start=1):
             processes.start(
                 f"client-{number}", "client", "run", str(settings), "--coordinator", address,
-                "--json",
+                "--json", *accepted,
             )  # fmt: skip
         link = AdminLink(
             address,

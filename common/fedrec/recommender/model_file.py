@@ -121,17 +121,12 @@ class UsersFile:
     @classmethod
     def of(cls, users: UserSplit, private: PrivateState) -> UsersFile:
         """Build it from a split: seen is everything, the held-out items included."""
-        everybody = np.arange(len(users), dtype=np.int64)
-        owner = np.repeat(everybody, np.diff(users.train_indptr))
-        owner = np.concatenate([owner, everybody, everybody])
-        items = np.concatenate([users.train_items, users.validation_items, users.test_items])
-        owner, items = owner[items >= 0], items[items >= 0]
-        ends = np.cumsum(np.bincount(owner, minlength=len(users)), dtype=np.int64)
+        whole = users.whole()
         return cls(
             user_ids=users.user_ids,
             private=private,
-            seen_indptr=np.concatenate([np.zeros(1, dtype=np.int64), ends]),
-            seen_items=items[np.lexsort((items, owner))],
+            seen_indptr=whole.train_indptr,
+            seen_items=whole.train_items,
         )
 
     def seen_of(self, user_index: int) -> NDArray[np.int64]:

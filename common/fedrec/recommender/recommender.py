@@ -1,13 +1,16 @@
 """Recommendations from a trained model, with numpy only.
 
-For every algorithm with a shared `item_embedding` and users' own `user_embedding`; it says how
-the two are scored, by an inner product unless told otherwise. Users who have scores of their own
+The algorithm says what of its model is served (`Algorithm.serving`): always a row for each item,
+`item_embedding`, to which users' vectors are compared, by an inner product unless it says
+otherwise. A user's vector is its `user_embedding`, or, where the algorithm keeps none, what
+`Algorithm.fold_in` makes of the whole history. Users who have scores of their own
 (`personal_scores`) are answered from those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -40,7 +43,7 @@ class Recommender:
 
     Raises:
         CatalogueMismatch: the catalogue is another one.
-        StorageError: the model has no item and user vectors, or they do not fit each other.
+        StorageError: the model is no model of its algorithm, or the users' vectors do not fit it.
     """
 
     def __init__(
@@ -51,31 +54,50 @@ class Recommender:
                 "The catalogue is not the one that the model was trained with.",
                 remedy=f"Use the {CATALOGUE_NAME} of the model's own run folder.",
             )
-        table = model.shared.tensors.get("item_embedding")
-        vectors = None if users is None else users.private.tensors.get("user_embedding")
-        if (
-            table is None
-            or table.shape[0] != len(catalogue)
-            or (users is not None and (vectors is None or vectors.shape[1:] != table.shape[1:]))
-        ):
-            raise StorageError(
-                "The model has no item_embedding and user_embedding that fit each other and the "
-                f"{len(catalogue)} items of the catalogue.",
-                remedy="Use the files of one run.",
-            )
         self.catalogue = catalogue
         self._model = model
         self._users = users
         self._names: Ids = np.array(catalogue.item_ids, dtype=np.object_)
         self._algorithm = ALGORITHMS[model.plan.algorithm.name](model.plan, len(catalogue))
-        self._tensors = {
-            name: values.astype(np.float32) for name, values in model.shared.tensors.items()
-        }
-        self._items = self._tensors["item_embedding"]
         self._active = np.ones(len(catalogue), dtype=np.bool_)
         if model.shared.holders is not None:
             self._active = model.shared.holders >= model.plan.federation.minimum_item_users
+        self._check_shapes()
         self._user_index: dict[str, int] = {user: index for index, user in enumerate(self.user_ids)}
+
+    def _check_shapes(self) -> None:
+        """Refuse a model and users that do not belong together."""
+        n_items = len(self.catalogue)
+        sizes = {"n_items": n_items, "n_pairs": n_items * (n_items - 1) // 2}
+        found = self._model.shared.tensors
+        lengths = {entry.name: sizes.get(entry.shape[0]) for entry in self._algorithm.parameters}
+        fits = all(
+            name in found and lengths[name] in (None, len(found[name]))
+            for name in self._algorithm.recommending
+        )
+        if fits and self._users is not None and self._algorithm.keeps_vectors:
+            vectors = self._users.private.tensors.get("user_embedding")
+            fits = vectors is not None and vectors.shape[1:] == self._items.shape[1:]
+        if not fits:
+            raise StorageError(
+                f"The model is no {self._algorithm.name} model of {len(self.catalogue)} items, or "
+                "its users' vectors do not fit it.",
+                remedy="Use the files of one run.",
+            )
+
+    @cached_property
+    def _serving(self) -> dict[str, NDArray[np.float32]]:
+        """What the algorithm scores with, made when it is first needed."""
+        return self._algorithm.serving(self._model.shared, np.nonzero(self._active)[0])
+
+    @cached_property
+    def _learned(self) -> NDArray[np.float64]:
+        """The rows of the items that can be recommended, (n_active, dim)."""
+        return self._items[self._active].astype(np.float64)
+
+    @property
+    def _items(self) -> NDArray[np.float32]:
+        return self._serving["item_embedding"]
 
     def __repr__(self) -> str:
         return (
@@ -150,12 +172,14 @@ class Recommender:
             DataError: an unknown user, or a folder without user vectors.
             CatalogueMismatch: an unknown item.
         """
-        known, vectors = self._with_users()
+        known = self._known_users()
         rows = self._rows_of([users] if isinstance(users, str) else users)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
         own = known.private.tensors.get("personal_scores")
         scores = (
-            self._scores_of(vectors[rows]) if own is None else (row.copy() for row in own[rows])
+            self._scores_of(self._vectors_of(known, rows))
+            if own is None
+            else (row.copy() for row in own[rows])
         )
         best = self._best(scores, n, self._allowed(candidates, block), seen)
         return side_by_side(best, one=isinstance(users, str))
@@ -224,22 +248,33 @@ class Recommender:
             DataError: none of the items was ever learned.
         """
         rows = np.unique(self.catalogue.rows_of(history))
-        active = np.nonzero(self._active)[0]
-        positives = np.nonzero(np.isin(active, rows))[0]
-        if not len(positives):
+        if not self._active[rows].any():
             raise DataError(
                 f"None of the {len(rows)} items of the history was learned by the model.",
                 remedy="Give items that more users hold.",
             )
-        return self._algorithm.fold_in(self._items[active].astype(np.float64), positives)
+        return self._folded(rows)
 
-    def _with_users(self) -> tuple[UsersFile, NDArray[np.float32]]:
+    def _folded(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return the vector of a history, given as distinct catalogue rows."""
+        positives = np.nonzero(np.isin(np.nonzero(self._active)[0], rows))[0]
+        return self._algorithm.fold_in(self._learned, positives)
+
+    def _vectors_of(
+        self, known: UsersFile, rows: NDArray[np.int64]
+    ) -> Iterable[NDArray[np.float32]]:
+        """Return the vectors of some users, one after the other."""
+        if self._algorithm.keeps_vectors:
+            return known.private.tensors["user_embedding"][rows]
+        return (self._folded(known.seen_of(row)) for row in rows.tolist())
+
+    def _known_users(self) -> UsersFile:
         if self._users is None:
             raise DataError(
                 "There are no user vectors here: they stay with the clients.",
                 remedy="Ask on the user's own client, or use fold_in and recommend_vector.",
             )
-        return self._users, self._users.private.tensors["user_embedding"]
+        return self._users
 
     def _rows_of(self, users: Sequence[str]) -> NDArray[np.int64]:
         unknown = [user for user in users if user not in self._user_index]
@@ -266,11 +301,11 @@ class Recommender:
             allowed[self.catalogue.rows_of(block)] = False
         return allowed
 
-    def _scores_of(self, vectors: NDArray[np.float32]) -> Iterator[NDArray[np.float32]]:
+    def _scores_of(self, vectors: Iterable[NDArray[np.float32]]) -> Iterator[NDArray[np.float32]]:
         """Yield every user vector's scores of all items."""
         # One by one: the bits must not depend on who else is asked about.
         for vector in vectors:
-            yield self._algorithm.preferences(self._tensors, vector)
+            yield self._algorithm.preferences(self._serving, vector)
 
     def _best(
         self,

@@ -67,6 +67,7 @@ class Cohort:
         n_items: rows of the whole catalogue.
         exclude_held_out: never draw the validation and test items as negatives (the leaking
             pool of the papers' code).
+        needs_negatives: whether users who hold every item cannot train.
     """
 
     def __init__(
@@ -76,7 +77,9 @@ class Cohort:
         active: NDArray[np.int64],
         n_items: int,
         exclude_held_out: bool,
+        needs_negatives: bool,
     ) -> None:
+        self._needs_negatives = needs_negatives
         self.users = users
         self.active = active
         position = np.full(n_items + 1, -1, dtype=np.int64)
@@ -134,15 +137,16 @@ class Cohort:
 
         Users are put together whose number of steps lies within the same power of two, so that
         lockstep wastes little. A user takes part when it has a training item among the
-        active ones and at least one item left to draw as a negative.
+        active ones and, where negatives are drawn, at least one item left to draw.
 
         Args:
             steps: returns the number of steps of users by their number of positives.
             bytes_per_user: returns the memory of a user by active items and steps of its chunk.
         """
         positives = np.diff(self._pointers)
-        free = len(self.active) - np.diff(self._excluded_pointers)
-        usable = (positives > 0) & (free > 0)
+        usable = positives > 0
+        if self._needs_negatives:
+            usable &= np.diff(self._excluded_pointers) < len(self.active)
         if participating is not None:
             usable &= participating
         level = np.ceil(np.log2(np.maximum(steps(positives), 1))).astype(np.int64)
@@ -152,9 +156,12 @@ class Cohort:
             at_once = max(1, memory_bytes // max(each, 1))
             members = np.nonzero(usable & (level == value))[0]
             for start in range(0, len(members), at_once):
-                yield self._chunk(members[start : start + at_once], n_steps, device)
+                yield self.chunk_of(members[start : start + at_once], device, n_steps=n_steps)
 
-    def _chunk(self, members: NDArray[np.int64], n_steps: int, device: torch.device) -> Chunk:
+    def chunk_of(
+        self, members: NDArray[np.int64], device: torch.device, *, n_steps: int = 0
+    ) -> Chunk:
+        """Return some users as a chunk, int64 (n_chosen,), also those who cannot train."""
         pointers, positives = _rows_of(self._pointers, self._positives, members)
         excluded_pointers, excluded = _rows_of(self._excluded_pointers, self._excluded, members)
 

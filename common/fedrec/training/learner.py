@@ -327,6 +327,7 @@ class Learner:
             active=self.active_items(shared),
             n_items=self.n_items,
             exclude_held_out=self.plan.evaluation.protocol == "paper",
+            needs_negatives=self.algorithm.negatives_per_positive > 0,
         )
         self._cohort = (users, shared, cohort)
         return cohort
@@ -336,9 +337,8 @@ class Learner:
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
         """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
         private = self.refreshed(shared, users, private)
-        active = self.active_items(shared)
-        start = self.algorithm.start(shared, active, 0, self.device)
-        where = torch.from_numpy(active).to(self.device)
+        cohort = self.cohort(shared, users)
+        start = self.algorithm.start(shared, cohort.active, 0, self.device)
         at_once = max(16, self.memory_bytes // (16 * max(self.n_items, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
@@ -347,7 +347,8 @@ class Learner:
                 for name, values in private.tensors.items()
             }
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
-            scores[:, where] = self.algorithm.scores(start, own)
+            chunk = cohort.chunk_of(rows, self.device)
+            scores[:, start.active] = self.algorithm.scores(chunk, start, own)
             yield rows, scores
 
     def apply(
@@ -380,17 +381,20 @@ class Learner:
         *,
         exclude_seen: bool = True,
     ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the n best item rows for a user, best first, and their scores."""
+        """Return the n best item rows for a user, best first, and their scores.
+
+        A user whose history stands in for a vector is answered from all of it, the held-out
+        items included.
+        """
         rows = np.array([user_index])
+        whole = users.select(rows).whole()
+        own = users.select(rows) if self.algorithm.keeps_vectors else whole
         one = PrivateState(
             MappingProxyType({name: values[rows] for name, values in private.tensors.items()})
         )
-        ((_, scores),) = self.score_blocks(shared, users.select(rows), one)
+        ((_, scores),) = self.score_blocks(shared, own, one)
         row = scores[0].cpu().numpy()
         if exclude_seen:
-            row[users.train_of(user_index)] = -np.inf
-            for held in (users.validation_items[user_index], users.test_items[user_index]):
-                if held >= 0:
-                    row[held] = -np.inf
+            row[whole.train_items] = -np.inf
         best = np.argsort(-row, kind="stable")[: min(n, int(np.isfinite(row).sum()))]
         return best, row[best]

@@ -104,7 +104,8 @@ class PrivateState:
     """Users' own parameters: they are stored on the client and have no form that travels.
 
     Attributes:
-        tensors: float32 arrays by parameter name; the first axis is the user.
+        tensors: float32 arrays by parameter name; the first axis is the user. None at all
+            where the algorithm keeps nothing of users but their history.
     """
 
     tensors: Mapping[str, NDArray[np.float32]]
@@ -121,7 +122,7 @@ class PrivateState:
             StorageError: when the bytes are no private state.
         """
         arrays = _check(raw, "private")
-        if not arrays or not all(name.startswith("private.") for name in arrays):
+        if not all(name.startswith("private.") for name in arrays):
             raise StorageError(f"This is not a stored private state: it has {sorted(arrays)}.")
         return cls(
             MappingProxyType(

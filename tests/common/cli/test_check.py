@@ -234,3 +234,49 @@ def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "time by the paper's link model" in out
     assert "40.21 min" in out
     assert "118592 numbers up" in out
+
+
+@pytest.fixture
+def ease_file(fedrec: Fedrec, tmp_path: Path) -> Path:
+    path = tmp_path / "ease.toml"
+    assert fedrec("init", path, "--algorithm", "ease", "--clients", 5).code == 0
+    return path
+
+
+def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec: Fedrec, ease_file: Path) -> None:
+    found = fedrec("check", ease_file, "--items", 1682, "--json").json
+    # 1682 * 1681 / 2 = 1,413,721 pairs in four parts of 353,431; then 1682 counts and the metrics.
+    values = 353_431 + 1682 + len(METRIC_NAMES)
+    assert found["price"]["download_bytes"] // 4 - values in range(100)
+    blocks = -(-values // 4095)
+    (chosen,) = [entry for entry in found["sets"] if entry["chosen"]]
+    assert chosen["message_bytes"] // blocks in range(50_000, 70_000)
+    assert found["price"]["upload_bytes"] == chosen["message_bytes"]
+    assert found["price"]["n_rounds"] == 6
+    told = " ".join(found["warnings"])
+    assert "discloses to every key holder, exactly" in told
+    assert "Small pair counts are disclosed as such" in told
+    assert "rounds.minimum_clients (now 5)" in told
+    out = fedrec("check", ease_file, "--items", 1682).out
+    assert "upload" in out
+    assert "Small pair counts are disclosed as such" in out
+
+
+def test_too_large_a_catalogue_for_pairs_is_refused(fedrec: Fedrec, ease_file: Path) -> None:
+    warned = fedrec("check", ease_file, "--items", 10_000, "--json").json["warnings"]
+    assert any("10000 items: every client needs about 2.2 GiB" in text for text in warned)
+    refused = fedrec("check", ease_file, "--items", 14_000)
+    assert refused.code == 2
+    assert "14000 items, which are 97993000 pairs" in refused.err
+    assert "97993000 bytes without encryption and some 367473750 under bfv" in refused.err
+    assert "Set rounds.total = 6 or more" in refused.err
+    many = fedrec("check", ease_file, "--items", 20_000, "--set", "rounds.total=100")
+    assert many.code == 2
+    assert "Leave rare items out of the data and the catalogue" in many.err
+
+
+def test_exposed_clients_are_a_warning(fedrec: Fedrec, ease_file: Path) -> None:
+    plain = ("--set", "protection.name=none", "--set", "protection.preset=default")
+    warned = " ".join(fedrec("check", ease_file, *plain, "--json").json["warnings"])
+    assert "It reads which pairs of items each client's users hold" in warned
+    assert "--accept-exposure" in warned

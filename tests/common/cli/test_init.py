@@ -53,6 +53,19 @@ def test_protections(fedrec: Fedrec, tmp_path: Path, protection: str) -> None:
     assert (settings.protection.name, settings.federation.name) == (protection, "trial")
 
 
+def test_exposing_clients_takes_a_word(fedrec: Fedrec, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    ease = ("init", path, "--algorithm", "ease", "--protection", "none")
+    refused = fedrec(*ease)
+    assert refused.code == 5
+    assert "the coordinator would read which pairs of items" in refused.err
+    assert "--accept-exposure" in refused.err
+    assert not path.exists()
+    found = fedrec(*ease, "--accept-exposure", "--json").json
+    assert found["next"][-1] == f"fedrec simulate {path} --accept-exposure"
+    assert load_settings(path, environ={}).algorithm.name == "ease"
+
+
 def test_impossible_wishes_are_refused(fedrec: Fedrec, tmp_path: Path) -> None:
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--clients", 2).code == 2

@@ -62,6 +62,26 @@ def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: 
     assert set(plain) == {"run", "finished", "rounds", "best_round", "at", "results"}
 
 
+def test_exposing_clients_takes_a_flag(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    path = tmp_path / "ease.toml"
+    ease = ("--algorithm", "ease", "--clients", 3)
+    assert fedrec("init", path, "--data", interactions_file, *ease).code == 0
+    few = ("--set", "federation.minimum_item_users=2", "--set", "rounds.total=2")
+    plain = (*few, "--set", "protection.name=none")
+    refused = fedrec("simulate", path, *plain)
+    assert refused.code == 5
+    assert "--accept-exposure" in refused.err
+    assert not (tmp_path / "runs").exists()
+    accepted = fedrec("simulate", path, *plain, "--clients", 3, "--accept-exposure", "--json").json
+    protected = fedrec("simulate", path, *few, "--protect", "--json").json
+    assert accepted["results"] == protected["results"]
+    user = interactions_file.read_text().splitlines()[1].split(",")[0]
+    found = fedrec("recommend", accepted["run"], "--user", user, "-n", 2, "--json").json
+    assert len(found["items"]) == 2
+
+
 def test_settings_are_checked_first(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
     assert fedrec("simulate", settings_file, "--set", "update.rank=99").code == 2
     assert fedrec("simulate", settings_file, "--set", "rounds.total").code == 2

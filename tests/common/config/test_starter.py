@@ -22,6 +22,19 @@ def test_it_can_be_loaded(tmp_path: Path, protection: ProtectionName, n_clients:
     assert settings.rounds.minimum_clients <= max(n_clients, 3)
 
 
+@pytest.mark.parametrize("n_clients", [0, 3, 7, 80])
+def test_an_algorithm_that_needs_everybody_waits_for_everybody(
+    tmp_path: Path, n_clients: int
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(Starter(algorithm="ease", n_clients=n_clients).text(), encoding="utf-8")
+    settings = load_settings(path, environ={})
+    assert settings.rounds.minimum_clients == (n_clients or 3)
+    assert settings.rounds.clients_per_round == 0
+    assert settings.rounds.recompute_limit >= n_clients
+    assert "clip" not in path.read_text(encoding="utf-8")
+
+
 def test_it_leaves_room_for_twice_the_users() -> None:
     assert [users_with_room(n) for n in (1, 2, 3, 512, 943, 1025)] == [2, 4, 8, 1024, 2048, 4096]
     assert "maximum_users = 2048\n" in Starter(n_users=943).text()

@@ -47,6 +47,7 @@ UPDATES = {
     "fedals": {"structure": "dense", "clip": 2.0},
     "pfedrec": {"structure": "dense", "clip": 16.0},
     "fedncf": {"structure": "dense", "clip": 16.0},
+    "ease": {"structure": "dense"},
 }
 """An update structure that goes with each algorithm."""
 
@@ -58,7 +59,7 @@ def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rou
             "federation": {
                 "name": "tests", "seed": 11, "maximum_users": 64, "minimum_item_users": 6,
             },
-            "algorithm": {"name": algorithm, "dim": 4},
+            "algorithm": {"name": algorithm} | ({} if algorithm == "ease" else {"dim": 4}),
             "update": UPDATES[algorithm],
             "protection": {"name": protection},
             "evaluation": {"at": 5},

@@ -71,6 +71,7 @@ class Client:
         wrap: puts something between the client and its gRPC link.
         on_event: told of every event, in the client's thread.
         maximum_attempts: give up after so many failed calls in a row.
+        accept_exposure: as the flag of the command.
     """
 
     def __init__(
@@ -81,6 +82,7 @@ class Client:
         on_event: Callable[[ClientEvent], None] = lambda event: None,
         maximum_attempts: int = 0,
         new_run: bool = False,
+        accept_exposure: bool = True,
     ) -> None:
         self.events: list[ClientEvent] = []
         self._news = threading.Condition()
@@ -92,6 +94,7 @@ class Client:
         self._app = ClientApp(
             settings,
             link=self.link,
+            accept_exposure=accept_exposure,
             on_event=self._on_event,
             stop=self._switch,
             jitter=lambda: 0.1,
@@ -198,6 +201,7 @@ class Federation:
             settings,
             PublicCatalogue.load(_path(settings.data.catalogue)),
             vector_spec(bench.plan, N_ITEMS),
+            accept_exposure=True,
             clock=self.clock,
             failpoint=failpoint,
         )
@@ -206,7 +210,7 @@ class Federation:
 
     def client(self, number: int, **options: Any) -> Client:
         """Start a client of the roster; options of `Client`, the rest are settings."""
-        known = {"wrap", "on_event", "maximum_attempts", "new_run"}
+        known = {"wrap", "on_event", "maximum_attempts", "new_run", "accept_exposure"}
         settings = {name: options.pop(name) for name in set(options) - known}
         settings = {**self._transport, **settings}
         found = self.bench.client_settings(number, self.address, **settings)

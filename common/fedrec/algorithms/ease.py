@@ -1,0 +1,364 @@
+"""ease: the closed-form item-item model from exact sums of what is held together.
+
+Model ("Embarrassingly Shallow Autoencoders for Sparse Data", Steck 2019, section 3.1): a user
+scores item j by sum of B_ij over the items i that the user holds. With X (users x items, 1 for an
+interaction) and G = X^T X, the B that minimises |X - X B|^2 + lambda |B|^2 with a zero diagonal is
+
+    P = (G + lambda I)^-1,    B_ij = -P_ij / P_jj for i != j,    B_jj = 0.
+
+So all that training needs of the users are the integers G_ij: how many users hold i and j. The
+diagonal, the holders of each item, is in the counts of every round. The pairs i < j of the
+catalogue are numbered column by column, pair j (j - 1) / 2 + i, and cut into `rounds.total` equal
+parts: a training round sums the first part that is still missing. Its length depends on the plan
+and the catalogue alone. Pairs with an item that too few users hold are 0 and never counted.
+
+Client: counts the pairs of its users' training items, each user once, without any rounding.
+Server, or whoever has the sum: writes the part down. B is never sent: whoever needs it computes
+it from G, in float64, for the items that enough users hold.
+
+Between the first part and the last, B is that of the items whose pairs are all there: the columns
+come in order, so these are the first items of the catalogue, and their G is a whole Gram matrix.
+The others score 0. The last part makes B the B of centralised EASE.
+
+A round sums over the clients that took part in it. Parts counted over different clients do not
+make up one Gram matrix; G is then the matrix of the sums that there are, with the largest count of
+each item on its diagonal, and if G + lambda I is no longer positive definite, there is no model.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedrec.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmSettings,
+    ChunkResult,
+    Parameter,
+    RoundStart,
+    UpdateTensor,
+)
+from fedrec.errors import SettingsError, TrainingError
+from fedrec.training.state import PrivateState, SharedState
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.config.schema import Plan
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["EASE", "EASESettings", "item_weights"]
+
+_UNKNOWN = -1.0
+_MOST_ITEMS = 16_384
+"""As many make a model of 1 GiB, and weights that take 6 GiB to compute."""
+_MANY_ITEMS = 8_192
+_WEIGHING_BYTES = 24
+"""For each entry of B: G, its inverse, and what the solver copies."""
+_MOST_PAIRS_AT_ONCE = 1 << 24
+"""Pairs of a round: about 240 MiB under bfv."""
+
+
+class EASESettings(AlgorithmSettings):
+    """ease: the closed-form item-item model from exact co-occurrence counts."""
+
+    name: Literal["ease"] = Field(default="ease", description="Which algorithm trains.")
+    regularisation: float = Field(
+        default=300.0,
+        gt=0,
+        le=1e9,
+        description="L2 coefficient (lambda) of the item-item weights; larger data wants more.",
+    )
+
+
+class EASE(Algorithm):
+    """Co-occurrence counts and the model that follows; see the module's docstring."""
+
+    name: ClassVar[str] = "ease"
+    settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
+    parameters: ClassVar[tuple[Parameter, ...]] = (
+        Parameter(name="pairs", shape=("n_pairs",), scope="shared"),
+        Parameter(name="item_users", shape=("n_items",), scope="shared"),
+    )
+    updates: ClassVar[tuple[str, ...]] = ("dense",)
+    protocols: ClassVar[tuple[str, ...]] = ("full", "sampled")
+    combination_reason: ClassVar[str] = (
+        "ease sums exact counts of pairs of items, which have no low-rank form and cannot be "
+        "compressed, and no negatives are drawn that could leave held-out items out."
+    )
+    divergence_remedy: ClassVar[str] = (
+        "Raise algorithm.regularisation, and set rounds.minimum_clients to the number of clients, "
+        "so that all parts are counted over the same users."
+    )
+    clips: ClassVar[bool] = False
+    needs_everybody: ClassVar[bool] = True
+    exposed_in_the_clear: ClassVar[str] = (
+        "which pairs of items each client's users hold, and how many of its users hold them; "
+        "of a client with one user that is the user's complete history"
+    )
+
+    def __init__(self, plan: Plan, n_items: int) -> None:
+        super().__init__(plan, n_items)
+        assert isinstance(plan.algorithm, EASESettings)
+        self.settings = plan.algorithm
+        self.n_pairs = n_items * (n_items - 1) // 2
+        self.n_parts = plan.rounds.total
+        self.part_length = max(1, -(-self.n_pairs // self.n_parts))
+        self._check_size()
+        self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
+
+    def _check_size(self) -> None:
+        """Refuse what no machine would finish."""
+        n_items, n_pairs = self.n_items, self.n_pairs
+        weighing = _WEIGHING_BYTES * n_items**2
+        if n_items > _MOST_ITEMS:
+            raise SettingsError(
+                f"The catalogue has {n_items} items, which are {n_pairs} pairs: the model alone "
+                f"would take {8 * n_pairs} bytes, and computing its weights {weighing}. ease "
+                f"takes at most {_MOST_ITEMS} items.",
+                remedy="Leave rare items out of the data and the catalogue, or choose "
+                'algorithm.name = "fedals".',
+            )
+        if self.part_length > _MOST_PAIRS_AT_ONCE:
+            raise SettingsError(
+                f"The catalogue has {n_items} items, which are {n_pairs} pairs: with rounds.total "
+                f"= {self.n_parts} a round would sum {self.part_length} of them, "
+                f"{4 * self.part_length} bytes without encryption and some "
+                f"{15 * self.part_length} under bfv; {_MOST_PAIRS_AT_ONCE} pairs are the most.",
+                remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more.",
+            )
+
+    @staticmethod
+    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
+        """Refuse rounds that leave users out: their parts would not belong together."""
+        rounds = plan.rounds
+        if rounds.user_fraction < 1:
+            return (
+                ("rounds.user_fraction",),
+                f"rounds.user_fraction is {rounds.user_fraction:g}, but every round of ease "
+                "counts another part of the pairs, all of them over the same users. Set "
+                "rounds.user_fraction = 1.",
+            )
+        if rounds.clients_per_round:
+            return (
+                ("rounds.clients_per_round",),
+                f"rounds.clients_per_round is {rounds.clients_per_round}, but every round of ease "
+                "counts another part of the pairs, all of them over the same clients. Set "
+                "rounds.clients_per_round = 0, which asks everybody.",
+            )
+        return None
+
+    @staticmethod
+    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
+        """Say what the counts give away, and what different clients in the rounds do to them."""
+        least = plan.federation.minimum_item_users
+        found = [
+            "ease discloses to every key holder, exactly, how many users hold each pair of items "
+            f"that {least} or more hold. Small pair counts are disclosed as such: a pair that one "
+            "user holds is a fact about that user. `fedrec audit` says which users the sums of "
+            "this machine's data would determine."
+        ]
+        if plan.rounds.total > 1:
+            found.append(
+                "Each of the rounds counts another part of the pairs. Set rounds.minimum_clients "
+                f"(now {plan.rounds.minimum_clients}) to the number of clients: a round that "
+                "closes with fewer sums over fewer users than the others."
+            )
+        if n_items > _MANY_ITEMS:
+            gibibytes = _WEIGHING_BYTES * n_items**2 / 2**30
+            found.append(
+                f"{n_items} items: every client needs about {gibibytes:.1f} GiB of memory to "
+                "compute the weights, and minutes for each version that it measures. "
+                "Leave rare items out of the catalogue, or raise evaluation.every_rounds."
+            )
+        return found
+
+    @property
+    def tensors(self) -> tuple[UpdateTensor, ...]:
+        """A part of the pair counts."""
+        return (
+            UpdateTensor(
+                name="pairs", shape=(self.part_length,), limit=1.0, fraction_bits=0, signed=False
+            ),
+        )
+
+    def initial_shared(self) -> SharedState:
+        """Return pairs that are all unknown."""
+        tensors = {
+            "pairs": np.full(self.n_pairs, _UNKNOWN),
+            "item_users": np.zeros(self.n_items),
+        }
+        return SharedState(MappingProxyType(tensors))
+
+    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
+        """Return nothing: a user's history is all there is."""
+        return PrivateState(MappingProxyType({}))
+
+    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of items."""
+        return n_positives
+
+    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
+        """Return the memory of a user's items and of its scores."""
+        return 8 * n_active + 48 * n_steps
+
+    def start(
+        self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
+    ) -> RoundStart:
+        """Return the weights of this version, and where the part to count begins."""
+        import torch
+
+        return RoundStart(
+            round=round_id,
+            shared={
+                "item_weights": torch.from_numpy(self._weights_of(shared, active)).to(device),
+                "first_pair": torch.tensor(_n_known(shared.tensors["pairs"])),
+            },
+            n_items=self.n_items,
+            active=torch.from_numpy(active).to(device),
+        )
+
+    def _weights_of(self, shared: SharedState, active: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return B of a version, computed once for it, float32 (n_active, n_active)."""
+        if self._weights is None or self._weights[0] is not shared:
+            weights = item_weights(
+                shared.tensors["pairs"],
+                shared.tensors["item_users"],
+                active,
+                self.settings.regularisation,
+            )
+            self._weights = (shared, weights.astype(np.float32))
+        return self._weights[1]
+
+    def fit(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Count the round's part of the pairs; the loss is that of the version at the start."""
+        import torch
+
+        from fedrec.algorithms.ease_kernel import count_pairs
+
+        counts = np.zeros(self.part_length, dtype=np.int64)
+        count_pairs(
+            chunk.pointers.cpu().numpy(),
+            start.active[chunk.positives].cpu().numpy(),
+            int(start.shared["first_pair"]),
+            counts,
+        )
+        sums["pairs"].add_sums(torch.from_numpy(counts).to(chunk.positives.device), finite=True)
+        sums.count(chunk.positives)
+        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
+        owner = torch.arange(chunk.n_users, device=sizes.device).repeat_interleave(sizes)
+        own = self.scores(chunk, start, private)[owner, chunk.positives]
+        total = torch.segment_reduce((1.0 - own) ** 2, "sum", lengths=sizes, unsafe=True)
+        return ChunkResult(loss=total / sizes.clamp(min=1), clipped=torch.zeros_like(sizes))
+
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the sum of B's rows over each user's training items."""
+        import torch
+
+        weights = start.shared["item_weights"]
+        if not len(chunk.positives):
+            return weights.new_zeros((chunk.n_users, len(weights)))
+        return torch.nn.functional.embedding_bag(
+            chunk.positives, weights, chunk.pointers, mode="sum", include_last_offset=True
+        )
+
+    def serving(
+        self, shared: SharedState, active: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return B transposed: an item's row has the weight of every item that can be held."""
+        rows = np.zeros((self.n_items, len(active)), dtype=np.float32)
+        rows[active] = self._weights_of(shared, active).T
+        return {"item_embedding": rows}
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the history itself, 1 for each item, float32 (n_active,)."""
+        vector = np.zeros(len(items), dtype=np.float32)
+        vector[positives] = 1.0
+        return vector
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Write the round's part down where the first pair is missing."""
+        first = _n_known(shared.tensors["pairs"])
+        if first == self.n_pairs or not counts.any():
+            return shared
+        pairs = shared.tensors["pairs"].copy()
+        part = pairs[first : first + self.part_length]
+        part[:] = change["pairs"][: len(part)]
+        most = np.maximum(shared.tensors["item_users"], counts)
+        return shared.with_tensors(pairs=pairs, item_users=most)
+
+
+def _n_known(pairs: NDArray[np.float64]) -> int:
+    """Return how many pairs were counted: they come in order."""
+    return len(pairs) - int(np.count_nonzero(pairs == _UNKNOWN))
+
+
+def item_weights(
+    pairs: NDArray[np.float64],
+    item_users: NDArray[np.float64],
+    active: NDArray[np.int64],
+    regularisation: float,
+) -> NDArray[np.float64]:
+    """Return B, float64 (n_active, n_active): row i has the weights of item i for all others.
+
+    Args:
+        pairs: users of each pair in the order of the module's docstring, -1 where unknown.
+        item_users: users of each item, (n_items,).
+        active: rows of the items that take part, ascending (n_active,).
+        regularisation: lambda.
+
+    Raises:
+        TrainingError: the counts belong to no set of users, so that there are no weights.
+    """
+    # Of the first m items all m (m - 1) / 2 pairs are known.
+    n_complete = (1 + math.isqrt(1 + 8 * _n_known(pairs))) // 2
+    rows = active[active < n_complete]
+    system = np.zeros((len(rows), len(rows)))
+    for place, item in enumerate(rows.tolist()):
+        system[:place, place] = pairs[item * (item - 1) // 2 + rows[:place]]
+    if system.any():
+        system += system.T
+        system[np.diag_indices_from(system)] = item_users[rows] + regularisation
+        system = _inverse(system)
+        system /= -np.diag(system).copy()
+        np.fill_diagonal(system, 0.0)
+    # Without any pair B is 0, and so it is for items that wait for their pairs.
+    missing = len(active) - len(rows)
+    return np.pad(system, (0, missing)) if missing else system
+
+
+def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the inverse of a matrix that is positive definite, or refuse it."""
+    try:
+        if not np.isfinite(system).all():
+            raise np.linalg.LinAlgError
+        np.linalg.cholesky(system)
+    except np.linalg.LinAlgError:
+        raise TrainingError(
+            "The pair counts fit no set of users, so that no item weights follow from them.",
+            remedy=EASE.divergence_remedy,
+        ) from None
+    return np.asarray(np.linalg.inv(system), dtype=np.float64)

@@ -1,0 +1,35 @@
+"""The compiled half of `ease`: counting the pairs of items that users hold.
+
+Compiled functions carry no annotations: numba derives the types from the call.
+"""
+
+from __future__ import annotations
+
+from numba import njit
+
+from fedrec.algorithms.fedmf_kernel import COMPILED
+
+__all__ = ["count_pairs"]
+
+
+@njit(**COMPILED)
+def count_pairs(pointers, items, first, counts):
+    """Add each user's pairs of items, from the pair numbered `first` on, to `counts` in place.
+
+    Items i < j are the pair j (j - 1) / 2 + i. `items` ascend within a user, and user u's are
+    items[pointers[u] : pointers[u + 1]].
+    """
+    last = first + len(counts)
+    for user in range(len(pointers) - 1):
+        begin = pointers[user]
+        for place in range(begin + 1, pointers[user + 1]):
+            item = items[place]
+            column = item * (item - 1) // 2
+            if column >= last:
+                break
+            if column + item <= first:
+                continue
+            for other in range(begin, place):
+                pair = column + items[other]
+                if first <= pair < last:
+                    counts[pair - first] += 1

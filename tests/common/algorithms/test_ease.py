@@ -1,0 +1,227 @@
+"""ease against numbers derived by hand and against centralised EASE."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from reference.plain_ease import interactions_of, plain_ease
+
+from fedrec.algorithms.ease import item_weights
+from fedrec.config.combinations import find_conflicts
+from fedrec.config.schema import Plan
+from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.errors import SettingsError, TrainingError
+from fedrec.ids import UserId
+from fedrec.protection import PROTECTIONS
+from fedrec.training.layout import Layout, vector_spec
+from fedrec.training.learner import Learner
+
+
+def plan_of(n_rounds=4, regularisation=5.0, minimum_item_users=1, **sections):
+    values = {
+        "federation": {"maximum_users": 1024, "minimum_item_users": minimum_item_users},
+        "algorithm": {"name": "ease", "regularisation": regularisation},
+        "update": {"structure": "dense"},
+        "rounds": {"total": n_rounds},
+    }
+    for section, change in sections.items():
+        values[section] = {**values.get(section, {}), **change}
+    return Plan.model_validate(values)
+
+
+def split_of(histories):
+    """Return users who only train, with these items."""
+    lengths = [len(held) for held in histories]
+    nothing = np.full(len(histories), -1, dtype=np.int64)
+    return UserSplit(
+        user_ids=tuple(UserId(f"u{index}") for index in range(len(histories))),
+        train_indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        train_items=np.concatenate(histories).astype(np.int64),
+        validation_items=nothing,
+        test_items=nothing,
+    )
+
+
+def versions(learner, parties):
+    """Yield the shared model after the counting round and after every training round."""
+    shared = learner.initial_shared()
+    for round_id in range(1, learner.plan.rounds.total + 2):
+        kind = "count" if round_id == 1 else "train"
+        total = sum(
+            learner.contribute(kind, round_id, shared, users, learner.initial_private(users)).vector
+            for users in parties
+        )
+        shared = learner.apply(kind, round_id, shared, total)
+        yield shared
+
+
+def weights_of(learner, shared):
+    return item_weights(
+        shared.tensors["pairs"],
+        shared.tensors["item_users"],
+        learner.active_items(shared),
+        learner.plan.algorithm.regularisation,
+    )
+
+
+HISTORIES = ([0, 1], [0, 1], [0, 2])
+# G + I of items 0, 1, 2 is [[4, 2, 1], [2, 3, 0], [1, 0, 2]] with the determinant 13, and its
+# inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13. Nobody holds item 3.
+WEIGHTS = [[0, 4 / 7, 3 / 8], [4 / 6, 0, -2 / 8], [3 / 6, -2 / 7, 0]]
+
+
+def test_three_users_and_four_items_by_hand():
+    learner = Learner(plan_of(n_rounds=2, regularisation=1.0), 4, device="cpu")
+    users = split_of(HISTORIES)
+    counted, first, last = versions(learner, [users])
+    assert counted.holders.tolist() == [3, 2, 1, 0]
+    assert counted.tensors["pairs"].tolist() == [-1] * 6
+    # (0, 1), (0, 2), (1, 2), then those with item 3.
+    assert first.tensors["pairs"].tolist() == [2, 1, 0, -1, -1, -1]
+    assert last.tensors["pairs"].tolist() == [2, 1, 0, 0, 0, 0]
+    assert last.tensors["item_users"].tolist() == [3, 2, 1, 0]
+    for shared in (first, last):
+        assert weights_of(learner, shared) == pytest.approx(np.array(WEIGHTS), abs=1e-15)
+    ((_, scores),) = learner.score_blocks(last, users, learner.initial_private(users))
+    # The third user holds 0 and 2; without a pair all scores were 0.
+    assert scores[2].tolist() == pytest.approx([1 / 2, 4 / 7 - 2 / 7, 3 / 8, -np.inf])
+    ((_, before),) = learner.score_blocks(counted, users, learner.initial_private(users))
+    assert before[2].tolist() == [0.0, 0.0, 0.0, -np.inf]
+
+
+def test_the_loss_is_that_of_the_version_at_the_start():
+    learner = Learner(plan_of(n_rounds=2, regularisation=1.0), 4, device="cpu")
+    users = split_of(HISTORIES)
+    _, _, last = versions(learner, [users])
+    part = learner.contribute("train", 4, last, users, learner.initial_private(users))
+    # Of {0, 1}: (1 - 4/6)^2 and (1 - 4/7)^2; of {0, 2}: (1 - 3/6)^2 and (1 - 3/8)^2.
+    own = [(1 / 9 + 9 / 49) / 2, (1 / 9 + 9 / 49) / 2, (1 / 4 + 25 / 64) / 2]
+    assert learner.metrics(part.vector).loss == pytest.approx(np.mean(own), abs=1e-5)
+    assert not part.vector[learner.layout.change_slice].any()
+    again = learner.apply("train", 4, last, part.vector)
+    assert again.canonical_bytes() == last.canonical_bytes()
+
+
+def test_more_rounds_than_pairs_leave_the_last_ones_nothing_to_count():
+    learner = Learner(plan_of(n_rounds=9), 4, device="cpu")
+    found = [
+        shared.tensors["pairs"].tolist() for shared in versions(learner, [split_of(HISTORIES)])
+    ]
+    assert found[1] == [2, -1, -1, -1, -1, -1]
+    assert found[6] == found[9] == [2, 1, 0, 0, 0, 0]
+
+
+@pytest.fixture(scope="module")
+def data():
+    return generate(n_users=150, n_items=80, n_clusters=5, interactions_per_user=14, seed=4)
+
+
+@pytest.fixture(scope="module")
+def users(data):
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+@pytest.mark.parametrize("n_rounds", [1, 4, 7])
+@pytest.mark.parametrize("least", [1, 22])
+def test_it_equals_centralised_ease_on_the_filtered_catalogue(users, n_rounds, least):
+    learner = Learner(plan_of(n_rounds, minimum_item_users=least), 80, device="cpu")
+    dealt = np.random.default_rng(0).permutation(len(users))
+    parties = [users.select(rows) for rows in np.array_split(dealt, 3)]
+    *_, last = versions(learner, parties)
+    histories = [party.train_of(row) for party in parties for row in range(len(party))]
+    matrix = interactions_of(histories, 80)
+    enough = matrix.sum(0) >= least
+    assert least == 1 or 0 < enough.sum() < 80
+    kept = matrix[:, enough]
+    wanted = plain_ease(kept, 5.0)
+    assert np.abs(weights_of(learner, last) - wanted).max() < 1e-9
+    ((_, scores),) = learner.score_blocks(last, parties[0], learner.initial_private(parties[0]))
+    own = kept[: len(parties[0])] @ wanted
+    assert scores[:, enough].numpy() == pytest.approx(own, abs=1e-5)
+
+
+def test_versions_in_between_are_ease_of_the_first_items(users):
+    learner = Learner(plan_of(6), 80, device="cpu")
+    matrix = interactions_of([users.train_of(row) for row in range(len(users))], 80)
+    found = list(versions(learner, [users]))
+    # 80 * 79 / 2 = 3160 pairs in parts of 527: m (m - 1) / 2 of them make m items whole.
+    for part, n_whole in ((1, 32), (2, 46), (3, 56), (4, 65), (5, 73), (6, 80)):
+        n_known = np.count_nonzero(found[part].tensors["pairs"] >= 0)
+        assert n_known == min(3160, 527 * part)
+        assert n_whole * (n_whole - 1) // 2 <= n_known < n_whole * (n_whole + 1) // 2
+        wanted = np.zeros((80, 80))
+        wanted[:n_whole, :n_whole] = plain_ease(matrix[:, :n_whole], 5.0)
+        assert np.abs(weights_of(learner, found[part]) - wanted).max() < 1e-9
+
+
+def test_who_holds_every_item_is_counted_too():
+    learner = Learner(plan_of(n_rounds=1), 3, device="cpu")
+    *_, last = versions(learner, [split_of(([0, 1, 2], [0, 1]))])
+    assert last.tensors["pairs"].tolist() == [2, 1, 1]
+    assert last.tensors["item_users"].tolist() == [2, 2, 1]
+
+
+def test_a_round_sums_over_those_who_took_part():
+    learner = Learner(plan_of(n_rounds=3, regularisation=1.0), 3, device="cpu")
+    here, there = split_of(([0, 1, 2],)), split_of(([0, 1, 2], [0, 1]))
+    shared = learner.initial_shared()
+    for round_id, parties in ((2, [here, there]), (5, [here]), (6, [here, there])):
+        total = sum(
+            learner.contribute(
+                "train", round_id, shared, party, learner.initial_private(party)
+            ).vector
+            for party in parties
+        )
+        shared = learner.apply("train", round_id, shared, total)
+    # Rounds that were given up leave gaps in the numbers, not in the pairs.
+    assert shared.tensors["pairs"].tolist() == [3, 1, 2]
+    assert shared.tensors["item_users"].tolist() == [3, 3, 2]
+
+
+def test_counts_of_no_set_of_users_give_no_model():
+    everybody = np.ones(3)
+    # Items 0 and 1 and items 1 and 2 always together, but never 0 and 2.
+    assert np.linalg.eigvalsh([[1, 1, 0], [1, 1, 1], [0, 1, 1]])[0] < -0.4
+    with pytest.raises(TrainingError, match="fit no set of users") as caught:
+        item_weights(np.array([1.0, 0.0, 1.0]), everybody, np.arange(3), 0.1)
+    assert "rounds.minimum_clients" in caught.value.remedy
+    assert np.isfinite(item_weights(np.array([1.0, 0.0, 1.0]), everybody, np.arange(3), 1.0)).all()
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"rounds": {"user_fraction": 0.5}}, "rounds.user_fraction is 0.5"),
+        ({"rounds": {"clients_per_round": 8}}, "rounds.clients_per_round is 8"),
+        ({"update": {"clip": 2.0}}, "update.clip is set"),
+        ({"update": {"fraction_bits": 12}}, "update.fraction_bits is set"),
+        ({"update": {"structure": "colr"}}, "no low-rank form"),
+        ({"evaluation": {"protocol": "paper"}}, "no negatives are drawn"),
+    ],
+)
+def test_plans_that_cannot_count_are_refused(change, word):
+    assert find_conflicts(plan_of()) == []
+    found = [conflict.sentence for conflict in find_conflicts(plan_of(**change))]
+    assert any(word in sentence for sentence in found), found
+
+
+def test_too_large_a_catalogue_is_refused_with_what_would_help():
+    with pytest.raises(SettingsError, match="20000 items, which are 199990000 pairs") as caught:
+        Layout.of(plan_of(100), 20_000)
+    assert "fedals" in caught.value.remedy
+    # 10,000 items have 49,995,000 pairs; in three rounds those are 16,665,000 each.
+    with pytest.raises(SettingsError, match="sum 24997500 of them, 99990000 bytes") as caught:
+        Layout.of(plan_of(2), 10_000)
+    assert "rounds.total = 3 or more" in caught.value.remedy
+    assert Layout.of(plan_of(3), 10_000).change_slice.stop == 16_665_000
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+def test_encrypted_sums_are_exact_integers(protection):
+    plan = plan_of(4, protection={"name": protection, "preset": "default"})
+    assert find_conflicts(plan) == []
+    spec = vector_spec(plan, 100)
+    assert spec.segments[0].length == 1238
+    assert spec.segments[0].max_abs_sum == 1024
+    assert not spec.segments[0].signed
+    assert PROTECTIONS[protection].plan(spec, preset="default").exact

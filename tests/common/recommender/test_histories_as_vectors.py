@@ -1,0 +1,125 @@
+"""Recommending by ease, whose users have no vector but their history."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue, UserSplit
+from fedrec.errors import DataError, StorageError
+from fedrec.ids import RoundId, UserId
+from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState, SharedState
+
+# lambda = 1; G + I of the items a, b and c is [[4, 2, 1], [2, 3, 0], [1, 0, 2]], so that B is
+# [[0, 4/7, 3/8], [2/3, 0, -1/4], [1/2, -2/7, 0]]. Too few hold "rare", whose pairs are 0.
+SHARED = SharedState(
+    MappingProxyType(
+        {
+            "pairs": np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
+            "item_users": np.array([3.0, 2.0, 1.0, 0.0]),
+        }
+    ),
+    np.array([3, 2, 1, 0]),
+)
+NOBODY = PrivateState(MappingProxyType({}))
+
+
+@pytest.fixture
+def catalogue() -> Catalogue:
+    return Catalogue.of(["a", "b", "c", "rare"])
+
+
+@pytest.fixture
+def model(catalogue: Catalogue) -> ModelFile:
+    plan = Plan.model_validate(
+        {
+            "algorithm": {"name": "ease", "regularisation": 1.0},
+            "update": {"structure": "dense"},
+            "federation": {"minimum_item_users": 1},
+        }
+    )
+    return ModelFile(
+        plan=plan,
+        catalogue_fingerprint=catalogue.fingerprint(),
+        round=RoundId(3),
+        shared=SHARED,
+    )
+
+
+@pytest.fixture
+def users() -> UserSplit:
+    """anna has a, and b for test; ben has only what nobody learned."""
+    return UserSplit(
+        user_ids=(UserId("anna"), UserId("ben")),
+        train_indptr=np.array([0, 1, 2]),
+        train_items=np.array([0, 3]),
+        validation_items=np.array([-1, -1]),
+        test_items=np.array([1, -1]),
+    )
+
+
+def test_a_history_is_scored_by_its_weights(model: ModelFile, catalogue: Catalogue) -> None:
+    recommender = Recommender(model, catalogue)
+    vector = recommender.fold_in(["a", "c", "rare"])
+    assert vector.tolist() == [1.0, 0.0, 1.0]
+    ids, scores = recommender.recommend_vector(vector, 9, exclude=["a", "c"])
+    assert ids.tolist() == ["b"]
+    assert scores.tolist() == pytest.approx([4 / 7 - 2 / 7])
+    with pytest.raises(DataError, match="None of the 1 items"):
+        recommender.fold_in(["rare"])
+    with pytest.raises(DataError, match="shape"):
+        recommender.recommend_vector(np.ones(4), 1)
+
+
+def test_known_users_are_answered_from_all_that_they_have(
+    model: ModelFile, catalogue: Catalogue, users: UserSplit
+) -> None:
+    recommender = Recommender(model, catalogue, UsersFile.of(users, NOBODY))
+    ids, scores = recommender.recommend("anna", 5)
+    assert ids.tolist() == ["c"]
+    assert scores.tolist() == pytest.approx([3 / 8 - 1 / 4])
+    seen = recommender.recommend("anna", 5, exclude_seen=False)
+    assert seen[0].tolist() == ["a", "b", "c"]
+    assert seen[1].tolist() == pytest.approx([2 / 3, 4 / 7, 1 / 8])
+    # Whose history has no learned item gets every item, in the order of the catalogue.
+    assert recommender.recommend("ben", 5)[0].tolist() == ["a", "b", "c"]
+    learner = Learner(model.plan, len(catalogue), device="cpu")
+    rows, own = learner.recommend(SHARED, users, NOBODY, 0, 5)
+    assert list(catalogue.ids_of(rows)) == ["c"]
+    assert own.tolist() == pytest.approx([1 / 8])
+
+
+def test_it_survives_the_disk(
+    model: ModelFile, catalogue: Catalogue, users: UserSplit, tmp_path
+) -> None:
+    Recommender(model, catalogue, UsersFile.of(users, NOBODY)).save(tmp_path)
+    loaded = Recommender.load(tmp_path)
+    assert loaded.user_ids == ("anna", "ben")
+    assert loaded.recommend("anna", 1)[0].tolist() == ["c"]
+
+
+def test_similar_items_have_similar_weights(model: ModelFile, catalogue: Catalogue) -> None:
+    ids, scores = Recommender(model, catalogue).similar_items("b", 2)
+    # Rows of B transposed: a [0, 2/3, 1/2], b [4/7, 0, -2/7], c [3/8, -1/4, 0].
+    of_a = -(1 / 2) * (2 / 7) / np.hypot(2 / 3, 1 / 2) / np.hypot(4 / 7, 2 / 7)
+    of_c = (3 / 8) * (4 / 7) / np.hypot(3 / 8, 1 / 4) / np.hypot(4 / 7, 2 / 7)
+    assert ids.tolist() == ["c", "a"]
+    assert scores.tolist() == pytest.approx([of_c, of_a], abs=1e-6)
+
+
+def test_a_model_of_another_size_is_refused(model: ModelFile, users: UserSplit) -> None:
+    tensors = {**SHARED.tensors, "pairs": np.zeros(5)}
+    wrong = SharedState(MappingProxyType(tensors), SHARED.holders)
+    broken = ModelFile(
+        plan=model.plan,
+        catalogue_fingerprint=model.catalogue_fingerprint,
+        round=model.round,
+        shared=wrong,
+    )
+    with pytest.raises(StorageError, match="no ease model of 4 items"):
+        Recommender(broken, Catalogue.of(["a", "b", "c", "rare"]), UsersFile.of(users, NOBODY))
