@@ -1,4 +1,4 @@
-"""Algorithms: one file each, one line each in `ALGORITHMS`."""
+"""Algorithms: one file each, one line each in `ALGORITHMS` or in an installed package."""
 
 from fedrec.algorithms.algorithm import (
     Algorithm,
@@ -13,6 +13,7 @@ from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
+from fedrec.algorithms.registry import Registry
 
 __all__ = [
     "ALGORITHMS",
@@ -34,10 +35,12 @@ __all__ = [
     "UpdateTensor",
 ]
 
-ALGORITHMS: dict[str, type[Algorithm]] = {
-    "fedmf": FedMF,
-    "fedals": FedALS,
-    "ease": EASE,
-    "pfedrec": PFedRec,
-    "fedncf": FedNCF,
-}
+ALGORITHMS = Registry(
+    {
+        "fedmf": FedMF,
+        "fedals": FedALS,
+        "ease": EASE,
+        "pfedrec": PFedRec,
+        "fedncf": FedNCF,
+    }
+)

@@ -4,13 +4,19 @@ An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) an
 (`initial_shared`, `apply`) stand side by side, because the algorithm is the contract between
 them. `apply` is pure numpy in a fixed order, so that whoever holds the plaintext runs it and
 gets the same bits; torch is imported by the client half only, when it trains.
+
+The defaults are those of a model of item rows and user vectors: normal at first, scored by their
+inner product, each item's row moved by the mean change of the users who touched it. What is left
+to say then is the settings, the parameters and `fit`.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -18,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedrec.config.section import Section
 from fedrec.errors import SettingsError
+from fedrec.streams import Purpose, normal, stream_key, user_stream
 from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
@@ -57,6 +64,14 @@ class Parameter:
     name: str
     shape: tuple[str, ...]
     scope: Literal["shared", "private"]
+
+    def row(self, settings: AlgorithmSettings) -> tuple[int, ...]:
+        """Return the axes behind the first one as numbers; none of them may be n_items."""
+        values = settings.model_dump()
+        return tuple(
+            math.prod(int(values.get(factor, factor)) for factor in axis.split())
+            for axis in self.shape[1:]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,21 +161,24 @@ class Algorithm(ABC):
     name: ClassVar[str]
     settings_type: ClassVar[type[AlgorithmSettings]]
     parameters: ClassVar[tuple[Parameter, ...]]
-    updates: ClassVar[tuple[str, ...]]
+    updates: ClassVar[tuple[str, ...]] = ("dense",)
     protections: ClassVar[tuple[str, ...]] = ("none", "bfv", "ckks")
     protocols: ClassVar[tuple[str, ...]] = ("full", "sampled", "paper")
-    combination_reason: ClassVar[str]
+    combination_reason: ClassVar[str] = "the algorithm names no other that it was made for."
     counts_rows: ClassVar[bool] = True
     clips: ClassVar[bool] = True
     needs_everybody: ClassVar[bool] = False
     exposed_in_the_clear: ClassVar[str] = ""
-    divergence_remedy: ClassVar[str]
+    divergence_remedy: ClassVar[str] = "Lower the step sizes among the settings of algorithm.name."
 
+    settings: AlgorithmSettings
     negatives_per_positive: int = 0
 
     def __init__(self, plan: Plan, n_items: int) -> None:
         self.plan = plan
         self.n_items = n_items
+        self.settings = plan.algorithm
+        self.negatives_per_positive = getattr(plan.algorithm, "negatives_per_positive", 0)
 
     @staticmethod
     def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
@@ -182,25 +200,62 @@ class Algorithm(ABC):
         return tuple(entry.name for entry in self.parameters if entry.scope == "shared")
 
     @property
-    @abstractmethod
     def tensors(self) -> tuple[UpdateTensor, ...]:
-        """The tensors of an update, in the order in which they travel."""
+        """The tensors of an update, in the order in which they travel.
 
-    @abstractmethod
+        By default one for each shared parameter, all of which have a row for each item.
+        """
+        return tuple(
+            UpdateTensor(
+                name=entry.name,
+                shape=(self.n_items, *entry.row(self.settings)),
+                limit=self.plan.update.clip,
+                fraction_bits=self.plan.update.fraction_bits,
+                per_item=True,
+            )
+            for entry in self._of_scope("shared")
+        )
+
+    def _of_scope(self, scope: Literal["shared", "private"]) -> list[Parameter]:
+        return [entry for entry in self.parameters if entry.scope == scope]
+
     def initial_shared(self) -> SharedState:
-        """Return the first version of the shared model, drawn from the run's public seed."""
+        """Return the first version of the shared model, drawn from the run's public seed.
 
-    @abstractmethod
+        By default a row for each item, with entries N(0, 1 / entries of a row).
+        """
+        seed, tensors = self.plan.federation.seed, {}
+        for counter, entry in enumerate(self._of_scope("shared")):
+            row = entry.row(self.settings)
+            key = stream_key(seed, Purpose.ITEM_EMBEDDING, 0, counter)
+            drawn = normal(key, (self.n_items, *row))
+            tensors[entry.name] = drawn * (1.0 / math.sqrt(math.prod(row)))
+        return SharedState(MappingProxyType(tensors))
+
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return the private parameters of users who have never trained."""
+        """Return the private parameters of users who have never trained.
 
-    @abstractmethod
+        By default entries N(0, 1 / entries of a user), each user's own.
+        """
+        seed, tensors = self.plan.federation.seed, {}
+        for counter, entry in enumerate(self._of_scope("private")):
+            row = entry.row(self.settings)
+            key = stream_key(seed, Purpose.USER_EMBEDDING, 0, counter)
+            drawn = normal(user_stream(key, user_keys), (len(user_keys), *row))
+            tensors[entry.name] = (drawn * (1.0 / math.sqrt(math.prod(row)))).astype(np.float32)
+        return PrivateState(MappingProxyType(tensors))
+
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the size of each user's work; users of like size are trained side by side."""
+        return n_positives
 
-    @abstractmethod
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory that training takes for each user of a chunk of that many steps."""
+        """Return the memory that training takes for each user of a chunk of that many steps.
+
+        By default that of a user's own change of every row, as float32 and rounded.
+        """
+        values = sum(math.prod(entry.row(self.settings)) for entry in self._of_scope("shared"))
+        return 24 * n_active * (values + 1)
 
     def start(
         self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
@@ -265,16 +320,22 @@ class Algorithm(ABC):
         """Return the size of a message as papers count it, or None where none does."""
         return None
 
-    @abstractmethod
     def scores(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the preference of a chunk's users for items, float32 (n_users, n_active).
 
+        By default <p, q_i> of `user_embedding` and `item_embedding`.
+
         Args:
             chunk: the users with their training items, also those who cannot train.
             private: their private tensors (refreshed), first axis n_users.
         """
+        from fedrec.training.grid import product_of_blocks
+
+        return product_of_blocks(
+            private["user_embedding"], start.shared["item_embedding"].T.contiguous()
+        )
 
     @property
     def keeps_vectors(self) -> bool:
@@ -323,7 +384,6 @@ class Algorithm(ABC):
             remedy="Ask the user's own client.",
         )
 
-    @abstractmethod
     def apply(
         self,
         shared: SharedState,
@@ -333,7 +393,16 @@ class Algorithm(ABC):
     ) -> SharedState:
         """Return the next version of the shared model.
 
+        By default each item's row moves by the mean over the users who touched it.
+
         Args:
             change: the summed tensors of the update by name, in the shapes of `tensors`.
             counts: users who touched each item, n_items.
         """
+        divisor = np.maximum(counts, 1)[:, None]
+        moved = {
+            name: shared.tensors[name]
+            + (values.reshape(self.n_items, -1) / divisor).reshape(values.shape)
+            for name, values in change.items()
+        }
+        return shared.with_tensors(**moved)

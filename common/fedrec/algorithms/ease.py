@@ -104,10 +104,10 @@ class EASE(Algorithm):
         "of a client with one user that is the user's complete history"
     )
 
+    settings: EASESettings
+
     def __init__(self, plan: Plan, n_items: int) -> None:
         super().__init__(plan, n_items)
-        assert isinstance(plan.algorithm, EASESettings)
-        self.settings = plan.algorithm
         self.n_pairs = n_items * (n_items - 1) // 2
         self.n_parts = plan.rounds.total
         self.part_length = max(1, -(-self.n_pairs // self.n_parts))

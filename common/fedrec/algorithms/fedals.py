@@ -102,6 +102,8 @@ class FedALSSettings(AlgorithmSettings):
 class FedALS(Algorithm):
     """Exact users, one preconditioned step for the items; see the module's docstring."""
 
+    settings: FedALSSettings
+
     name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
     parameters: ClassVar[tuple[Parameter, ...]] = (
@@ -118,11 +120,6 @@ class FedALS(Algorithm):
     divergence_remedy: ClassVar[str] = (
         "Raise algorithm.regularisation, or lower algorithm.alpha or algorithm.momentum."
     )
-
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
-        assert isinstance(plan.algorithm, FedALSSettings)
-        self.settings = plan.algorithm
 
     @staticmethod
     def warnings(plan: Plan, n_items: int = 0) -> list[str]:
@@ -262,16 +259,6 @@ class FedALS(Algorithm):
         sums["users"].add_whole(users.new_ones((chunk.n_users, 1)))
         total = torch.segment_reduce(loss, "sum", lengths=sizes, unsafe=True)
         return ChunkResult(private=private, loss=total / sizes.clamp(min=1), clipped=clipped)
-
-    def scores(
-        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Return <p, q_i> for all users and items."""
-        from fedrec.training.grid import product_of_blocks
-
-        return product_of_blocks(
-            private["user_embedding"], start.shared["item_embedding"].T.contiguous()
-        )
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

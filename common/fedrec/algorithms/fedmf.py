@@ -20,10 +20,8 @@ gradients are then products of whole matrices plus scalar corrections.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -38,8 +36,7 @@ from fedrec.algorithms.algorithm import (
     UpdateTensor,
 )
 from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
-from fedrec.streams import Purpose, normal, stream_key, user_stream
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.training.state import SharedState
 from fedrec.updates import UPDATES, Compressed, PaperNumbers
 
 if TYPE_CHECKING:
@@ -94,11 +91,8 @@ class FedMF(SampledAlgorithm):
 
     def __init__(self, plan: Plan, n_items: int) -> None:
         super().__init__(plan, n_items)
-        assert isinstance(plan.algorithm, FedMFSettings)
-        self.settings = plan.algorithm
         self.structure = UPDATES[plan.update.structure](plan.update, self.settings.dim)
         self.compression = self.structure if isinstance(self.structure, Compressed) else None
-        self.negatives_per_positive = self.settings.negatives_per_positive
 
     @staticmethod
     def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
@@ -124,21 +118,6 @@ class FedMF(SampledAlgorithm):
             name="entries", shape=shape, limit=1.0, fraction_bits=0, per_item=True, signed=False
         )
         return (change, entries)
-
-    def initial_shared(self) -> SharedState:
-        """Return Q with entries N(0, 1/dim)."""
-        dim = self.settings.dim
-        key = stream_key(self.plan.federation.seed, Purpose.ITEM_EMBEDDING)
-        table = normal(key, (self.n_items, dim)) * (1.0 / math.sqrt(dim))
-        return SharedState(MappingProxyType({"item_embedding": table}))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return every user's p with entries N(0, 1/dim)."""
-        dim = self.settings.dim
-        key = stream_key(self.plan.federation.seed, Purpose.USER_EMBEDDING)
-        vectors = normal(user_stream(key, user_keys), (len(user_keys), dim))
-        scaled = (vectors * (1.0 / math.sqrt(dim))).astype(np.float32)
-        return PrivateState(MappingProxyType({"user_embedding": scaled}))
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
         """Return the memory of a few float32 rows over all active items."""
@@ -293,16 +272,6 @@ class FedMF(SampledAlgorithm):
     def paper_numbers(self) -> PaperNumbers:
         """Return the size of a message as the CoLR paper counts it."""
         return self.structure.paper_numbers(self.n_items)
-
-    def scores(
-        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Return <p, q_i> for all users and items."""
-        from fedrec.training.grid import product_of_blocks
-
-        return product_of_blocks(
-            private["user_embedding"], start.shared["item_embedding"].T.contiguous()
-        )
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

@@ -122,9 +122,6 @@ class FedNCF(SampledAlgorithm):
 
     def __init__(self, plan: Plan, n_items: int) -> None:
         super().__init__(plan, n_items)
-        assert isinstance(plan.algorithm, FedNCFSettings)
-        self.settings = plan.algorithm
-        self.negatives_per_positive = self.settings.negatives_per_positive
         self._weighted = self.settings.aggregation == "mf_secavg"
 
     @property

@@ -124,12 +124,6 @@ class PFedRec(SampledAlgorithm):
     )
     divergence_remedy: ClassVar[str] = "Lower algorithm.item_rate_scale or algorithm.learning_rate."
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
-        assert isinstance(plan.algorithm, PFedRecSettings)
-        self.settings = plan.algorithm
-        self.negatives_per_positive = self.settings.negatives_per_positive
-
     @property
     def item_rate(self) -> float:
         """Step size of item rows, eta N lr_eta."""

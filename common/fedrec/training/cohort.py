@@ -46,6 +46,13 @@ class Chunk:
         """Users in the chunk."""
         return len(self.user_index)
 
+    def held(self) -> torch.Tensor:
+        """Return 1 where a user has an item to train on, else 0, float32 (n_users, n_items)."""
+        table = torch.zeros((self.n_users, self.n_items), device=self.positives.device)
+        users = torch.arange(self.n_users, device=self.positives.device)
+        table[users.repeat_interleave(self.pointers.diff()), self.positives] = 1.0
+        return table
+
 
 def _rows_of(
     pointers: NDArray[np.int64], values: NDArray[np.int64], rows: NDArray[np.int64]

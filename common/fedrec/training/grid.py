@@ -66,6 +66,19 @@ class GridSum:
         self._change.index_add_(0, item_index, inside)
         return clipped
 
+    def add_table(self, rows: torch.Tensor) -> torch.Tensor:
+        """Add every user's change of every item.
+
+        Args:
+            rows: float32 (n_users, n_items, width).
+
+        Returns:
+            int64 (n_users,): how many of each user's values had to be clipped.
+        """
+        inside, clipped = self._rounded(rows.flatten(1))
+        self._change[:-1] += inside.sum(0).view(-1, self.width)
+        return clipped
+
     def add_whole(self, rows: torch.Tensor) -> torch.Tensor:
         """Add users' contributions to a tensor that belongs to no items: it has one row.
 
@@ -133,6 +146,10 @@ class RoundSums:
     def count(self, item_index: torch.Tensor) -> None:
         """Count one user for every row's item; n_items counts nowhere."""
         self._counts.index_add_(0, item_index, torch.ones_like(item_index))
+
+    def count_all(self, n_users: int) -> None:
+        """Count some users for every item."""
+        self._counts[:-1] += n_users
 
     def add_counts(self, counts: torch.Tensor) -> None:
         """Add what was counted elsewhere, int64 (n_items,)."""

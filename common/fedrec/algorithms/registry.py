@@ -1,0 +1,71 @@
+"""Which algorithms there are: fedrec's own, and those of installed packages.
+
+A package adds one by an entry point of the group `fedrec.algorithms`. What is imported depends
+on what the owner of this machine has installed, never on a plan: a plan only names one of these,
+and a name that is not among them is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import EntryPoint, entry_points
+
+from fedrec.algorithms.algorithm import Algorithm
+from fedrec.errors import SettingsError
+
+__all__ = ["ENTRY_POINTS", "Registry"]
+
+ENTRY_POINTS = "fedrec.algorithms"
+
+
+class Registry(Mapping[str, type[Algorithm]]):
+    """Algorithms by name, fedrec's own first.
+
+    Entry points are loaded at the first look-up, not when this module is imported: what they name
+    imports fedrec itself.
+
+    Raises:
+        SettingsError: at a look-up, when an installed package adds what is no algorithm.
+    """
+
+    def __init__(self, own: Mapping[str, type[Algorithm]]) -> None:
+        self._own = own
+
+    @cached_property
+    def _all(self) -> dict[str, type[Algorithm]]:
+        found = dict(self._own)
+        for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+            found[point.name] = _loaded(point, taken=point.name in found)
+        return found
+
+    def __getitem__(self, name: str) -> type[Algorithm]:
+        return self._all[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+
+def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
+    package = point.dist.name if point.dist else "a package"
+    remedy = f"Correct {package}, or uninstall it."
+    about = f"{package} adds the algorithm {point.name!r} as {point.value}"
+    if taken:
+        raise SettingsError(f"{about}, but there is another of that name.", remedy=remedy)
+    try:
+        kind = point.load()
+    except Exception as error:
+        raise SettingsError(
+            f"{about}, which cannot be imported: {type(error).__name__}: {error}.", remedy=remedy
+        ) from error
+    if not (isinstance(kind, type) and issubclass(kind, Algorithm)):
+        raise SettingsError(f"{about}, which is no subclass of Algorithm.", remedy=remedy)
+    if kind.name != point.name or kind.settings_type.model_fields["name"].default != point.name:
+        raise SettingsError(
+            f"{about}, but that calls itself {kind.name!r}, or its settings do.",
+            remedy=f"Let `name` of both classes be the entry point's in {package}.",
+        )
+    return kind
