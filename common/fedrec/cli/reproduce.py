@@ -35,7 +35,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="A row, as in pfedrec/ml-100k, or what rows begin with, as in colr/ml-1m.",
         ),
     ] = "",
