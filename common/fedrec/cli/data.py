@@ -117,7 +117,7 @@ def import_(
     path: Annotated[
         Path | None,
         typer.Argument(
-            metavar="[PATH]",
+            metavar="PATH",
             help="The public data set's file, folder or zip archive, as you downloaded it.",
         ),
     ] = None,

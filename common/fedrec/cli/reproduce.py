@@ -35,7 +35,7 @@ def reproduce(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="[NAME]",
+            metavar="NAME",
             help="A row, as in pfedrec/ml-100k, or what rows begin with, as in colr/ml-1m.",
         ),
     ] = "",
@@ -63,8 +63,9 @@ def reproduce(
 
     The paper's protocol leaks the held-out items in most papers; sampled ranks the same candidates
     without the leak, full ranks all items. Rounds are chosen on validation. HR@10 within one point
-    of the published figure counts as reproduced; a run with fewer rounds or with --set gets no
-    verdict. Ctrl-C stops after the round and saves. The last line on stdout is the run's folder.
+    of the published figure counts as reproduced; a run with fewer rounds, with --set or on other
+    data than the paper's gets no verdict. Ctrl-C stops after the round and saves. The last line on
+    stdout is the run's folder.
     """
     from fedrec.errors import SettingsError
     from fedrec.papers.request import Request

@@ -15,7 +15,7 @@ from fedrec.data.catalogue import Catalogue
 from fedrec.data.fetching import cache_folder
 from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
-from fedrec.data.public import PUBLIC, Counts, KnownCopy, how_to_get
+from fedrec.data.public import ORIGIN_FILE, PUBLIC, Counts, KnownCopy, how_to_get
 from fedrec.data.readers import ReadReport, read_interactions
 from fedrec.data.writing import (
     CATALOGUE_FILE,
@@ -25,9 +25,8 @@ from fedrec.data.writing import (
 )
 from fedrec.errors import DataError, StorageError
 
-__all__ = ["ORIGIN_FILE", "ImportedDataset", "import_public"]
+__all__ = ["ImportedDataset", "import_public"]
 
-ORIGIN_FILE = "origin.json"
 _LARGEST_FILE_BYTES = 2**31
 _CHUNK_BYTES = 1 << 20
 

@@ -7,6 +7,7 @@ file is known by its counts alone.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from fedrec.data.writing import INTERACTIONS_FILE
 from fedrec.errors import DataError
 
 __all__ = [
+    "ORIGIN_FILE",
     "PUBLIC",
     "Counts",
     "KnownCopy",
@@ -24,8 +26,13 @@ __all__ = [
     "cached_path",
     "find",
     "how_to_get",
+    "other_counts",
     "require_if_public",
 ]
+
+
+ORIGIN_FILE = "origin.json"
+"""Beside imported interactions: name, SHA-256 and counts of the file that they came from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,6 +239,18 @@ def _missing(name: str, path: Path) -> DataError:
         f"{dataset.title} ({dataset.copies[0].file}) is not on this machine; expected {path}.",
         remedy=how_to_get(name),
     )
+
+
+def other_counts(name: str, cache: str | Path | None = None) -> str:
+    """Return what the cached data set has where that is not what papers count; else nothing."""
+    expected = PUBLIC[name].copies[0].counts
+    try:
+        record = json.loads((cached_path(name, cache).parent / ORIGIN_FILE).read_text("utf-8"))
+        found = Counts(**record["counts"])
+    except (OSError, ValueError, TypeError, KeyError):
+        # What was fetched in place of imported is known by its sum.
+        return ""
+    return "" if found == expected else f"{found} in place of {expected}"
 
 
 def how_to_get(name: str) -> str:

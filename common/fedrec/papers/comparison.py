@@ -29,7 +29,7 @@ class Comparison:
     """A row with what was measured of it.
 
     Attributes:
-        changes: how the runs differ from the row's own settings; empty where they do not.
+        changes: how the runs differ from the row's own settings and data; empty where they do not.
     """
 
     row: PublishedRow

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from fedrec.config.schema import Plan, Settings
-from fedrec.data.public import find
+from fedrec.data.public import find, other_counts
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.protocols import Protocol
 from fedrec.papers import ROWS, PublishedRow, rows_named
@@ -109,12 +109,14 @@ class Request:
             find(dataset)
 
     def changes(self, row: PublishedRow) -> tuple[str, ...]:
-        """Return how the runs differ from the row's own settings, in words."""
+        """Return how the runs differ from the row's own settings and data, in words."""
         # What a machine sets for itself changes no figure by design.
         plan = {key: value for key, value in self.values.items() if not key.startswith("client.")}
         found = [f"{key} = {value}" for key, value in plan.items()]
         if self.rounds and self.rounds != row.plan.rounds.total:
             found.insert(0, f"{self.rounds} rounds in place of {row.plan.rounds.total}")
+        if other := other_counts(row.dataset):
+            found.insert(0, f"other data ({other})")
         return tuple(found)
 
     def overrides(self) -> dict[str, object]:

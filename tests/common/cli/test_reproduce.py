@@ -105,6 +105,20 @@ def test_a_shortened_or_changed_run_gets_no_verdict(
     assert "learning_rate = 0.1" in (folder / "tiny-a/paper-seed-1/resolved.toml").read_text()
 
 
+def test_other_data_than_the_paper_s_gets_no_verdict(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    shorter = interactions_file.with_name("shorter.csv")
+    rows = interactions_file.read_text().splitlines(keepends=True)
+    shorter.write_text("".join(rows[:-1]))
+    warned = fedrec("data", "import", "tiny", shorter)
+    assert "warning: It has 191 interactions" in warned.err
+    out = ("--out", tmp_path / "runs")
+    found = fedrec("reproduce", "tiny/a", "--protocols", "paper", *out, "--json").json["rows"]
+    assert found[0]["reproduced"] is None
+    assert "other data (191 interactions" in found[0]["verdict"]
+
+
 def test_stopped_and_resumed_it_is_the_same(
     fedrec: Fedrec, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
