@@ -3,7 +3,7 @@
 FedMF (dim 16, CoLR rank 4, one local epoch) on made-up users with 100 interactions each among
 50,000 items, drawn by a power law, everybody in one process and nothing measured. Every size runs
 in a process of its own, whose peak resident memory is what the operating system reports. Processor
-time is that of all threads; it says how the work grows even where other processes compete for the machine.
+time is that of all threads; it says how the work grows even beside other processes.
 """
 
 from __future__ import annotations

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.seed_runs import parsed_seeds, run_seeds
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Settings
@@ -23,12 +25,13 @@ if TYPE_CHECKING:
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.result import SimulationResult
 
-__all__ = ["EPILOG", "simulate"]
+__all__ = ["EPILOG", "round_text", "simulate"]
 
 EPILOG = (
     "Examples:\n"
     "  fedrec simulate run.toml\n"
     "  fedrec simulate run.toml --clients 3 --protect --set rounds.total=5\n"
+    "  fedrec simulate run.toml --seeds 1,2,3 --jobs 2\n"
     "  fedrec simulate run.toml --resume runs/movies-20260101-120000"
 )
 
@@ -48,6 +51,12 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the stopped run in this folder.")
     ] = None,
+    seeds: Annotated[
+        str, typer.Option(help="Run several seeds side by side, e.g. 1,2,3; a folder for each.")
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Processes at a time with --seeds; 0 is one a core.")
+    ] = 0,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
@@ -58,6 +67,9 @@ def simulate(
     cost. Only update.compress = "client" and update.subset = "client" depend on how users are
     dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
     at once. The last line on stdout is the run's folder.
+
+    With --seeds every seed has its processes' share of the cores, its own run folder and the same
+    bits as alone; a seed that was stopped goes on by itself, with --resume.
     """
     from fedrec.algorithms import ALGORITHMS
     from fedrec.config.loading import load_settings
@@ -74,6 +86,22 @@ def simulate(
     ):
         typer.echo(f"warning: {warning}", err=True)
     n_clients = clients or (settings.rounds.minimum_clients if protect else 1)
+    if seeds:
+        if resume is not None:
+            raise SettingsError(
+                "--seeds begins new runs; --resume goes on with one.", remedy="Leave one out."
+            )
+        run_seeds(
+            settings,
+            parsed_seeds(seeds),
+            jobs=jobs,
+            n_clients=n_clients,
+            protect=protect,
+            as_json=as_json,
+        )
+        return
+    if jobs:
+        raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     if resume is not None:
         run = RunFolder.open(resume)
     else:
@@ -105,7 +133,7 @@ def _progress(settings: Settings, run: RunFolder) -> Iterator[Told]:
 
         def tell(report: RoundReport) -> None:
             run.append_round(report)
-            typer.echo(f"round {report.round}/{n_rounds}  {_round_text(report)}", err=True)
+            typer.echo(f"round {report.round}/{n_rounds}  {round_text(report)}", err=True)
 
         yield tell
         return
@@ -122,12 +150,13 @@ def _progress(settings: Settings, run: RunFolder) -> Iterator[Told]:
 
         def show(report: RoundReport) -> None:
             run.append_round(report)
-            bar.update(task, completed=int(report.round), text=_round_text(report))
+            bar.update(task, completed=int(report.round), text=round_text(report))
 
         yield show
 
 
-def _round_text(report: RoundReport) -> str:
+def round_text(report: RoundReport) -> str:
+    """Return what a line of progress says about a round."""
     parts: list[str] = [report.kind]
     if report.loss is not None:
         parts.append(f"loss {report.loss:.4f}")
