@@ -218,6 +218,7 @@ class ClientApp:
             device=client.device,
             memory_mib=client.memory_mib,
             threads=client.threads,
+            scratch=self._folder,
         )
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
         self._stop.aside(learner.warm_up)

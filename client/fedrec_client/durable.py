@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,12 +15,17 @@ from fedrec.errors import StorageError
 __all__ = [
     "FileRef",
     "FolderLock",
+    "Parts",
     "append_durably",
+    "checked_path",
     "make_private_folder",
     "read_checked",
     "write_blob",
     "write_durably",
 ]
+
+Parts = Callable[[], Iterable[bytes]]
+"""Yields a content in parts, the same ones in every call."""
 
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
 _UNWRITABLE = "Check that the folder is writable and its disk has space, then start again."
@@ -54,13 +59,13 @@ def make_private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def write_durably(path: Path, data: bytes) -> None:
+def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Put a file of mode 0600 in place; after a crash there is the old one or the new one."""
     with _reported(path):
         temporary = path.with_name(f".{path.name}.new")
         handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with os.fdopen(handle, "wb") as file:
-            file.write(data)
+            file.writelines([data] if isinstance(data, bytes) else data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
@@ -77,12 +82,24 @@ def append_durably(path: Path, line: str) -> None:
             os.fsync(file.fileno())
 
 
-def write_blob(folder: Path, kind: str, data: bytes) -> FileRef:
-    """Write `data` under a name that follows from its content, and return its reference."""
-    sha256 = hashlib.sha256(data).hexdigest()
-    ref = FileRef(name=f"{kind}-{sha256[:32]}.bin", length=len(data), sha256=sha256)
-    write_durably(folder / ref.name, data)
+def write_blob(folder: Path, kind: str, data: bytes | Parts) -> FileRef:
+    """Write `data` under a name that follows from its content, and return its reference.
+
+    Args:
+        data: the content, or a function that yields it in parts and is called twice.
+    """
+    hashed, length = hashlib.sha256(), 0
+    for part in _parts(data):
+        hashed.update(part)
+        length += len(part)
+    sha256 = hashed.hexdigest()
+    ref = FileRef(name=f"{kind}-{sha256[:32]}.bin", length=length, sha256=sha256)
+    write_durably(folder / ref.name, _parts(data))
     return ref
+
+
+def _parts(data: bytes | Parts) -> Iterable[bytes]:
+    return [data] if isinstance(data, bytes) else data()
 
 
 def read_checked(folder: Path, ref: FileRef) -> bytes:
@@ -96,14 +113,34 @@ def read_checked(folder: Path, ref: FileRef) -> bytes:
         data = path.read_bytes()
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error}.", remedy=_DAMAGED) from error
-    found = hashlib.sha256(data).hexdigest()
-    if len(data) != ref.length or found != ref.sha256:
+    _check_content(path, ref, len(data), hashlib.sha256(data).hexdigest())
+    return data
+
+
+def checked_path(folder: Path, ref: FileRef) -> Path:
+    """Return where a file lies whose content was checked without holding it in memory.
+
+    Raises:
+        StorageError: the file is missing, or is not what was written.
+    """
+    path = folder / ref.name
+    try:
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+            length = file.tell()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error}.", remedy=_DAMAGED) from error
+    _check_content(path, ref, length, found)
+    return path
+
+
+def _check_content(path: Path, ref: FileRef, length: int, found: str) -> None:
+    if length != ref.length or found != ref.sha256:
         raise StorageError(
-            f"{path} is damaged: it has {len(data)} bytes with SHA-256 {found}, expected "
+            f"{path} is damaged: it has {length} bytes with SHA-256 {found}, expected "
             f"{ref.length} bytes with {ref.sha256}.",
             remedy=_DAMAGED,
         )
-    return data
 
 
 def _sync_folder(folder: Path) -> None:

@@ -55,13 +55,14 @@ def read_held_model(settings: Settings, which: Which) -> HeldModel:
             remedy="Restore the catalogue of the federation.",
         )
     version, shared, private = _chosen(state, which)
+    memory_bytes = settings.client.memory_mib << 20
     return HeldModel(
         pin=state.pin,
         plan=plan_from_json(state.pin.plan_json.encode()),
         catalogue=catalogue,
         version=version,
         shared=SharedState.from_bytes(store.read(shared)),
-        private=None if private is None else PrivateState.from_bytes(store.read(private)),
+        private=None if private is None else store.read_private(private, map_above=memory_bytes),
     )
 
 

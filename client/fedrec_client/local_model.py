@@ -56,7 +56,7 @@ class LocalModel:
             self._private = (
                 self._learner.initial_private(self.users)
                 if ref is None
-                else PrivateState.from_bytes(self._store.read(ref))
+                else self._store.read_private(ref, map_above=self._learner.room.memory_bytes)
             )
         return self._private
 

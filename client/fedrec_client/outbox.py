@@ -11,6 +11,7 @@ from typing import Literal
 from fedrec.errors import ConflictingUpload, RoundClosed
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_client.durable import Parts
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.stored_state import StagedRound
 
@@ -37,7 +38,7 @@ class Outbox:
         staged = self.pending
         return None if staged is None or staged.acknowledged or staged.closed else staged
 
-    def put(self, header: UploadHeader, update: bytes, private: bytes) -> None:
+    def put(self, header: UploadHeader, update: bytes, private: bytes | Parts) -> None:
         """Keep a signed update and the private state that follows from it."""
         self._store.stage(header, update, private)
 

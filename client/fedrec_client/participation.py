@@ -115,4 +115,4 @@ class Participation:
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
             payload = member.member.protect(made.vector)
             header = member.header_for(task.round, task.kind, task.base_round, payload)
-        self._outbox.put(header, payload, made.private.to_bytes())
+        self._outbox.put(header, payload, made.private.parts)

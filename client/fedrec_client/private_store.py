@@ -13,10 +13,13 @@ from typing import Any
 
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import RoundId
+from fedrec.training.state import PrivateState
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.durable import (
     FileRef,
     FolderLock,
+    Parts,
+    checked_path,
     make_private_folder,
     read_checked,
     write_blob,
@@ -160,7 +163,13 @@ class PrivateStore:
         """Return the content of one of the state's files, checked."""
         return read_checked(self.folder, ref)
 
-    def stage(self, header: UploadHeader, update: bytes, private: bytes) -> None:
+    def read_private(self, ref: FileRef, *, map_above: int) -> PrivateState:
+        """Return a private state; from a file of more than `map_above` bytes mapped, not read."""
+        if ref.length > map_above:
+            return PrivateState.open(checked_path(self.folder, ref))
+        return PrivateState.from_bytes(self.read(ref))
+
+    def stage(self, header: UploadHeader, update: bytes, private: bytes | Parts) -> None:
         """Keep an update and the private state that follows from it, before anything is sent.
 
         Raises:

@@ -2,11 +2,15 @@
 
 import stat
 from pathlib import Path
+from types import MappingProxyType
 
+import numpy as np
 import pytest
 
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import ClientId, RoundId
+from fedrec.training.state import PrivateState
+from fedrec.training.tables import is_mapped
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore
@@ -247,3 +251,20 @@ def test_the_pin_is_compared(store: PrivateStore) -> None:
     store.bind(PIN, 1)
     with pytest.raises(PlanMismatch, match="catalogue_fingerprint and users"):
         store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)
+
+
+def test_a_private_state_is_mapped_above_the_limit_and_checked_first(store: PrivateStore) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    private = PrivateState(MappingProxyType({"user_embedding": values}))
+    store.stage(header(1), b"update", private.parts)
+    staged = store.state.staged
+    assert staged is not None
+    assert store.read(staged.private) == private.to_bytes()
+    for limit in (staged.private.length, staged.private.length - 1):
+        found = store.read_private(staged.private, map_above=limit).tensors["user_embedding"]
+        assert is_mapped(found) == (limit < staged.private.length)
+        assert np.array_equal(found, values)
+    path = store.folder / staged.private.name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(StorageError, match="is damaged"):
+        store.read_private(staged.private, map_above=0)

@@ -8,6 +8,7 @@ import pytest
 from client.fake_federation import FakeRound, Killed, World, down
 
 from fedrec.errors import RoundClosed
+from fedrec.training.tables import TableRoom, is_mapped
 from fedrec.wire.messages import Finished, Wait
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import JOURNAL_FILE
@@ -288,3 +289,35 @@ def test_a_pause_ends_when_asked_to_stop(tmp_path: Path) -> None:
 
     with pytest.raises(Stopped):
         world.app(stop=stop, sleep=sleep).run()
+
+
+def test_mapped_private_tables_give_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As for users whose tables outgrow client.memory_mib; the client starts anew for each."""
+    kept = []
+    read_private = PrivateStore.read_private
+    for mapped in (False, True):
+        folder = tmp_path / str(mapped)
+        folder.mkdir()
+        if mapped:
+            monkeypatch.setattr(TableRoom, "is_enough_for", lambda self, n_users, widths: False)
+            monkeypatch.setattr(
+                PrivateStore,
+                "read_private",
+                lambda self, ref, *, map_above: read_private(self, ref, map_above=0),
+            )
+        world = World(folder, protection="none")
+        world.whole_round(1, "count")
+        world.app().run()
+        for number in (2, 3):
+            world.whole_round(number)
+            world.app().run()
+        store = stored(world)
+        assert store.state.private is not None
+        kept.append(store.read(store.state.private))
+        loaded = store.read_private(store.state.private, map_above=1 << 26)
+        assert all(is_mapped(values) == mapped for values in loaded.tensors.values())
+        named = {path.name for path in world.state.iterdir() if path.suffix in (".bin", ".new")}
+        assert named == store.state.files()
+    assert kept[0] == kept[1]

@@ -36,3 +36,28 @@ def train_user(
         for batch in batches_of(seed, round_id, epoch, user, samples, batch_size):
             p, table, net = minibatch(p, table, net, batch, rate, user_rate, item_rate)
     return p, table, net, sorted({item for item, _ in samples})
+
+
+def train_user_with(
+    optimiser, rates, decay, p, table, net, user, positives, excluded, *, seed, round_id,
+    per_positive, epochs, batch_size,
+):  # fmt: skip
+    """Do the same with an optimiser of torch over the whole table, whose other rows have gradient
+    zero; `rates` are those of the network, p and the table."""
+    p, table = p.clone().requires_grad_(), table.clone().requires_grad_()
+    net = {name: value.clone().requires_grad_() for name, value in net.items()}
+    groups = [[*net.values()], [p], [table]]
+    moving = optimiser(
+        [{"params": group, "lr": rate} for group, rate in zip(groups, rates, strict=True)],
+        weight_decay=decay,
+    )
+    samples = samples_of(seed, round_id, user, positives, excluded, len(table), per_positive)
+    for epoch in range(epochs):
+        for batch in batches_of(seed, round_id, epoch, user, samples, batch_size):
+            where = torch.tensor([item for item, _ in batch])
+            label = torch.tensor([label for _, label in batch], dtype=torch.float64)
+            moving.zero_grad()
+            binary_cross_entropy_with_logits(logits_of(p, table[where], net), label).backward()
+            moving.step()
+    touched = sorted({item for item, _ in samples})
+    return p.detach(), table.detach(), {k: v.detach() for k, v in net.items()}, touched

@@ -6,12 +6,16 @@ cross-entropy of a minibatch, negatives sampled. Private: p. Shared: item table 
 
 The paper's code was not found; network, sizes and rates are those of GPFedRec, which measures
 FedNCF as a baseline. Client, for every minibatch of b samples one simultaneous step by the
-gradient of the mean loss, plain SGD, no momentum and no decay:
+gradient of the mean loss, by default plain SGD, no momentum and no decay:
 
     network by eta,    p by eta `user_rate_scale`,    q_i by eta N `item_rate_scale`,
 
 where eta is `learning_rate` and N the number of items of the whole catalogue, those included that
-too few users hold to be trained.
+too few users hold to be trained. With `optimiser = "adam"` everything moves by Adam at eta, with
+moments that begin afresh in every round. `weight_decay` is L2 on the network, p and the rows that a
+user touches in the round, in each of its minibatches, as a dense optimiser's would be; rows that it
+does not touch are not handed over, so that their decay would change nothing. Under `plain` it would
+change every row of every user, and is refused.
 
 Server, `aggregation = "mf_secavg"` (the paper): row i of Q moves by the mean change of the users
 who touched it; the network by the mean weighted with each user's number of training items. Here
@@ -43,6 +47,7 @@ from fedrec.algorithms.algorithm import (
     UpdateTensor,
 )
 from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
+from fedrec.errors import SettingsError
 from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
 from fedrec.training.state import PrivateState, SharedState
 
@@ -60,6 +65,7 @@ UNITS = (32, 16, 8, 1)
 WEIGHT_BITS = 12
 """A user's weight is its number of training items, at most 2^12, in units of 2^-12."""
 _SCORES_AT_ONCE = 1 << 17
+_LARGEST_USUAL_ADAM_RATE = 0.02
 
 
 class FedNCFSettings(SampledSettings):
@@ -70,14 +76,24 @@ class FedNCFSettings(SampledSettings):
     learning_rate: float = Field(
         default=0.1, gt=0, le=1000, description="Step size (eta) of the network."
     )
+    optimiser: Literal["sgd", "adam"] = Field(
+        default="sgd",
+        description="adam moves users, rows and network by eta alike, 0.001 as a rule.",
+    )
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="L2 coefficient on a user's vector, touched rows and network; 0 as published.",
+    )
     user_rate_scale: float = Field(
-        default=80.0, gt=0, le=1e6, description="Users are trained with eta x this."
+        default=80.0, gt=0, le=1e6, description="Users are trained with eta x this (sgd)."
     )
     item_rate_scale: float = Field(
         default=80.0,
         gt=0,
         le=1e6,
-        description="Item rows are trained with eta x items of the catalogue x this.",
+        description="Item rows are trained with eta x items of the catalogue x this (sgd).",
     )
     batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
     aggregation: Literal["mf_secavg", "plain"] = Field(
@@ -123,15 +139,63 @@ class FedNCF(SampledAlgorithm):
     def __init__(self, plan: Plan, n_items: int) -> None:
         super().__init__(plan, n_items)
         self._weighted = self.settings.aggregation == "mf_secavg"
+        largest, decay = max(self.item_rate, self.user_rate), self.settings.weight_decay
+        if self.settings.optimiser == "sgd" and largest * decay > 1.0:
+            raise SettingsError(
+                f"algorithm.weight_decay is {decay:g}, which at a step size of {largest:g} turns "
+                "values round in each minibatch.",
+                remedy="Lower algorithm.weight_decay or algorithm.item_rate_scale.",
+            )
+
+    @staticmethod
+    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
+        """Refuse decay where whole tables are averaged."""
+        settings = plan.algorithm
+        assert isinstance(settings, FedNCFSettings)
+        if not settings.weight_decay or settings.aggregation == "mf_secavg":
+            return None
+        return (
+            ("algorithm.weight_decay", "algorithm.aggregation"),
+            f"algorithm.weight_decay is {settings.weight_decay:g} with aggregation = "
+            '"plain", under which it would move every row of every user. Set weight_decay = 0 or '
+            'aggregation = "mf_secavg".',
+        )
+
+    @staticmethod
+    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
+        """Say what Adam makes no use of, and when its steps are large."""
+        settings = plan.algorithm
+        assert isinstance(settings, FedNCFSettings)
+        if settings.optimiser == "sgd":
+            return []
+        found = []
+        fields = type(settings).model_fields
+        unused = [
+            f"algorithm.{name}"
+            for name in ("user_rate_scale", "item_rate_scale")
+            if getattr(settings, name) != fields[name].default
+        ]
+        if unused:
+            found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
+        if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
+            found.append(
+                f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
+                "about that much in each minibatch. 0.001 is usual."
+            )
+        return found
 
     @property
     def item_rate(self) -> float:
         """Step size of item rows."""
+        if self.settings.optimiser == "adam":
+            return self.settings.learning_rate
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
 
     @property
     def user_rate(self) -> float:
         """Step size of user vectors."""
+        if self.settings.optimiser == "adam":
+            return self.settings.learning_rate
         return self.settings.learning_rate * self.settings.user_rate_scale
 
     @property
@@ -193,9 +257,15 @@ class FedNCF(SampledAlgorithm):
         """Return the memory of a user's rows, networks and of one minibatch's layers."""
         dim, batch = self.settings.dim + 8, self.settings.batch_size
         width = min(n_active, n_steps * batch)
-        network = 3 * sum(math.prod(shape) for shape in self.network.values())
+        # Adam keeps two moments of everything, and a step makes as much once more.
+        copies = 5 if self.settings.optimiser == "adam" else 1
+        network = (2 + copies) * sum(math.prod(shape) for shape in self.network.values())
         layers = batch * (4 * dim + 6 * sum(UNITS))
-        return 24 * n_active + 4 * (width * (dim + 4) + network + layers) + 80 * n_steps * batch
+        return (
+            24 * n_active
+            + 4 * (width * (copies * dim + 8) + network + layers)
+            + 80 * n_steps * batch
+        )
 
     def fit(
         self,

@@ -15,6 +15,7 @@ import torch
 
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.training.grid import GridSum
+from fedrec.training.optimisers import SGD, Adam, LazyRows, RowOptimiser, SteppedRows
 from fedrec.training.samplers import Samples, Step
 
 if TYPE_CHECKING:
@@ -37,8 +38,6 @@ class NetworkLockstep:
     ) -> None:
         n_users, self._dim = users.shape
         padded = _padded(self._dim)
-        self._rate = algorithm.settings.learning_rate
-        self._user_rate, self._item_rate = algorithm.user_rate, algorithm.item_rate
         self._samples = samples
         self._start = start
         places = torch.arange(_padded(algorithm.settings.batch_size), device=users.device)
@@ -60,6 +59,20 @@ class NetworkLockstep:
         for name, part in (("of_user", first[:, : self._dim]), ("of_item", first[:, self._dim :])):
             self._network[name] = _wide(part, padded).expand(self._copies, -1, -1).clone()
         self.loss = users.new_zeros(n_users)
+        self._choose_optimisers(algorithm)
+
+    def _choose_optimisers(self, algorithm: FedNCF) -> None:
+        settings = algorithm.settings
+        decay = settings.weight_decay
+        kind = {"sgd": SGD, "adam": Adam}[settings.optimiser]
+        self._for_network = {name: kind(settings.learning_rate, decay) for name in self._network}
+        self._for_users = kind(algorithm.user_rate, decay)
+        of_rows = kind(algorithm.item_rate, decay)
+        self._for_rows: RowOptimiser = (
+            LazyRows(self._n_users, self._samples.width, self._rows.device, of_rows)
+            if isinstance(of_rows, SGD)
+            else SteppedRows(self._n_users, of_rows)
+        )
 
     @property
     def users(self) -> torch.Tensor:
@@ -78,7 +91,7 @@ class NetworkLockstep:
         own = torch.arange(self._n_users, device=place.device) * self._samples.width
         pair = torch.where(inside.view(-1), pair, own.repeat_interleave(len(place)))
         label = self._samples.label.index_select(0, chosen).view(inside.shape)
-        items = self._rows.index_select(0, pair).view(*inside.shape, -1)
+        items = self._for_rows.read(self._rows, pair).view(*inside.shape, -1)
         items, label, inside = self._copied(items), self._copied(label), self._copied(inside)
         logits, units = self._forward(items)
         small = torch.exp(-logits.abs())
@@ -86,9 +99,11 @@ class NetworkLockstep:
         self.loss += torch.where(inside, loss, 0.0)[: self._n_users].sum(1)
         error = torch.where(logits >= 0, 1.0, small) / (1.0 + small) - label
         size = self._copied(sizes.clamp(min=1)[:, None])
-        moved = self._backward(torch.where(inside, error / size, 0.0), items, units)
-        moved = moved[: self._n_users].reshape(-1, items.shape[-1])
-        self._rows.index_add_(0, pair, moved * -self._item_rate)
+        taking = sizes > 0
+        error = torch.where(inside, error / size, 0.0)
+        by_items = self._backward(error, items, units, self._copied(taking))
+        by_items = by_items[: self._n_users].reshape(-1, items.shape[-1])
+        self._for_rows.step(self._rows, pair, by_items, taking)
 
     def _copied(self, values: torch.Tensor) -> torch.Tensor:
         return values if self._copies == self._n_users else values.expand(2, *values.shape[1:])
@@ -110,6 +125,7 @@ class NetworkLockstep:
         error: torch.Tensor,
         items: torch.Tensor,
         units: tuple[torch.Tensor, torch.Tensor, torch.Tensor],
+        taking: torch.Tensor,
     ) -> torch.Tensor:
         """Move users and networks; return the loss's derivatives by the samples' item rows."""
         net, (first, second, third) = self._network, units
@@ -131,12 +147,13 @@ class NetworkLockstep:
             "bias_1": first_bias,
         }
         for name, gradient in gradients.items():
-            net[name] -= gradient * self._rate
-        self._users -= by_users * self._user_rate
+            self._for_network[name].step(net[name], gradient, taking)
+        self._for_users.step(self._users, by_users, taking)
         return by_items
 
     def hand_over_rows(self, total: GridSum) -> torch.Tensor:
         """Add every touched row's change to the sum; return each user's clipped values."""
+        self._for_rows.finish(self._rows)
         pair_item = self._samples.pair_item
         n_users, width = pair_item.shape
         rows = self._rows.view(n_users, width, -1)

@@ -14,7 +14,7 @@ from fedrec.cli.terminal import human_bytes, new_console
 if TYPE_CHECKING:
     from fedrec.reports.round_report import RoundReport
 
-__all__ = ["Told", "round_progress"]
+__all__ = ["Told", "round_progress", "round_text"]
 
 Told = Callable[["RoundReport"], None]
 
@@ -33,7 +33,7 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
 
         def tell(report: RoundReport) -> None:
             if report.validation is not None or report.round % every == 0:
-                text = f"round {report.round}/{n_rounds}  {_round_text(report)}"
+                text = f"round {report.round}/{n_rounds}  {round_text(report)}"
                 typer.echo(f"{label}  {text}" if label else text, err=True)
 
         yield tell
@@ -50,12 +50,12 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
         task = bar.add_task(label, total=n_rounds, text="")
 
         def show(report: RoundReport) -> None:
-            bar.update(task, completed=int(report.round), text=_round_text(report))
+            bar.update(task, completed=int(report.round), text=round_text(report))
 
         yield show
 
 
-def _round_text(report: RoundReport) -> str:
+def round_text(report: RoundReport) -> str:
     parts: list[str] = [report.kind]
     if report.loss is not None:
         parts.append(f"loss {report.loss:.4f}")

@@ -12,9 +12,11 @@ import typer
 from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
+from fedrec.cli.seed_runs import parsed_seeds, run_seeds
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     from fedrec.reports.round_report import RoundReport
@@ -27,6 +29,7 @@ EPILOG = (
     "Examples:\n"
     "  fedrec simulate run.toml\n"
     "  fedrec simulate run.toml --clients 3 --protect --set rounds.total=5\n"
+    "  fedrec simulate run.toml --seeds 1,2,3 --jobs 2\n"
     "  fedrec simulate run.toml --resume runs/movies-20260101-120000"
 )
 
@@ -45,6 +48,12 @@ def simulate(
         Path | None, typer.Option(help="Go on with the stopped run in this folder.")
     ] = None,
     accept_exposure: AcceptExposure = False,
+    seeds: Annotated[
+        str, typer.Option(help="Run several seeds side by side, e.g. 1,2,3; a folder for each.")
+    ] = "",
+    jobs: Annotated[
+        int, typer.Option(min=0, help="Processes at a time with --seeds; 0 is one a core.")
+    ] = 0,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
@@ -55,6 +64,9 @@ def simulate(
     cost. Only update.compress = "client" and update.subset = "client" depend on how users are
     dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
     at once. The last line on stdout is the run's folder.
+
+    With --seeds every seed has its processes' share of the cores, its own run folder and the same
+    bits as alone; a seed that was stopped goes on by itself, with --resume.
     """
     from fedrec.algorithms import ALGORITHMS
     from fedrec.config.exposure import check_exposure
@@ -73,6 +85,22 @@ def simulate(
     ):
         typer.echo(f"warning: {warning}", err=True)
     n_clients = clients or (settings.rounds.minimum_clients if protect else 1)
+    if seeds:
+        if resume is not None:
+            raise SettingsError(
+                "--seeds begins new runs; --resume goes on with one.", remedy="Leave one out."
+            )
+        run_seeds(
+            settings,
+            parsed_seeds(seeds),
+            jobs=jobs,
+            n_clients=n_clients,
+            protect=protect,
+            as_json=as_json,
+        )
+        return
+    if jobs:
+        raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
     if resume is not None:
         run = RunFolder.open(resume)
     else:

@@ -251,7 +251,10 @@ class ClientSettings(Section):
     )
     device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
     memory_mib: int = Field(
-        default=2048, ge=64, description="Memory that a training chunk may take."
+        default=2048,
+        ge=64,
+        description="Memory that a training chunk may take. "
+        "Private tables that take more lie in memory-mapped files.",
     )
     threads: int = Field(default=0, ge=0, description="CPU threads; 0 leaves it to torch.")
     label: str = Field(default="", max_length=64, description="A name for people to read.")

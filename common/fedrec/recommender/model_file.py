@@ -27,6 +27,7 @@ from fedrec.errors import FedrecError, StorageError, VersionMismatch
 from fedrec.ids import RoundId, UserId
 from fedrec.recommender.storage import write_whole
 from fedrec.training.state import PrivateState, SharedState
+from fedrec.training.tensor_file import file_parts
 
 __all__ = ["MODEL_NAME", "USERS_NAME", "ModelFile", "UsersFile"]
 
@@ -136,15 +137,14 @@ class UsersFile:
     def save(self, path: Path) -> None:
         """Write the users' data with mode 0600, replacing a file of that name in one step."""
         arrays: dict[str, NDArray[Any]] = {
-            f"private.{name}": np.ascontiguousarray(value)
-            for name, value in self.private.tensors.items()
+            f"private.{name}": value for name, value in self.private.tensors.items()
         }
         ids = json.dumps(list(self.user_ids)).encode()
         arrays["user_ids"] = np.frombuffer(ids, dtype=np.uint8)
         arrays["seen_indptr"] = self.seen_indptr
         arrays["seen_items"] = self.seen_items
         metadata = {"format": _USERS_FORMAT, "version": _VERSION}
-        write_whole(path, save(arrays, metadata), private=True)
+        write_whole(path, file_parts(arrays, metadata), private=True)
 
     @classmethod
     def load(cls, path: Path) -> UsersFile:

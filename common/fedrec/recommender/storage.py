@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 
 from fedrec.errors import StorageError
@@ -11,10 +12,11 @@ from fedrec.errors import StorageError
 __all__ = ["write_whole"]
 
 
-def write_whole(path: Path, data: bytes, *, private: bool) -> None:
+def write_whole(path: Path, data: bytes | Iterable[bytes], *, private: bool) -> None:
     """Put a file in place in one step; a crash leaves the old one or the new one.
 
     Args:
+        data: the content, as a whole or in parts.
         private: give it mode 0600 from its first byte on; otherwise 0644.
 
     Raises:
@@ -25,7 +27,7 @@ def write_whole(path: Path, data: bytes, *, private: bool) -> None:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:
-                file.write(data)
+                file.writelines([data] if isinstance(data, bytes) else data)
                 file.flush()
                 os.fsync(file.fileno())
             if not private:

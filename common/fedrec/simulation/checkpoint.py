@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -62,9 +63,15 @@ class Checkpoint:
 
 
 class CheckpointFolder:
-    """Keeps one checkpoint inside a run folder."""
+    """Keeps one checkpoint inside a run folder.
 
-    def __init__(self, run_folder: Path) -> None:
+    Args:
+        map_above: private states whose files are larger are mapped from them, not read; None
+            reads them all.
+    """
+
+    def __init__(self, run_folder: Path, *, map_above: int | None = None) -> None:
+        self._map_above = map_above
         self._folder = run_folder / "checkpoint"
         self._index = self._folder / "checkpoint.json"
 
@@ -129,33 +136,43 @@ class CheckpointFolder:
         return {
             "round": version.round,
             "validation_ndcg": version.validation_ndcg,
-            "shared": self._put("shared", version.shared.to_bytes()),
-            "private": self._put("private", version.private.to_bytes()),
+            "shared": self._put("shared", lambda: [version.shared.to_bytes()]),
+            "private": self._put("private", version.private.parts),
         }
 
-    def _put(self, kind: str, data: bytes) -> str:
-        name = f"{kind}-{hashlib.sha256(data).hexdigest()}.safetensors"
+    def _put(self, kind: str, parts: Callable[[], Iterable[bytes]]) -> str:
+        hashed = hashlib.sha256()
+        for part in parts():
+            hashed.update(part)
+        name = f"{kind}-{hashed.hexdigest()}.safetensors"
         if not (self._folder / name).exists():
-            write_whole(self._folder / name, data, private=True)
+            write_whole(self._folder / name, parts(), private=True)
         return name
 
     def _fetch(self, stored: dict[str, object]) -> Version:
         ndcg = stored["validation_ndcg"]
         return Version(
             round=RoundId(int(str(stored["round"]))),
-            shared=SharedState.from_bytes(self._get(str(stored["shared"]))),
-            private=PrivateState.from_bytes(self._get(str(stored["private"]))),
+            shared=SharedState.from_bytes(self._checked(str(stored["shared"])).read_bytes()),
+            private=self._private(self._checked(str(stored["private"]))),
             validation_ndcg=None if ndcg is None else float(str(ndcg)),
         )
 
-    def _get(self, name: str) -> bytes:
+    def _private(self, path: Path) -> PrivateState:
+        if self._map_above is not None and path.stat().st_size > self._map_above:
+            return PrivateState.open(path)
+        return PrivateState.from_bytes(path.read_bytes())
+
+    def _checked(self, name: str) -> Path:
+        """Return where a file of the checkpoint lies, if it is what was written."""
         if Path(name).name != name:
             raise ValueError(f"{name!r} is no file of the checkpoint")
-        data = (self._folder / name).read_bytes()
-        found = hashlib.sha256(data).hexdigest()
+        path = self._folder / name
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
         if found not in name:
             raise ValueError(f"{name} has the SHA-256 {found}")
-        return data
+        return path
 
     def _forget_all_but(self, record: dict[str, object]) -> None:
         kept = json.dumps([record["last"], record["best"]])

@@ -27,6 +27,7 @@ from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulatio
 from fedrec.simulation.parties import join_private, make_parties, split_private, throw_coins
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.summing import add_segments, make_adder
+from fedrec.training.tables import TableRoom
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Federation", "never", "round_kind", "simulate"]
@@ -59,6 +60,7 @@ class Federation:
         protect: bool,
         clock: Clock,
         also: Sequence[Protocol] = (),
+        scratch: Path | None = None,
     ) -> None:
         plan = settings.plan
         if len(users) > plan.federation.maximum_users:
@@ -73,7 +75,10 @@ class Federation:
         self._users = users
         self._user_keys = users.user_keys()
         self._clock = clock
-        self._parties = make_parties(settings, len(catalogue), users, n_clients, also=also)
+        self._parties = make_parties(
+            settings, len(catalogue), users, n_clients, also=also, scratch=scratch
+        )
+        self._room = TableRoom(settings.client.memory_mib << 20, scratch)
         self._learner = self._parties[0].learner
         self._adder, self._vector_bytes = make_adder(
             plan, self._learner.layout.vector_spec, n_clients=n_clients, protect=protect
@@ -141,7 +146,8 @@ class Federation:
             self._best = self._version(ndcg)
 
     def _version(self, validation_ndcg: float | None = None) -> Version:
-        private = join_private(self._parties, [party.private for party in self._parties])
+        states = [party.private for party in self._parties]
+        private = join_private(self._parties, states, self._room)
         return Version(
             round=self._round,
             shared=self._shared,
@@ -238,8 +244,10 @@ def simulate(
         protect=protect,
         clock=timer,
         also=also,
+        scratch=folder,
     )
-    checkpoints = None if folder is None else CheckpointFolder(folder)
+    memory_bytes = settings.client.memory_mib << 20
+    checkpoints = None if folder is None else CheckpointFolder(folder, map_above=memory_bytes)
     if resume and checkpoints is not None:
         federation.restore(checkpoints)
     saved = timer.now()

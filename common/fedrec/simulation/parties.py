@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedrec.streams import Purpose, stream_key, uniform, user_stream
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.state import PrivateState, SharedState
+from fedrec.training.tables import TableRoom, copy_rows
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Party", "join_private", "make_parties", "split_private", "throw_coins", "user_groups"]
@@ -111,11 +113,13 @@ def make_parties(
     n_clients: int,
     *,
     also: Sequence[Protocol] = (),
+    scratch: Path | None = None,
 ) -> list[Party]:
     """Divide the users among `n_clients` parties.
 
     Args:
         also: protocols to measure under besides the plan's.
+        scratch: folder for the files of mapped tables.
     """
     client = settings.client
     groups = (
@@ -132,6 +136,9 @@ def make_parties(
                 memory_mib=client.memory_mib,
                 threads=client.threads,
                 also=also,
+                scratch=scratch,
+                # All parties' tables together take no more than one party's would.
+                table_bytes=(client.memory_mib << 20) // n_clients,
             ),
             users if n_clients == 1 else users.select(group),
             group,
@@ -141,25 +148,29 @@ def make_parties(
     ]
 
 
-def join_private(parties: Sequence[Party], states: Sequence[PrivateState]) -> PrivateState:
+def join_private(
+    parties: Sequence[Party], states: Sequence[PrivateState], room: TableRoom
+) -> PrivateState:
     """Return the parties' private states as one, in the order of all users."""
     if len(parties) == 1:
         return states[0]
-    order = np.argsort(np.concatenate([party.user_index for party in parties]))
-    return PrivateState(
-        MappingProxyType(
-            {
-                name: np.concatenate([state.tensors[name] for state in states])[order]
-                for name in states[0].tensors
-            }
-        )
-    )
+    n_users = sum(len(party.user_index) for party in parties)
+    joined = room.empty(n_users, _widths(states[0]))
+    for party, state in zip(parties, states, strict=True):
+        rows = np.arange(len(party.user_index))
+        for name, values in state.tensors.items():
+            copy_rows(values, joined[name], from_rows=rows, to_rows=party.user_index)
+    return PrivateState(MappingProxyType(joined))
 
 
 def split_private(party: Party, private: PrivateState) -> PrivateState:
     """Return one party's share of everybody's private state."""
-    return PrivateState(
-        MappingProxyType(
-            {name: values[party.user_index] for name, values in private.tensors.items()}
-        )
-    )
+    own = party.learner.room.empty(len(party.user_index), _widths(private))
+    rows = np.arange(len(party.user_index))
+    for name, values in private.tensors.items():
+        copy_rows(values, own[name], from_rows=party.user_index, to_rows=rows)
+    return PrivateState(MappingProxyType(own))
+
+
+def _widths(private: PrivateState) -> dict[str, tuple[int, ...]]:
+    return {name: values.shape[1:] for name, values in private.tensors.items()}

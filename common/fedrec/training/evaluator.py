@@ -20,7 +20,11 @@ from fedrec.training.state import PrivateState, SharedState
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner
 
-__all__ = ["Evaluator", "Segments"]
+__all__ = ["BYTES_PER_SCORE", "Evaluator", "Segments"]
+
+BYTES_PER_SCORE = 32
+"""What a user's score of an item takes while users are ranked: scores, their source and masks, and
+those of the block before, as long as somebody looks at it."""
 
 Segments = dict[Protocol, NDArray[np.int64]]
 """A metrics segment for each protocol, summed up in place."""
@@ -131,7 +135,7 @@ class Evaluator:
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Cut user positions into parts whose scores fit the memory that training may take."""
         learner = self._learner
-        at_once = max(16, learner.memory_bytes // (16 * max(learner.n_items, 1)))
+        at_once = max(16, learner.memory_bytes // (BYTES_PER_SCORE * max(learner.n_items, 1)))
         for start in range(0, len(rows), at_once):
             yield rows[start : start + at_once]
 
@@ -147,7 +151,7 @@ class Evaluator:
         for chunk in cohort.chunks(
             participating=None,
             steps=learner.algorithm.steps,
-            bytes_per_user=lambda n_active, n_steps: 16 * learner.n_items,
+            bytes_per_user=lambda n_active, n_steps: BYTES_PER_SCORE * learner.n_items,
             memory_bytes=learner.memory_bytes,
             device=learner.device,
         ):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -27,15 +28,18 @@ from fedrec.evaluation.metrics import (
     Protocol,
 )
 from fedrec.training.cohort import Chunk, Cohort
-from fedrec.training.evaluator import Evaluator, Segments
+from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
 from fedrec.training.state import PrivateState, SharedState
+from fedrec.training.tables import TableRoom, copy_rows, rows_of
+from fedrec.training.user_tables import open_tables
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner", "choose_device"]
 
 _MAXIMUM_CLIPPED = 1 << 20
+_PARTS_OF_INITIAL_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,9 +88,12 @@ class Learner:
         plan: what the federation agreed on.
         n_items: items in the catalogue.
         device: auto, cpu, cuda or cuda:N.
-        memory_mib: memory that a chunk of users may take while it trains.
+        memory_mib: memory that a chunk of users may take while it trains; private tables that
+            take more are mapped.
         threads: CPU threads, 0 for torch's own choice.
         also: protocols to measure under besides the plan's, where one process holds everybody.
+        scratch: folder for the files of mapped tables, None for the system's temporary one.
+        table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
     """
 
     def __init__(
@@ -98,6 +105,8 @@ class Learner:
         memory_mib: int = 2048,
         threads: int = 0,
         also: Sequence[Protocol] = (),
+        scratch: Path | None = None,
+        table_bytes: int = 0,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -108,6 +117,7 @@ class Learner:
         self.device = choose_device(device)
         self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
         self.memory_bytes = memory_mib << 20
+        self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
         self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
@@ -129,7 +139,20 @@ class Learner:
 
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
-        return self.algorithm.initial_private(users.user_keys())
+        keys = users.user_keys()
+        one = self.algorithm.initial_private(keys[:1])
+        widths = {name: values.shape[1:] for name, values in one.tensors.items()}
+        if self.room.is_enough_for(len(keys), widths):
+            return self.algorithm.initial_private(keys)
+        tables = self.room.empty(len(keys), widths)
+        width = sum(values.nbytes for values in one.tensors.values())
+        at_once = max(1, self.room.memory_bytes // (_PARTS_OF_INITIAL_TABLES * width))
+        for begin in range(0, len(keys), at_once):
+            part = self.algorithm.initial_private(keys[begin : begin + at_once])
+            for name, values in part.tensors.items():
+                rows = np.arange(len(values))
+                copy_rows(values, tables[name], from_rows=rows, to_rows=rows + begin)
+        return PrivateState(MappingProxyType(tables))
 
     def active_items(self, shared: SharedState) -> NDArray[np.int64]:
         """Return the rows of items that enough users hold (all, before they were counted)."""
@@ -206,16 +229,15 @@ class Learner:
             party_key=cohort.party_key,
         )
         sums = self.empty_sums(len(cohort.active))
-        tensors = self._on_device(private)
+        tables = open_tables(private, self.room, self.device)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         for chunk in self.chunks(cohort, participating):
-            own = {name: values[chunk.user_index] for name, values in tensors.items()}
+            own = tables.take(chunk.user_index)
             result = self.algorithm.fit(chunk, start, own, sums)
-            for name, values in result.private.items():
-                tensors[name][chunk.user_index] = values
+            tables.put(chunk.user_index, result.private)
             metrics[:4] += self._training_sums(result.loss, result.clipped)
-        trained = {name: values.cpu().numpy() for name, values in tensors.items()}
-        if not sums.finite or not all(np.isfinite(v).all() for v in trained.values()):
+        trained = tables.finish()
+        if not sums.finite or not tables.finite:
             raise TrainingError(
                 f"Training diverged in round {round_id}: a value of {len(users)} users is no "
                 "longer finite.",
@@ -234,7 +256,7 @@ class Learner:
         metrics[2] = min(metrics[2] + n_clipped, n_users * _MAXIMUM_CLIPPED)
         counts = np.zeros(self.n_items, dtype=np.int64)
         counts[cohort.active] = sums.counts.cpu().numpy()
-        return changes, counts, PrivateState(MappingProxyType(trained)), metrics
+        return changes, counts, trained, metrics
 
     def empty_sums(self, n_active: int) -> RoundSums:
         """Return a round's sums with nothing in them."""
@@ -253,12 +275,6 @@ class Learner:
             n_active,
             device=self.device,
         )
-
-    def _on_device(self, private: PrivateState) -> dict[str, torch.Tensor]:
-        return {
-            name: torch.from_numpy(values.copy()).to(self.device)
-            for name, values in private.tensors.items()
-        }
 
     def chunks(
         self, cohort: Cohort, participating: NDArray[np.bool_] | None = None
@@ -283,14 +299,11 @@ class Learner:
             return known[2]
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        tensors = self._on_device(private)
+        tables = open_tables(private, self.room, self.device)
         for chunk in self.chunks(cohort):
-            own = {name: values[chunk.user_index] for name, values in tensors.items()}
-            for name, values in self.algorithm.refresh(chunk, start, own).items():
-                tensors[name][chunk.user_index] = values
-        fresh = PrivateState(
-            MappingProxyType({name: values.cpu().numpy() for name, values in tensors.items()})
-        )
+            own = tables.take(chunk.user_index)
+            tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
+        fresh = tables.finish()
         self._fresh = (shared, users, fresh)
         return fresh
 
@@ -339,11 +352,11 @@ class Learner:
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        at_once = max(16, self.memory_bytes // (16 * max(self.n_items, 1)))
+        at_once = max(16, self.memory_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
             own = {
-                name: torch.from_numpy(values[rows]).to(self.device)
+                name: torch.from_numpy(rows_of(values, rows)).to(self.device)
                 for name, values in private.tensors.items()
             }
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +15,12 @@ from safetensors.numpy import load, save
 
 from fedrec.errors import StorageError
 from fedrec.ids import canonical
+from fedrec.training.tensor_file import file_parts, mapped_tensors
 
 __all__ = ["PrivateState", "SharedState"]
+
+
+_EMPTY_FOLDER = "Restore the file from a backup, or start with an empty state folder."
 
 
 def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
@@ -23,7 +29,7 @@ def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
     except SafetensorError as error:
         raise StorageError(
             f"This is not a stored {kind} state: {error}.",
-            remedy="Restore the file from a backup, or start with an empty state folder.",
+            remedy=_EMPTY_FOLDER,
         ) from None
     return tensors
 
@@ -112,7 +118,25 @@ class PrivateState:
 
     def to_bytes(self) -> bytes:
         """Return the state in safetensors form, for the client's own disk."""
-        return bytes(save({f"private.{name}": value for name, value in self.tensors.items()}))
+        return b"".join(self.parts())
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield `to_bytes` in parts, for tables that are larger than memory."""
+        return file_parts({f"private.{name}": value for name, value in self.tensors.items()})
+
+    @classmethod
+    def open(cls, path: Path) -> PrivateState:
+        """Return what a file of `to_bytes` holds, mapped from it: nothing is read as yet.
+
+        Raises:
+            StorageError: when the file is no private state.
+        """
+        try:
+            return cls._of(mapped_tensors(path))
+        except (SafetensorError, OSError, ValueError, KeyError) as error:
+            raise StorageError(
+                f"{path} is not a stored private state: {error}.", remedy=_EMPTY_FOLDER
+            ) from None
 
     @classmethod
     def from_bytes(cls, raw: bytes) -> PrivateState:
@@ -121,13 +145,16 @@ class PrivateState:
         Raises:
             StorageError: when the bytes are no private state.
         """
-        arrays = _check(raw, "private")
+        return cls._of(_check(raw, "private"))
+
+    @classmethod
+    def _of(cls, arrays: Mapping[str, NDArray[Any]]) -> PrivateState:
         if not all(name.startswith("private.") for name in arrays):
             raise StorageError(f"This is not a stored private state: it has {sorted(arrays)}.")
         return cls(
             MappingProxyType(
                 {
-                    name.removeprefix("private."): np.asarray(value, dtype=np.float32)
+                    name.removeprefix("private."): value.astype(np.float32, copy=False)
                     for name, value in arrays.items()
                 }
             )

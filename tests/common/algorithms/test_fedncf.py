@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from reference.plain_fedncf import logits_of, train_user
+from reference.plain_fedncf import logits_of, train_user, train_user_with
 
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
@@ -141,6 +141,80 @@ def test_the_trainer_agrees_with_autograd(users, batch_size, epochs, aggregation
         counted = counts.numpy() if aggregation == "mf_secavg" else np.zeros(N_ITEMS)
         assert np.array_equal(part.vector[learner.layout.count_slice], counted)
         shared, private = after, part.private
+
+
+@pytest.mark.parametrize(
+    ("optimiser", "rate", "decay"),
+    [("adam", 0.01, 0.0), ("adam", 0.01, 0.05), ("sgd", 0.05, 0.02)],
+)
+def test_optimisers_are_those_of_torch_over_whole_tables(users, optimiser, rate, decay):
+    settings = {
+        "optimiser": optimiser, "weight_decay": decay, "learning_rate": rate, "batch_size": 7,
+        "local_epochs": 2, "item_rate_scale": 0.5, "user_rate_scale": 5.0,
+    }  # fmt: skip
+    learner, shared, private = states_of(plan_of(algorithm=settings), users)
+    rates = (rate, rate, rate) if optimiser == "adam" else (rate, 5 * rate, 0.5 * N_ITEMS * rate)
+    make = {"adam": torch.optim.Adam, "sgd": torch.optim.SGD}[optimiser]
+    start = {
+        name: torch.from_numpy(value.astype(np.float32)).double()
+        for name, value in shared.tensors.items()
+    }
+    table = start.pop("item_embedding")
+    vectors = torch.from_numpy(private.tensors["user_embedding"]).double()
+    part = learner.contribute("train", 4, shared, users, private)
+    after = learner.apply("train", 4, shared, part.vector).tensors
+    moved = {name: torch.zeros_like(value) for name, value in start.items()}
+    rows, counts, total = torch.zeros_like(table), torch.zeros(N_ITEMS), 0.0
+    for index, key in enumerate(users.user_keys().tolist()):
+        positives = users.train_of(index).tolist()
+        vectors[index], own, net, touched = train_user_with(
+            make, rates, decay, vectors[index], table, start, key, positives, positives, seed=7,
+            round_id=4, per_positive=4, epochs=2, batch_size=7,
+        )  # fmt: skip
+        rows[touched] += (own - table)[touched]
+        counts[touched] += 1
+        total += len(positives)
+        for name, value in net.items():
+            moved[name] += len(positives) * (value - start[name])
+    # Adam divides by the root of squares, so that rounding of small gradients shows.
+    close = {"abs": 2e-4 if optimiser == "adam" else 2e-5}
+    found = part.private.tensors["user_embedding"]
+    assert found == pytest.approx(vectors.numpy(), **close)
+    assert rows.abs().max() > 0.05
+    expected = (table + rows / counts.clamp(min=1)[:, None]).numpy()
+    assert after["item_embedding"] == pytest.approx(expected, **close)
+    for name, value in start.items():
+        assert after[name] == pytest.approx((value + moved[name] / total).numpy(), **close)
+
+
+def test_neither_order_nor_grouping_matters_to_adam(users):
+    plan = plan_of(algorithm={"optimiser": "adam", "learning_rate": 0.01, "batch_size": 7})
+    learner, shared, private = states_of(plan, users)
+    whole = learner.contribute("train", 2, shared, users, private)
+    total = np.zeros_like(whole.vector)
+    for rows in (np.array([4]), np.array([11, 2]), np.delete(np.arange(23), [2, 4, 11])):
+        own = learner.initial_private(users.select(rows))
+        total += learner.contribute("train", 2, shared, users.select(rows), own).vector
+    layout = learner.layout
+    for part in (layout.change_slice, layout.count_slice):
+        assert np.array_equal(total[part], whole.vector[part])
+
+
+def test_decay_that_cannot_work_is_refused():
+    (found,) = check_plan(plan_of(algorithm={"weight_decay": 1e-6, "aggregation": "plain"}))
+    assert "algorithm.weight_decay" in found and "plain" in found
+    assert check_plan(plan_of(algorithm={"weight_decay": 1e-6})) == []
+    with pytest.raises(SettingsError, match="turns values round"):
+        Learner(plan_of(algorithm={"weight_decay": 0.2}), N_ITEMS, device="cpu")
+
+
+def test_adam_says_what_it_makes_no_use_of():
+    from fedrec.algorithms import FedNCF
+
+    assert FedNCF.warnings(plan_of()) == []
+    unused, large = FedNCF.warnings(plan_of(algorithm={"optimiser": "adam"}))
+    assert "user_rate_scale and algorithm.item_rate_scale" in unused
+    assert "0.001" in large
 
 
 def test_scores_are_those_of_the_network(users):

@@ -87,6 +87,14 @@ def values():
     return torch.arange(12.0).reshape(3, 4)
 
 
+@pytest.mark.parametrize("own", [{"optimiser": "adam"}, {"weight_decay": 1e-4}], ids=str)
+def test_optimisers_wait_for_nothing(own, users, monkeypatch):
+    plan = plan_of("fedncf", "dense", algorithm=own)
+    for guard in watched_fits(plan, users, monkeypatch):
+        assert len(guard.found) > 2
+        assert guard.inside == []
+
+
 OFFENDERS = {
     "item": lambda: values().sum().item(),
     "float": lambda: float(values().sum()),

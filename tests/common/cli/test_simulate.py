@@ -82,6 +82,33 @@ def test_exposing_clients_takes_a_flag(
     assert len(found["items"]) == 2
 
 
+def test_seeds_side_by_side_are_the_runs_of_each(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small(), "--seeds", "2,7", "--json")
+    assert outcome.code == 0, outcome.err
+    assert [entry["seed"] for entry in outcome.json["seeds"]] == [2, 7]
+    for entry in outcome.json["seeds"]:
+        assert f"seed-{entry['seed']}" in entry["run"]
+        lines = [
+            line for line in outcome.err.splitlines() if line.startswith(f"seed {entry['seed']} ")
+        ]
+        assert [line.split("  ")[1] for line in lines] == [f"round {n}/4" for n in (1, 2, 3, 4)]
+    seven = fedrec("simulate", settings_file, *small("federation.seed=7"), "--json").json
+    assert seven["results"] == outcome.json["seeds"][1]["results"]
+    assert seven["results"] != outcome.json["seeds"][0]["results"]
+
+
+def test_options_of_seeds_that_do_not_go_together(fedrec: Fedrec, settings_file: Path) -> None:
+    for options in (
+        ("--seeds", "1,x"),
+        ("--seeds", "1,1"),
+        ("--seeds", "1,2", "--resume", "somewhere"),
+        ("--jobs", 2),
+    ):
+        assert fedrec("simulate", settings_file, *options).code == 2
+
+
 def test_settings_are_checked_first(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
     assert fedrec("simulate", settings_file, "--set", "update.rank=99").code == 2
     assert fedrec("simulate", settings_file, "--set", "rounds.total").code == 2
