@@ -71,6 +71,9 @@ def flower_seconds(python: Path, users: UserSplit, learner: Learner, rounds: int
             "FLWR_TELEMETRY_ENABLED": "0",
             "RAY_TMPDIR": folder,
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray gives up where a busy machine takes more than half a minute to start it.
+            "RAY_agent_register_timeout_ms": "300000",
+            "RAY_raylet_start_wait_time_s": "300",
         }
         done = subprocess.run(
             [python, HERE / "flower_federation.py", data, str(rounds + 1)],
