@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from functools import cache
 
 import pytest
 from docs.pages import all_pages, blocks, inline_code, name_of
@@ -27,19 +28,29 @@ def option_names(command):
     return names
 
 
+@cache
+def command_at(path):
+    """Return a command and its context by the words that call it, or None."""
+    if len(path) == 1:
+        command, parent = get_command(app), None
+    else:
+        above, parent = command_at(path[:-1])
+        command = above.get_command(parent, path[-1])
+    return command and (command, Context(command, info_name=path[-1], parent=parent))
+
+
 def problems_of(words):
     """Return what is wrong with the words after `fedrec`."""
-    command, context = get_command(app), Context(get_command(app), info_name="fedrec")
-    path = ["fedrec"]
+    path = ("fedrec",)
+    command = command_at(path)[0]
     while hasattr(command, "list_commands") and words and not words[0].startswith("-"):
         name, *words = words
         if name in ("...", "ARGUMENTS"):
             return []
-        found = command.get_command(context, name)
-        if found is None:
-            return [f"there is no `{' '.join([*path, name])}`"]
-        command, context = found, Context(found, info_name=name, parent=context)
-        path.append(name)
+        path = (*path, name)
+        if command_at(path) is None:
+            return [f"there is no `{' '.join(path)}`"]
+        command = command_at(path)[0]
     known = option_names(command)
     used = [word.partition("=")[0] for word in words if re.match(r"--?[a-z]", word)]
     return [f"`{' '.join(path)}` has no {name}" for name in used if name not in known]

@@ -1,0 +1,192 @@
+"""fedrec's round beside the usual loop over clients in plain PyTorch, and how both are compared.
+
+The loop is written as most federated code is: for every client a model (nn.Module) with its copy of
+the item table, a TensorDataset, a DataLoader and an optimizer; autograd; then the server's average.
+Both sides draw the negatives anew, train all users and aggregate; fedrec also clips, rounds and
+counts. Both may use every core: fedrec trains on as many threads as there are, the loop is timed
+with one thread and with all, and the better one counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from client_samples import NEGATIVES
+from machine_limits import GEMM, GEMM_FLOPS, TRIAD, TRIAD_BYTES, limits
+from measuring import describe_machine, interleaved, print_ratio, summary
+
+from fedrec.config.schema import Plan
+from fedrec.data import fetch_ml_100k, leave_one_out
+from fedrec.data.splits import UserSplit
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState, SharedState
+
+__all__ = [
+    "Cost",
+    "Loop",
+    "Work",
+    "compare",
+    "ml_100k",
+    "plan_of",
+    "round_of",
+    "tensors_of",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """Sizes that the arithmetic of a round follows from.
+
+    Attributes:
+        samples: sample updates of a round: positives and negatives, every epoch.
+        batches: minibatches of a round, over all users.
+        pairs: expected distinct (user, item) pairs among the samples.
+    """
+
+    n_users: int
+    n_items: int
+    samples: int
+    batches: int
+    pairs: int
+
+    @classmethod
+    def of(cls, users: UserSplit, n_items: int, *, epochs: int, batch_size: int) -> Work:
+        """Return the sizes for users who draw `NEGATIVES` items for each that they have."""
+        held = np.diff(users.train_indptr)
+        samples = held * (1 + NEGATIVES)
+        free = n_items - held
+        distinct = held + free * (1.0 - (1.0 - 1.0 / free) ** (NEGATIVES * held))
+        return cls(
+            n_users=len(users),
+            n_items=n_items,
+            samples=int(samples.sum()) * epochs,
+            batches=int((-(-samples // batch_size)).sum()) * epochs,
+            pairs=int(distinct.sum()),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """The least arithmetic and traffic of a round, by formula; see each benchmark's docstring."""
+
+    flops: float
+    bytes: float
+
+
+Loop = Callable[[UserSplit, SharedState, PrivateState], object]
+
+
+def ml_100k() -> tuple[UserSplit, int]:
+    """Return MovieLens-100K's 943 users, split, and the size of its catalogue."""
+    data = fetch_ml_100k()
+    interactions, _ = data.read()
+    return leave_one_out(interactions.deduplicated(), data.catalogue), len(data.catalogue)
+
+
+def compare(
+    title: str, plans: dict[str, Plan], loop: Loop, cost: Callable[[Work], Cost], *, document: str
+) -> None:
+    """Time a round of each plan and of the loop in turn; print both, ratios and rates.
+
+    Args:
+        title: what is trained.
+        plans: fedrec's sides by name; they differ in nothing that the loop would do otherwise.
+        loop: the same round in plain PyTorch; it must leave its arguments as they are.
+        cost: the least work of a round.
+        document: the benchmark's description.
+    """
+    parser = argparse.ArgumentParser(description=document)
+    parser.add_argument("--runs", type=int, default=5)
+    runs = parser.parse_args().runs
+    users, n_items = ml_100k()
+    cores = torch.get_num_threads()
+    sides: dict[str, Callable[[], object]] = {}
+    for name, plan in plans.items():
+        sides[f"fedrec {name}"] = _with_threads(cores, round_of(plan, users, n_items))
+    learner = Learner(plan, n_items, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    for threads in sorted({1, cores}):
+        sides[_loop_name(threads)] = _with_threads(threads, lambda: loop(users, shared, private))
+    seconds = interleaved(sides | limits(), runs=runs)
+
+    settings = plan.algorithm
+    work = Work.of(users, n_items, epochs=settings.local_epochs, batch_size=settings.batch_size)
+    least = cost(work)
+    print(describe_machine())
+    print(f"{title}: ML-100K, {work.n_users} users, {work.samples:,} sample updates a round")
+    print(f"fedrec on {cores} threads of {os.cpu_count()} cores; all times with aggregation")
+    rates = {
+        TRIAD: TRIAD_BYTES / statistics.median(seconds[TRIAD]),
+        GEMM: GEMM_FLOPS / statistics.median(seconds[GEMM]),
+    }
+    print(f"  {TRIAD}: {rates[TRIAD] / 1e9:.1f} GB/s; {GEMM}: {rates[GEMM] / 1e9:.0f} GFLOP/s")
+    loops = {threads: seconds[_loop_name(threads)] for threads in sorted({1, cores})}
+    for threads, found in loops.items():
+        print(f"  {_loop_name(threads)}: {summary(found)}")
+    best = min(loops, key=lambda threads: statistics.median(loops[threads]))
+    for name in plans:
+        print_ratio(_loop_name(best), f"fedrec {name}", seconds)
+        median = statistics.median(seconds[f"fedrec {name}"])
+        print(f"  {work.samples / median / 1e6:.2f} million sample updates a second")
+        print(
+            f"  {least.flops / median / 1e9:.2f} GFLOP/s, {least.flops / median / rates[GEMM]:.1%} "
+            f"of the matrix product; {least.bytes / median / 1e9:.2f} GB/s, "
+            f"{least.bytes / median / rates[TRIAD]:.1%} of the triad"
+        )
+
+
+def _loop_name(threads: int) -> str:
+    return f"per-client loop, {threads} thread{'s' if threads > 1 else ''}"
+
+
+def round_of(plan: Plan, users: UserSplit, n_items: int) -> Callable[[], object]:
+    """Return a whole round of all users: training, sums on the grid, and the next version."""
+    learner = Learner(plan, n_items, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+
+    def play() -> object:
+        part = learner.contribute("train", 1, shared, users, private)
+        return learner.apply("train", 1, shared, part.vector)
+
+    return play
+
+
+def _with_threads(threads: int, action: Callable[[], object]) -> Callable[[], object]:
+    def run() -> object:
+        before = torch.get_num_threads()
+        torch.set_num_threads(threads)
+        try:
+            return action()
+        finally:
+            torch.set_num_threads(before)
+
+    return run
+
+
+def plan_of(algorithm: dict[str, object], **update: object) -> Plan:
+    """Return a plan in which every item is trained and no round measures quality."""
+    return Plan.model_validate(
+        {
+            "federation": {"maximum_users": 1024, "minimum_item_users": 1},
+            "algorithm": algorithm,
+            "update": {"structure": "dense"} | update,
+            "evaluation": {"every_rounds": 1_000_000},
+        }
+    )
+
+
+def tensors_of(state: SharedState | PrivateState) -> MappingProxyType[str, torch.Tensor]:
+    """Return a state's tensors as float32 for the loop, copied."""
+    return MappingProxyType(
+        {
+            name: torch.from_numpy(np.array(values, dtype=np.float32))
+            for name, values in state.tensors.items()
+        }
+    )
