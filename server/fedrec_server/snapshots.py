@@ -9,7 +9,7 @@ from __future__ import annotations
 from fedrec.clock import Clock
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.training.layout import dense_values
+from fedrec.training.layout import shared_values
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MakeSnapshot, RevealStatement, Task
 from fedrec_server.federation import Federation
@@ -125,4 +125,4 @@ class Snapshots:
     @property
     def _estimate(self) -> int:
         n_items = self._federation.catalogue.n_items
-        return BYTES_PER_VALUE * (dense_values(self._federation.plan, n_items) + n_items)
+        return BYTES_PER_VALUE * (shared_values(self._federation.plan, n_items) + n_items)

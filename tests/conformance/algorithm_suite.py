@@ -24,6 +24,7 @@ from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import TrainingError
+from fedrec.training.layout import shared_values
 from fedrec.training.learner import Contribution, Learner
 from fedrec.training.state import PrivateState, SharedState
 
@@ -230,6 +231,8 @@ class AlgorithmSuite:
                 assert found.dtype == kinds[scope], entry.name
                 assert np.isfinite(found).all(), entry.name
                 assert scope == "shared" or entry.shape[0] == "n_users", entry.name
+        n_shared = sum(values.size for values in shared.tensors.values())
+        assert shared_values(plan, N_ITEMS) == n_shared
 
     def test_the_seed_alone_decides_the_initial_shared_state(
         self, party: Party, plan: Plan

@@ -175,8 +175,8 @@ class EASE(Algorithm):
             gibibytes = _WEIGHING_BYTES * n_items**2 / 2**30
             found.append(
                 f"{n_items} items: every client needs about {gibibytes:.1f} GiB of memory to "
-                "compute the weights, and minutes for each version that it measures. "
-                "Leave rare items out of the catalogue, or raise evaluation.every_rounds."
+                "compute the weights, and minutes in every round. Leave rare items out of the "
+                "catalogue, or raise rounds.deadline_seconds."
             )
         return found
 

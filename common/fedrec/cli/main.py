@@ -29,6 +29,11 @@ VERBS: dict[str, Verb] = {
         help="Check settings, say where each comes from, and price the run.",
         panel=_START,
     ),
+    "audit": Verb(
+        target="fedrec.cli.audit:audit",
+        help="Report the users whose data the released sums would determine.",
+        panel=_START,
+    ),
     "data": Verb(
         target="fedrec.cli.data:app",
         help="Fetch, import, describe and split interactions.",

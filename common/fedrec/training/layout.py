@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -13,7 +14,7 @@ from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 
-__all__ = ["Layout", "dense_values", "protection_of", "vector_spec"]
+__all__ = ["Layout", "dense_values", "protection_of", "shared_values", "vector_spec"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +135,20 @@ def dense_values(plan: Plan, n_items: int) -> int:
         update={"update": plan.update.model_copy(update={"structure": "dense"})}
     )
     return int(Layout.of(dense, n_items).change_slice.stop)
+
+
+def shared_values(plan: Plan, n_items: int) -> int:
+    """Return how many values a version of the shared model has, item counts left out."""
+    sizes = {
+        **plan.algorithm.model_dump(),
+        "n_items": n_items,
+        "n_pairs": n_items * (n_items - 1) // 2,
+    }
+    return sum(
+        math.prod(int(sizes.get(factor, factor)) for axis in entry.shape for factor in axis.split())
+        for entry in ALGORITHMS[plan.algorithm.name].parameters
+        if entry.scope == "shared"
+    )
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:
