@@ -49,6 +49,11 @@ VERBS: dict[str, Verb] = {
         help="Run the whole federation in this process.",
         panel=_RUN,
     ),
+    "evaluate": Verb(
+        target="fedrec.cli.evaluate:evaluate",
+        help="Hold a federation against what it has to beat, protocols side by side.",
+        panel=_RUN,
+    ),
     "reproduce": Verb(
         target="fedrec.cli.reproduce:reproduce",
         help="Run a paper's row; show published, reproduced and honest figures.",

@@ -67,10 +67,16 @@ def simulate(
 
     With --seeds every seed has its processes' share of the cores, its own run folder and the same
     bits as alone; a seed that was stopped goes on by itself, with --resume.
+
+    The table has the plan's protocol and, where one training allows both, full and sampled side
+    by side, each with the round that its own validation chose. `fedrec evaluate` adds seeds,
+    references and the protocol paper.
     """
     from fedrec.algorithms import ALGORITHMS
+    from fedrec.comparison.training import further_protocols
     from fedrec.config.exposure import check_exposure
     from fedrec.config.loading import load_settings
+    from fedrec.data.source import read_users
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.federation import simulate as run_federation
     from fedrec.simulation.recording import record_simulation
@@ -101,6 +107,7 @@ def simulate(
         return
     if jobs:
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
+    users, catalogue = read_users(settings.data, reader="a simulation")
     if resume is not None:
         run = RunFolder.open(resume)
     else:
@@ -120,6 +127,9 @@ def simulate(
             resume=resume is not None,
             on_round=note,
             stop=stop.requested,
+            users=users,
+            catalogue=catalogue,
+            also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
     record_simulation(result, run)
     _print(result, run, as_json)
@@ -131,23 +141,22 @@ def simulate(
 
 
 def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
-    from fedrec.reports.tables import plain_table
-
-    rows = result.rows()
-    at = result.settings.evaluation.at
+    table = result.comparison()
     if as_json:
         content = {
             "run": str(run.path),
             "finished": result.finished,
             "rounds": len(result.rounds),
             "best_round": int(result.best.round),
-            "at": at,
+            "at": table.at,
             "results": [
-                {"method": row.label, "note": row.note} | asdict(row.samples[0]) for row in rows
+                {"method": row.label, "note": row.note} | asdict(row.samples[0])
+                for row in result.rows()
             ],
+            "table": table.to_record(),
         }
         print_json(content)
         return
-    if rows:
-        typer.echo(plain_table(rows, at=at))
+    if table.rows:
+        typer.echo(table.to_text())
     typer.echo(str(run.path))
