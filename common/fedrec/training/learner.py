@@ -168,7 +168,7 @@ class Learner:
                 measured.
 
         Raises:
-            TrainingError: when values are no longer finite.
+            TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         if len(users) > self.layout.maximum_users:
             raise SettingsError(
@@ -222,10 +222,11 @@ class Learner:
             metrics[:4] += self._training_sums(result.loss, result.clipped)
         trained = tables.finish()
         if not sums.finite or not tables.finite:
-            raise TrainingError(
-                f"Training diverged in round {round_id}: a value of {len(users)} users is no "
-                "longer finite.",
-                remedy=self.algorithm.divergence_remedy,
+            raise self._diverged(round_id, users, "a value is no longer finite")
+        n_trained, loss = int(metrics[0]), int(metrics[1])
+        if n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
+            raise self._diverged(
+                round_id, users, f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
             )
         changes = {}
         for tensor in self.layout.tensors:
@@ -241,6 +242,13 @@ class Learner:
         counts = np.zeros(self.n_items, dtype=np.int64)
         counts[cohort.active] = sums.counts.cpu().numpy()
         return changes, counts, trained, metrics
+
+    def _diverged(self, round_id: int, users: UserSplit, what: str) -> TrainingError:
+        return TrainingError(
+            f"Training diverged in round {round_id} with {len(users)} users: {what}. The version "
+            "before this round is intact.",
+            remedy=self.algorithm.divergence_remedy,
+        )
 
     def empty_sums(self, n_active: int) -> RoundSums:
         """Return a round's sums with nothing in them."""
@@ -287,6 +295,12 @@ class Learner:
             own = tables.take(chunk.user_index)
             tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
         fresh = tables.finish()
+        if not tables.finite:
+            raise TrainingError(
+                f"The private parameters of {len(users)} users cannot be solved: a system is "
+                "singular, or a value of the published model is not finite.",
+                remedy=self.algorithm.divergence_remedy,
+            )
         self._fresh = (shared, users, fresh)
         return fresh
 
