@@ -183,6 +183,7 @@ class Learner:
         if kind == "count":
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
         else:
+            self.refreshed(shared, users, private, round_id)
             measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
             if measure:
                 metrics += self._evaluator.measure(
@@ -280,9 +281,20 @@ class Learner:
         )
 
     def refreshed(
-        self, shared: SharedState, users: UserSplit, private: PrivateState
+        self,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        round_id: int | None = None,
     ) -> PrivateState:
-        """Return private parameters that belong to this version; see `Algorithm.refresh`."""
+        """Return private parameters that belong to this version; see `Algorithm.refresh`.
+
+        Args:
+            round_id: the round that asks, for errors.
+
+        Raises:
+            TrainingError: a user's parameters do not follow from this version.
+        """
         if not self.algorithm.refreshes:
             return private
         known = self._fresh
@@ -297,8 +309,9 @@ class Learner:
         fresh = tables.finish()
         if not tables.finite:
             raise TrainingError(
-                f"The private parameters of {len(users)} users cannot be solved: a system is "
-                "singular, or a value of the published model is not finite.",
+                f"The private parameters of {len(users)} users cannot be solved"
+                f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
+                "a value of the published model is not finite.",
                 remedy=self.algorithm.divergence_remedy,
             )
         self._fresh = (shared, users, fresh)

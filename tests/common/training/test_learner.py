@@ -159,7 +159,9 @@ def test_a_singular_user_system_is_named(users, table_bytes):
     shared, private = learner.initial_shared(), learner.initial_private(users)
     table = shared.tensors["item_embedding"] * 1e30
     broken = shared.with_tensors(item_embedding=table)
-    with pytest.raises(TrainingError, match=r"90 users cannot be solved.*singular") as caught:
+    with pytest.raises(
+        TrainingError, match=r"90 users cannot be solved in round 2.*singular"
+    ) as caught:
         learner.contribute("train", 2, broken, users, private)
     assert "algorithm.regularisation" in caught.value.remedy
 
