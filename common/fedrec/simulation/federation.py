@@ -19,11 +19,12 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError
+from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
+from fedrec.simulation.data_checks import check_data
 from fedrec.simulation.parties import join_private, make_parties, split_private, throw_coins
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.summing import add_segments, make_adder
@@ -69,6 +70,7 @@ class Federation:
                 f"{plan.federation.maximum_users}.",
                 remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
             )
+        check_data(plan, users, len(catalogue))
         self._settings = settings
         self._plan = plan
         self._catalogue = catalogue
@@ -225,8 +227,8 @@ def simulate(
 
     Raises:
         SettingsError: settings that cannot be used, also for resuming.
-        DataError: data that cannot be used.
-        TrainingError: training diverged; the folder's last checkpoint is intact.
+        DataError: data that cannot be used, or too little of it.
+        TrainingError: training diverged; the folder's checkpoint is the version before.
         StorageError: there is nothing to resume, or the disk is full.
     """
     if (users is None) != (catalogue is None):
@@ -252,7 +254,13 @@ def simulate(
         federation.restore(checkpoints)
     saved = timer.now()
     while not federation.finished:
-        report = federation.advance()
+        try:
+            report = federation.advance()
+        except TrainingError as error:
+            if checkpoints is not None and folder is not None:
+                federation.save(checkpoints)
+                error.remedy += f" The version before is kept in {folder / 'checkpoint'}."
+            raise
         if on_round is not None:
             on_round(report)
         stopping = not federation.finished and stop()

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, UpdateTensor
 from fedrec.config.schema import Plan
+from fedrec.errors import InternalError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 
@@ -26,12 +27,14 @@ class Layout:
         tensors: the algorithm's tensors, in their order in the vector.
         maximum_users: most users in one sum.
         maximum_clients: most messages in one sum.
+        private: names of the parameters that never leave a client.
     """
 
     n_items: int
     tensors: tuple[UpdateTensor, ...]
     maximum_users: int
     maximum_clients: int
+    private: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan: Plan, n_items: int) -> Layout:
@@ -39,9 +42,21 @@ class Layout:
         # Key holders recompute encrypted sums; a plain sum may have one client for each user.
         plain = plan.protection.name == "none"
         most = plan.federation.maximum_users if plain else plan.rounds.recompute_limit
+        algorithm = ALGORITHMS[plan.algorithm.name]
+        private = frozenset(
+            entry.name for entry in algorithm.parameters if entry.scope == "private"
+        )
+        tensors = algorithm(plan, n_items).tensors
+        sent = sorted(private & {tensor.name for tensor in tensors})
+        if sent:
+            raise InternalError(
+                f"{algorithm.name} declares {', '.join(sent)} as private and as part of updates.",
+                remedy="This is a defect of the algorithm; please report it.",
+            )
         return cls(
             n_items=n_items,
-            tensors=ALGORITHMS[plan.algorithm.name](plan, n_items).tensors,
+            tensors=tensors,
+            private=private,
             maximum_users=plan.federation.maximum_users,
             maximum_clients=most,
         )
@@ -103,7 +118,18 @@ class Layout:
 
         Args:
             changes: the tensors by name, in grid steps; missing ones are zero.
+
+        Raises:
+            InternalError: something else is among them, such as a private parameter.
         """
+        foreign = set(changes) - {tensor.name for tensor in self.tensors}
+        if foreign:
+            private = sorted(foreign & self.private)
+            raise InternalError(
+                f"{'Private parameters' if private else 'Tensors'} that no update has were handed "
+                f"over to be sent: {', '.join(private or sorted(foreign))}.",
+                remedy="Nothing was sent. This is a defect of the algorithm; please report it.",
+            )
         vector = np.zeros(self.length, dtype=np.int64)
         for tensor, part in self._parts():
             if tensor.name in changes:

@@ -179,7 +179,7 @@ class Learner:
                 measured.
 
         Raises:
-            TrainingError: when values are no longer finite.
+            TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         if len(users) > self.layout.maximum_users:
             raise SettingsError(
@@ -195,6 +195,7 @@ class Learner:
         if kind == "count":
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
         else:
+            self.refreshed(shared, users, private, round_id)
             measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
             if measure:
                 also = self._evaluator.measure_all(
@@ -238,10 +239,11 @@ class Learner:
             metrics[:4] += self._training_sums(result.loss, result.clipped)
         trained = tables.finish()
         if not sums.finite or not tables.finite:
-            raise TrainingError(
-                f"Training diverged in round {round_id}: a value of {len(users)} users is no "
-                "longer finite.",
-                remedy=self.algorithm.divergence_remedy,
+            raise self._diverged(round_id, users, "a value is no longer finite")
+        n_trained, loss = int(metrics[0]), int(metrics[1])
+        if n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
+            raise self._diverged(
+                round_id, users, f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
             )
         changes = {}
         for tensor in self.layout.tensors:
@@ -257,6 +259,13 @@ class Learner:
         counts = np.zeros(self.n_items, dtype=np.int64)
         counts[cohort.active] = sums.counts.cpu().numpy()
         return changes, counts, trained, metrics
+
+    def _diverged(self, round_id: int, users: UserSplit, what: str) -> TrainingError:
+        return TrainingError(
+            f"Training diverged in round {round_id} with {len(users)} users: {what}. The version "
+            "before this round is intact.",
+            remedy=self.algorithm.divergence_remedy,
+        )
 
     def empty_sums(self, n_active: int) -> RoundSums:
         """Return a round's sums with nothing in them."""
@@ -289,9 +298,20 @@ class Learner:
         )
 
     def refreshed(
-        self, shared: SharedState, users: UserSplit, private: PrivateState
+        self,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        round_id: int | None = None,
     ) -> PrivateState:
-        """Return private parameters that belong to this version; see `Algorithm.refresh`."""
+        """Return private parameters that belong to this version; see `Algorithm.refresh`.
+
+        Args:
+            round_id: the round that asks, for errors.
+
+        Raises:
+            TrainingError: a user's parameters do not follow from this version.
+        """
         if not self.algorithm.refreshes:
             return private
         known = self._fresh
@@ -304,6 +324,13 @@ class Learner:
             own = tables.take(chunk.user_index)
             tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
         fresh = tables.finish()
+        if not tables.finite:
+            raise TrainingError(
+                f"The private parameters of {len(users)} users cannot be solved"
+                f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
+                "a value of the published model is not finite.",
+                remedy=self.algorithm.divergence_remedy,
+            )
         self._fresh = (shared, users, fresh)
         return fresh
 

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
+from fedrec.algorithms import FedMF
 from fedrec.clock import FakeClock
 from fedrec.data import fetch_ml_100k, leave_one_out
-from fedrec.errors import SettingsError, StorageError
+from fedrec.errors import DataError, SettingsError, StorageError, TrainingError
 from fedrec.simulation import against_popularity, round_kind, simulate
 from fedrec.simulation.checkpoint import CheckpointFolder
 from fedrec.training.tables import TableRoom, is_mapped
@@ -268,3 +271,44 @@ def test_ml_100k_has_the_same_bits_in_seven_clients(protection):
     assert bits(parts) == bits(whole)
     assert whole.rounds[1].participants == 943
     assert whole.evaluation.rates("popularity", "test").hr == pytest.approx(0.0764, abs=0.0005)
+
+
+def test_a_run_that_diverges_keeps_the_version_before(settings_of, data, tmp_path, monkeypatch):
+    settings, fit = settings_of(), FedMF.fit
+
+    def diverge(self, chunk, start, private, sums):
+        if start.round == 4:
+            private = {name: values * torch.inf for name, values in private.items()}
+        return fit(self, chunk, start, private, sums)
+
+    monkeypatch.setattr(FedMF, "fit", diverge)
+    with pytest.raises(TrainingError, match=r"round 4 with 60 users.*algorithm\.learning_rate"):
+        run(settings, data, folder=tmp_path)
+    monkeypatch.setattr(FedMF, "fit", fit)
+    expected = run(settings, data, stop=count_to(3))
+    kept = run(settings, data, folder=tmp_path, resume=True, stop=lambda: True)
+    assert len(kept.rounds) == 4
+    assert [report.loss for report in kept.rounds[:3]] == [r.loss for r in expected.rounds]
+    assert bits(kept) == bits(run(settings, data, stop=count_to(4)))
+
+
+def count_to(n_rounds):
+    asked = []
+    return lambda: asked.append(None) or len(asked) == n_rounds
+
+
+def test_too_little_data_is_refused_with_every_reason(settings_of, data):
+    users, catalogue = data
+    short = replace(users, test_items=np.full(60, -1), validation_items=np.full(60, -1))
+    settings = settings_of(
+        federation={"minimum_item_users": 61}, evaluation={"protocol": "sampled"}
+    )
+    with pytest.raises(DataError) as caught:
+        run(settings, (short, catalogue))
+    for reason in (
+        r"held by 61 users .federation\.minimum_item_users., the most common one by \d+",
+        "no user has 3 interactions",
+        "catalogue has 90 items, but evaluation.protocol = .sampled. ranks an item among 99",
+    ):
+        assert re.search(reason, caught.value.message)
+    assert 'evaluation.protocol = "full"' in caught.value.remedy

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedrec.algorithms import FedMF, UpdateTensor
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
-from fedrec.errors import SettingsError, TrainingError
+from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.training.learner import Learner, choose_device
 from fedrec.training.state import PrivateState, SharedState
 
@@ -115,6 +116,54 @@ def test_divergence_stops_with_the_setting_to_lower(users):
     broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
     with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
         learner.contribute("train", 2, shared, users, broken)
+
+
+def test_a_loss_that_explodes_stops_before_values_do(users):
+    learner = Learner(plan_of(), 200, device="cpu")
+    shared, private, _ = counted(learner, users)
+    # Scores of about 1e4: the vectors are finite, and clipping would keep the sums so.
+    far = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.float32(1e5)})
+    with pytest.raises(TrainingError, match=r"round 2 with 90 users: every user's loss") as caught:
+        learner.contribute("train", 2, shared, users, far)
+    assert "algorithm.learning_rate" in caught.value.remedy
+
+
+def test_a_private_parameter_cannot_be_sent(users):
+    layout = Learner(plan_of(), 200, device="cpu").layout
+    counts = np.zeros(200, dtype=np.int64)
+    metrics = np.zeros(layout.metrics_slice.stop - layout.metrics_slice.start, dtype=np.int64)
+    vectors = np.ones((90, 8), dtype=np.int64)
+    with pytest.raises(InternalError, match=r"Private parameters .* user_embedding"):
+        layout.pack({"user_embedding": vectors}, counts, metrics)
+    with pytest.raises(InternalError, match=r"Tensors .* other"):
+        layout.pack({"other": vectors}, counts, metrics)
+
+
+def test_an_algorithm_whose_update_has_a_private_name_is_refused(monkeypatch):
+    name = "user_embedding"
+    tensor = UpdateTensor(name=name, shape=(8,), limit=1.0, fraction_bits=4)
+    monkeypatch.setattr(FedMF, "tensors", (tensor,))
+    with pytest.raises(
+        InternalError, match="declares user_embedding as private and as part of updates"
+    ):
+        Learner(plan_of(), 200, device="cpu")
+
+
+@pytest.mark.parametrize("table_bytes", [0, 1])
+def test_a_singular_user_system_is_named(users, table_bytes):
+    """Items of 1e30 overflow in their squares; no regularisation helps there."""
+    plan = Plan.model_validate(
+        {"algorithm": {"name": "fedals", "dim": 8}, "update": {"structure": "dense"}}
+    )
+    learner = Learner(plan, 200, device="cpu", table_bytes=table_bytes)
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    table = shared.tensors["item_embedding"] * 1e30
+    broken = shared.with_tensors(item_embedding=table)
+    with pytest.raises(
+        TrainingError, match=r"90 users cannot be solved in round 2.*singular"
+    ) as caught:
+        learner.contribute("train", 2, broken, users, private)
+    assert "algorithm.regularisation" in caught.value.remedy
 
 
 def test_more_users_than_the_bound_was_proven_for_are_refused(users):

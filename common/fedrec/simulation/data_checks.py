@@ -1,0 +1,48 @@
+"""Whether there is enough data for what a plan wants to do with it, before anything is trained."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import DataError
+from fedrec.evaluation.protocols import N_CANDIDATES
+
+__all__ = ["check_data"]
+
+
+def check_data(plan: Plan, users: UserSplit, n_items: int) -> None:
+    """Refuse data with which nothing could be trained or measured; name every reason.
+
+    Args:
+        users: everybody in the federation.
+        n_items: size of the catalogue.
+
+    Raises:
+        DataError: the data set is too small.
+    """
+    problems, remedies = [], []
+    fewest = plan.federation.minimum_item_users
+    most = int(np.bincount(users.train_items, minlength=1).max())
+    if most < fewest:
+        problems.append(
+            f"no item is held by {fewest} users (federation.minimum_item_users), the most common "
+            f"one by {most}, so that no row would be trained"
+        )
+        remedies.append(f"lower federation.minimum_item_users to {max(1, most)} or less")
+    if not (users.test_items >= 0).any():
+        problems.append("no user has 3 interactions, so that nothing is held out to measure with")
+        remedies.append("give users with longer histories")
+    protocol = plan.evaluation.protocol
+    if protocol != "full" and n_items <= N_CANDIDATES:
+        problems.append(
+            f'the catalogue has {n_items} items, but evaluation.protocol = "{protocol}" ranks an '
+            f"item among {N_CANDIDATES} others"
+        )
+        remedies.append('set evaluation.protocol = "full"')
+    if problems:
+        raise DataError(
+            f"The data set is too small: {'; '.join(problems)}.",
+            remedy=f"{'; '.join(remedies).capitalize()}; or give more data.",
+        )
