@@ -44,6 +44,11 @@ VERBS: dict[str, Verb] = {
         help="Run the whole federation in this process.",
         panel=_RUN,
     ),
+    "evaluate": Verb(
+        target="fedrec.cli.evaluate:evaluate",
+        help="Hold a federation against what it has to beat, protocols side by side.",
+        panel=_RUN,
+    ),
     "keys": Verb(
         target="fedrec.cli.keys:app",
         help="Make the data owners' keys and show what is in key files.",

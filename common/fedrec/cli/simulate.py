@@ -58,9 +58,15 @@ def simulate(
     cost. Only update.compress = "client" and update.subset = "client" depend on how users are
     dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
     at once. The last line on stdout is the run's folder.
+
+    The table has the plan's protocol and, where one training allows both, full and sampled side
+    by side, each with the round that its own validation chose. `fedrec evaluate` adds seeds,
+    references and the protocol paper.
     """
     from fedrec.algorithms import ALGORITHMS
+    from fedrec.comparison.training import further_protocols
     from fedrec.config.loading import load_settings
+    from fedrec.data.source import read_users
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.federation import simulate as run_federation
     from fedrec.simulation.recording import record_simulation
@@ -73,6 +79,7 @@ def simulate(
         *UPDATES[chosen.update.structure].warnings(chosen.update),
     ):
         typer.echo(f"warning: {warning}", err=True)
+    users, catalogue = read_users(settings.data, reader="a simulation")
     n_clients = clients or (settings.rounds.minimum_clients if protect else 1)
     if resume is not None:
         run = RunFolder.open(resume)
@@ -88,6 +95,9 @@ def simulate(
             resume=resume is not None,
             on_round=told,
             stop=stop.requested,
+            users=users,
+            catalogue=catalogue,
+            also=further_protocols(chosen, n_users=len(users), n_items=len(catalogue)),
         )
     record_simulation(result, run)
     _print(result, run, as_json)
@@ -138,23 +148,22 @@ def _round_text(report: RoundReport) -> str:
 
 
 def _print(result: SimulationResult, run: RunFolder, as_json: bool) -> None:
-    from fedrec.reports.tables import plain_table
-
-    rows = result.rows()
-    at = result.settings.evaluation.at
+    table = result.comparison()
     if as_json:
         content = {
             "run": str(run.path),
             "finished": result.finished,
             "rounds": len(result.rounds),
             "best_round": int(result.best.round),
-            "at": at,
+            "at": table.at,
             "results": [
-                {"method": row.label, "note": row.note} | asdict(row.samples[0]) for row in rows
+                {"method": row.label, "note": row.note} | asdict(row.samples[0])
+                for row in result.rows()
             ],
+            "table": table.to_record(),
         }
         print_json(content)
         return
-    if rows:
-        typer.echo(plain_table(rows, at=at))
+    if table.rows:
+        typer.echo(table.to_text())
     typer.echo(str(run.path))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 __all__ = [
     "METRIC_NAMES",
+    "N_CANDIDATES",
     "PROTOCOLS",
     "SCORERS",
     "MetricSums",
@@ -34,6 +35,8 @@ SCORERS: tuple[Scorer, ...] = ("model", "popularity", "know_nothing", "untrained
 """The model and its references; all but the model only in the evaluation round."""
 SPLITS: tuple[Split, ...] = ("validation", "test")
 PROTOCOLS: tuple[Protocol, ...] = ("full", "sampled", "paper")
+N_CANDIDATES = 99
+"""Negatives that a held-out item is ranked among under `sampled` and `paper`."""
 _RANK_FIELDS = ("users", "hits", "gain", "reciprocal")
 _TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users")
 

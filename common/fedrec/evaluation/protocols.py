@@ -13,13 +13,10 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
-from fedrec.evaluation.metrics import Protocol, Split
+from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Split
 from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 
 __all__ = ["N_CANDIDATES", "Protocol", "Ranking", "draw_candidates", "held_out_ranks"]
-
-N_CANDIDATES = 99
-"""Negatives that a held-out item is ranked among under `sampled` and `paper`."""
 
 _WORDS_AT_ONCE = 1 << 18
 """Random words in memory while candidates are drawn; so few stay in a processor's cache."""

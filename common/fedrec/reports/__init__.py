@@ -1,6 +1,7 @@
 """Reports: the run folder, tables, figures and the HTML page."""
 
 from fedrec.reports.bootstrap import Interval, PairedBootstrap, paired_bootstrap
+from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.figures import SizeBar, quality_by_round, size_bars
 from fedrec.reports.html import Fact, Figure, ReportContent, render_report
 from fedrec.reports.ledger import Ledger, ledger_of
@@ -10,6 +11,8 @@ from fedrec.reports.run_folder import RunFolder
 from fedrec.reports.tables import markdown_table, plain_table, rich_table
 
 __all__ = [
+    "ComparisonRow",
+    "ComparisonTable",
     "Fact",
     "Figure",
     "Interval",
@@ -19,6 +22,7 @@ __all__ = [
     "ResultRow",
     "RoundReport",
     "RunFolder",
+    "Sample",
     "SizeBar",
     "ledger_of",
     "markdown_table",

@@ -8,7 +8,7 @@ from typing import Literal
 
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer, Split
 
-__all__ = ["METRICS", "Metric", "ResultRow", "reference_rows"]
+__all__ = ["METRICS", "REFERENCE_LABELS", "Metric", "ResultRow", "reference_rows"]
 
 Metric = Literal["hr", "recall", "ndcg", "mrr"]
 
@@ -19,7 +19,7 @@ METRICS: tuple[tuple[Metric, str], ...] = (
     ("mrr", "MRR"),
 )
 
-_REFERENCE_LABELS: tuple[tuple[Scorer, str], ...] = (
+REFERENCE_LABELS: tuple[tuple[Scorer, str], ...] = (
     ("popularity", "popularity (protected counts)"),
     ("local", "local training only"),
     ("untrained", "untrained model"),
@@ -64,7 +64,7 @@ class ResultRow:
 
 def reference_rows(sums: MetricSums, split: Split = "test") -> tuple[ResultRow, ...]:
     """Return a row for each reference that an evaluation round measured."""
-    measured = ((label, sums.rates(scorer, split)) for scorer, label in _REFERENCE_LABELS)
+    measured = ((label, sums.rates(scorer, split)) for scorer, label in REFERENCE_LABELS)
     return tuple(
         ResultRow(label=label, samples=(rates,)) for label, rates in measured if rates is not None
     )

@@ -18,6 +18,7 @@ from fedrec.config.schema import Settings
 from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.recommender.storage import write_whole
+from fedrec.reports.comparison_table import ComparisonTable
 from fedrec.reports.environment import describe_environment
 from fedrec.reports.html import ReportContent, render_report
 from fedrec.reports.ledger import Ledger
@@ -33,6 +34,7 @@ METRICS_NAME = "metrics.parquet"
 ENVIRONMENT_NAME = "environment.json"
 LEDGER_NAME = "ledger.json"
 REPORT_NAME = "report.html"
+RESULTS_STEM = "results"
 
 
 class RunFolder:
@@ -133,6 +135,14 @@ class RunFolder:
     def write_ledger(self, ledger: Ledger) -> None:
         """Write what was released and what that protects."""
         self._write(LEDGER_NAME, _pretty(asdict(ledger)))
+
+    def write_results(self, table: ComparisonTable) -> None:
+        """Write the result table as Markdown, CSV, Parquet and JSON."""
+        stem = RESULTS_STEM
+        self._write(f"{stem}.md", table.to_markdown())
+        self._write(f"{stem}.csv", table.to_csv())
+        self._write(f"{stem}.json", table.to_json())
+        write_whole(self.path / f"{stem}.parquet", table.to_parquet(), private=False)
 
     def write_report(self, content: ReportContent) -> Path:
         """Write the report for people and return its path."""

@@ -25,6 +25,7 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
     run.write_settings(result.settings)
     run.write_environment()
     run.write_metrics(result.rounds, result.evaluation)
+    run.write_results(result.comparison())
     run.write_ledger(ledger_of(result.settings.plan, result.rounds, simulated=True))
     result.recommender().save(run.path)
     run.write_report(report_content(result))

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
+
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
+from fedrec.evaluation.no_learning import no_learning_rates
 from fedrec.ids import RoundId
 from fedrec.recommender import ModelFile, Recommender, UsersFile
-from fedrec.reports.result_row import ResultRow, reference_rows
+from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
+from fedrec.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
 from fedrec.reports.round_report import RoundReport
 from fedrec.training.state import PrivateState, SharedState
 
@@ -104,6 +109,59 @@ class SimulationResult:
         )
         references = () if self.evaluation is None else reference_rows(self.evaluation)
         return ((model,) if own else ()) + references
+
+    def comparison(self) -> ComparisonTable:
+        """Return all protocols side by side: the model, its references, and who learns nothing.
+
+        Each protocol chooses its round on its own validation.
+        """
+        own, seed = self.settings.algorithm.name, self.settings.federation.seed
+        found: dict[tuple[str, str], dict[Protocol, tuple[Sample]]] = {}
+
+        def add(method: str, label: str, protocol: Protocol, sample: Sample) -> None:
+            found.setdefault((method, label), {})[protocol] = (sample,)
+
+        for protocol in self.protocols:
+            chosen = self.chosen(protocol)
+            if chosen is not None:
+                sample = Sample(seed=seed, rates=chosen[1], chosen=f"round {chosen[0]}")
+                label = f"{own} ({self.settings.update.structure})"
+                add(own, label, protocol, sample)
+        for scorer, label in REFERENCE_LABELS:
+            for protocol, sums in self.evaluations.items():
+                rates = sums.rates(scorer, "test")
+                if rates is not None:
+                    add(scorer, label, protocol, Sample(seed=seed, rates=rates))
+        formula = self._formula()
+        if formula is not None:
+            add("closed_formula", "no-learning formula", "paper", Sample(seed=seed, rates=formula))
+        return ComparisonTable(
+            rows=tuple(
+                ComparisonRow(method=method, label=label, samples=samples)
+                for (method, label), samples in found.items()
+            ),
+            protocols=self.protocols,
+            at=self.settings.evaluation.at,
+        )
+
+    def _formula(self) -> Rates | None:
+        """Return what the leak is worth without any learning; None where there is none."""
+        settings, holders = self.settings, self.best.shared.holders
+        algorithm = ALGORITHMS[settings.algorithm.name](settings.plan, len(self.catalogue))
+        if settings.evaluation.protocol != "paper" or holders is None:
+            return None
+        if not algorithm.negatives_per_positive:
+            return None
+        enough = holders >= settings.federation.minimum_item_users
+        return no_learning_rates(
+            self.users,
+            np.nonzero(enough)[0].astype(np.int64),
+            n_items=len(self.catalogue),
+            rounds=settings.rounds.total,
+            user_fraction=settings.rounds.user_fraction,
+            negatives_per_positive=algorithm.negatives_per_positive,
+            at=settings.evaluation.at,
+        )
 
     def recommender(self) -> Recommender:
         """Return the best version, ready to recommend."""

@@ -59,7 +59,9 @@ def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: 
     plain = fedrec("simulate", settings_file, *small(), "--clients", 3, "--json").json
     protected = fedrec("simulate", settings_file, *small(), "--protect", "--json").json
     assert plain["results"] == protected["results"]
-    assert set(plain) == {"run", "finished", "rounds", "best_round", "at", "results"}
+    assert set(plain) == {
+        "run", "finished", "rounds", "best_round", "at", "results", "table",
+    }  # fmt: skip
 
 
 def test_settings_are_checked_first(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:

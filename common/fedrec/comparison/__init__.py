@@ -1,0 +1,1 @@
+"""An algorithm beside what it has to beat, measured alike."""

@@ -1,0 +1,25 @@
+"""References: one file each, one line each in `REFERENCES`."""
+
+from fedrec.comparison.references.centralised import CentralisedMF, CentralisedNCF
+from fedrec.comparison.references.ease import Ease
+from fedrec.comparison.references.ials import IALS
+from fedrec.comparison.references.reference import Fitted, Reference, ScoredReference
+
+__all__ = [
+    "IALS",
+    "REFERENCES",
+    "CentralisedMF",
+    "CentralisedNCF",
+    "Ease",
+    "Fitted",
+    "Reference",
+    "ScoredReference",
+]
+
+REFERENCES: dict[str, type[Reference]] = {
+    "centralised-mf": CentralisedMF,
+    "centralised-ncf": CentralisedNCF,
+    "ials": IALS,
+    "ease": Ease,
+}
+"""In the order of their rows; what a federation measures itself comes before them."""

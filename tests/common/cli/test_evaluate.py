@@ -1,0 +1,94 @@
+"""`fedrec evaluate`, and the table of `fedrec simulate`."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from .conftest import Fedrec
+
+SMALL = (
+    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
+    "evaluation.at=5", "client.threads=1", "client.device=cpu",
+)  # fmt: skip
+SETTINGS = [text for value in SMALL for text in ("--set", value)]
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    assert fedrec("init", path, "--data", interactions_file, "--clients", 3).code == 0
+    return path
+
+
+def test_one_table_with_references_and_its_files(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "results"
+    asked = ["--seeds", 2, "--skip", "centralised-ncf", "--skip", "centralised-mf", "--out", out]
+    outcome = fedrec("evaluate", settings_file, *asked, *SETTINGS)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[-1] == str(out)
+    for name in ("fedmf", "popularity", "local training", "formula", "iALS", "EASE"):
+        assert name in outcome.out
+    assert "1/7  fedmf, full+sampled, seed 1" in outcome.err
+    for ending in ("md", "csv", "json", "parquet"):
+        assert (out / f"results.{ending}").is_file()
+    with (out / "results.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert {row["seed"] for row in rows} == {"1", "2"}
+    assert {row["protocol"] for row in rows} == {"full", "sampled", "paper"}
+    again = fedrec("evaluate", out / "resolved.toml", "--resume", out, *asked[:-2], "--json")
+    assert again.json["rows"] == json.loads((out / "results.json").read_text())["rows"]
+    assert "fedmf, full" not in again.err
+    assert fedrec("evaluate", settings_file, "--out", out, *SETTINGS).code == 2
+
+
+def test_without_references_only_what_the_federation_measures(
+    fedrec: Fedrec, settings_file: Path
+) -> None:
+    asked = ("--protocols", "paper", "--seeds", "7,", "--no-references", "--json")
+    found = fedrec("evaluate", settings_file, *asked, *SETTINGS).json
+    assert [row["method"] for row in found["rows"]] == [
+        "fedmf", "popularity", "untrained", "know_nothing", "closed_formula",
+    ]  # fmt: skip
+    (sample,) = found["rows"][0]["results"]["paper"]["samples"]
+    assert sample["seed"] == 7
+    assert found["finished"]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        ("--protocols", "complete"), ("--protocols", ""), ("--seeds", "0"), ("--seeds", "1,1"),
+        ("--seeds", "many"), ("--skip", "popularity"), ("--resume", "nowhere"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_stops_before_anything_begins(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, wrong: tuple[str, str]
+) -> None:
+    assert fedrec("evaluate", settings_file, *wrong).code == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_folder_is_answered_with_its_settings(fedrec: Fedrec, tmp_path: Path) -> None:
+    outcome = fedrec("evaluate", tmp_path)
+    assert outcome.code == 2
+    assert "resolved.toml" in outcome.err
+
+
+def test_simulate_has_full_and_sampled_side_by_side(fedrec: Fedrec, settings_file: Path) -> None:
+    outcome = fedrec("simulate", settings_file, *SETTINGS)
+    assert outcome.code == 0, outcome.err
+    assert "full HR@5" in outcome.out
+    assert "sampled NDCG@5" in outcome.out
+    run = Path(outcome.out.splitlines()[-1])
+    assert (run / "results.md").read_text().startswith("| method | full HR@5 |")
+    paper = fedrec(
+        "simulate", settings_file, "--set", "evaluation.protocol=paper", *SETTINGS, "--json"
+    ).json
+    assert paper["table"]["protocols"] == ["paper"]
+    assert "closed_formula" in {row["method"] for row in paper["table"]["rows"]}

@@ -1,0 +1,72 @@
+"""The closed formula: its limits by hand, and the published figures of DESIGN's specifications."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from fedrec.data import fetch_ml_100k, leave_one_out
+from fedrec.data.splits import UserSplit
+from fedrec.evaluation.no_learning import no_learning_rates
+from fedrec.ids import UserId
+
+
+def two_users(n_items: int) -> UserSplit:
+    """Each has one training item, one validation and one test item."""
+    return UserSplit(
+        user_ids=(UserId("a"), UserId("b")),
+        train_indptr=np.array([0, 1, 2]),
+        train_items=np.array([0, 1]),
+        validation_items=np.array([2, 3]),
+        test_items=np.array([4, 5]),
+    )
+
+
+def formula(users, n_items, **changes):
+    values = {"rounds": 1, "user_fraction": 1.0, "negatives_per_positive": 1, "at": 10} | changes
+    active = values.pop("active", np.arange(n_items))
+    return no_learning_rates(users, active, n_items=n_items, **values)
+
+
+def test_who_was_never_drawn_ties_with_everybody():
+    """With hardly any draw 99 candidates tie: 10 of 100 places are hits."""
+    found = formula(two_users(10**6), 10**6)
+    assert found.users == 2
+    assert found.hr == found.recall == pytest.approx(0.1, abs=1e-4)
+    gains = sum(1 / math.log2(place + 1) for place in range(1, 11))
+    assert found.ndcg == pytest.approx(gains / 100, abs=1e-4)
+    assert found.mrr == pytest.approx(sum(1 / place for place in range(1, 11)) / 100, abs=1e-4)
+
+
+def test_when_everything_was_drawn_the_held_out_item_is_all_that_is_left():
+    found = formula(two_users(200), 200, rounds=100_000)
+    assert (found.hr, found.ndcg, found.mrr) == pytest.approx((1.0, 1.0, 1.0))
+
+
+def test_who_never_takes_part_draws_nothing():
+    """Half of the users take part: the mean of the two limits above."""
+    found = formula(two_users(200), 200, rounds=1, user_fraction=0.5, negatives_per_positive=1000)
+    assert found.hr == pytest.approx(0.55)
+
+
+def test_a_held_out_item_that_is_never_recommended_is_never_found():
+    active = np.array([item for item in range(200) if item != 4])
+    found = formula(two_users(200), 200, rounds=100_000, active=active)
+    assert found.hr == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize(
+    ("rounds", "hr", "ndcg"),
+    [(3, 0.198, 0.094), (15, 0.549, 0.367), (30, 0.740, 0.561), (100, 0.9975, 0.8962)],
+)
+def test_the_published_figures_of_ml_100k(rounds, hr, ndcg):
+    """Six in ten users a round, four negatives for each; they were rounded from one drawing."""
+    dataset = fetch_ml_100k()
+    users = leave_one_out(dataset.read()[0], dataset.catalogue)
+    found = formula(
+        users, len(dataset.catalogue), rounds=rounds, user_fraction=0.6, negatives_per_positive=4
+    )
+    assert found.hr == pytest.approx(hr, abs=0.002)
+    assert found.ndcg == pytest.approx(ndcg, abs=0.002)
