@@ -39,6 +39,10 @@ def test_every_file_is_there(recorded):
         "model.safetensors",
         "report.html",
         "resolved.toml",
+        "results.csv",
+        "results.json",
+        "results.md",
+        "results.parquet",
         "rounds.jsonl",
         "users.safetensors",
     }
