@@ -167,10 +167,6 @@ def compare(
         if known is not None:
             found += known
             continue
-        if stop():
-            finished = False
-            break
-        listener.begin(number, len(jobs), job)
         task = Task(
             settings=settings,
             catalogue=catalogue,
@@ -182,9 +178,11 @@ def compare(
             tell=listener.tell,
             stop=stop,
         )
-        method = REFERENCES[job.reference]() if job.reference else _Own()
         try:
-            measured = method.measure(task)
+            if stop():
+                raise Stopped
+            listener.begin(number, len(jobs), job)
+            measured = _method(job).measure(task)
         except Stopped:
             finished = False
             break
@@ -198,14 +196,13 @@ def compare(
         if parts is not None:
             parts.save(job.name, measured)
     order = (settings.algorithm.name, *_MEASURED_BY_FEDERATIONS, *REFERENCES)
-    return Comparison(
-        table=ComparisonTable(
-            rows=tuple(_rows(found, failures, order)),
-            protocols=protocols,
-            at=settings.evaluation.at,
-        ),
-        finished=finished,
-    )
+    rows = tuple(_rows(found, failures, order))
+    table = ComparisonTable(rows=rows, protocols=protocols, at=settings.evaluation.at)
+    return Comparison(table=table, finished=finished)
+
+
+def _method(job: Job) -> Reference:
+    return REFERENCES[job.reference]() if job.reference else _Own()
 
 
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")
