@@ -47,7 +47,7 @@ def further_protocols(plan: Plan, *, n_users: int, n_items: int) -> tuple[Protoc
     own = plan.evaluation.protocol
     if plan.evaluation.at > N_CANDIDATES or (own == "paper" and draws_negatives(plan)):
         return ()
-    if n_users * n_items > _MOST_CELLS:
+    if n_items <= N_CANDIDATES or n_users * n_items > _MOST_CELLS:
         return ()
     honest: tuple[Protocol, ...] = ("full", "sampled")
     return tuple(protocol for protocol in honest if protocol != own)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from fedrec.errors import StorageError
 from fedrec.evaluation.metrics import Rates, Scorer
@@ -43,44 +44,49 @@ class Measured:
     seconds: float
 
     @classmethod
-    def of(cls, result: SimulationResult) -> Measured:
-        """Read it from a finished simulation that measured at least once."""
-        report, evaluation = result.best_report, result.evaluation
-        assert report is not None and evaluation is not None
-        assert report.validation is not None and report.test is not None
+    def of(cls, result: SimulationResult, protocol: Protocol) -> Measured:
+        """Read it from a finished simulation that measured the protocol at least once."""
+        chosen, evaluation = result.chosen(protocol), result.evaluations[protocol]
+        assert chosen is not None
+        version, test = chosen
+        own = result.settings.evaluation.protocol
+        validation = result.rounds[version].rates(protocol, "validation", of_plan=own)
+        assert validation is not None
         found = {scorer: evaluation.rates(scorer, "test") for scorer in REFERENCES}
         return cls(
-            protocol=result.settings.evaluation.protocol,
+            protocol=protocol,
             seed=result.settings.federation.seed,
-            best_round=int(result.best.round),
-            validation=report.validation,
-            test=report.test,
+            best_round=version,
+            validation=validation,
+            test=test,
             references={name: rates for name, rates in found.items() if rates is not None},
             clipped_values=sum(report.clipped_values for report in result.rounds),
             seconds=sum(report.seconds for report in result.rounds),
         )
 
-    def to_json(self) -> str:
-        """Return it as JSON."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+    @staticmethod
+    def to_json(measured: Sequence[Measured]) -> str:
+        """Return what one training was measured under, as JSON."""
+        return json.dumps([asdict(found) for found in measured], indent=2) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> Measured:
+    def from_json(cls, text: str) -> tuple[Measured, ...]:
         """Read what `to_json` wrote.
 
         Raises:
             StorageError: it is something else.
         """
         try:
-            found = json.loads(text)
-            for name in ("validation", "test"):
-                found[name] = Rates(**found[name])
-            found["references"] = {
-                name: Rates(**rates) for name, rates in found["references"].items()
-            }
-            return cls(**found)
+            return tuple(cls._of(found) for found in json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StorageError(
                 f"This is no result of a row: {text[:60]!r}.",
                 remedy="Delete the file; the run that it belongs to is done again.",
             ) from error
+
+    @classmethod
+    def _of(cls, found: dict[str, Any]) -> Measured:
+        for name in ("validation", "test"):
+            found[name] = Rates(**found[name])
+        found["references"] = {name: Rates(**rates) for name, rates in found["references"].items()}
+        return cls(**found)

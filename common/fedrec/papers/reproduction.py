@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from fedrec.comparison.training import draws_negatives, protocol_groups
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
@@ -76,14 +77,15 @@ def run_row(
     watch: Watch,
     stop: Callable[[], bool],
 ) -> tuple[Measured, ...]:
-    """Train once for each protocol and seed, and return what was measured.
+    """Train for each seed, and return what was measured under each protocol.
 
-    A run that ended in this folder before is read, and one that was stopped goes on. `sampled` and
-    `full` train alike, but each chooses its round by its own validation.
+    A run that ended in this folder before is read, and one that was stopped goes on. Protocols that
+    train alike, such as `sampled` and `full`, share a training; each chooses its round by its own
+    validation.
 
     Args:
         settings: of the row; their protocol and seed are replaced.
-        folder: one folder for each protocol and seed is made in it.
+        folder: one folder for each training is made in it.
         stop: asked after every round; then what is complete is returned.
 
     Raises:
@@ -91,15 +93,17 @@ def run_row(
         StorageError: a file cannot be written or read.
     """
     done: list[Measured] = []
-    for protocol in protocols:
+    for group in protocol_groups(tuple(protocols), negatives=draws_negatives(settings.plan)):
         for seed in seeds:
-            own = _with(settings, protocol, seed)
-            part = folder / f"{protocol}-seed-{seed}"
-            measured = _earlier(part) or _run(own, users, catalogue, part, watch, stop)
+            part = folder / f"{'-'.join(group)}-seed-{seed}"
+            measured = _earlier(part)
+            if measured is None:
+                own = _with(settings, group[0], seed)
+                measured = _run(own, users, catalogue, group, part, watch, stop)
             if measured is None:
                 return tuple(done)
-            done.append(measured)
-    return tuple(done)
+            done += measured
+    return tuple(sorted(done, key=lambda found: protocols.index(found.protocol)))
 
 
 def _with(settings: Settings, protocol: Protocol, seed: int) -> Settings:
@@ -111,7 +115,7 @@ def _with(settings: Settings, protocol: Protocol, seed: int) -> Settings:
     )
 
 
-def _earlier(part: Path) -> Measured | None:
+def _earlier(part: Path) -> tuple[Measured, ...] | None:
     try:
         return Measured.from_json((part / _RESULT_NAME).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -122,10 +126,11 @@ def _run(
     settings: Settings,
     users: UserSplit,
     catalogue: Catalogue,
+    protocols: tuple[Protocol, ...],
     part: Path,
     watch: Watch,
     stop: Callable[[], bool],
-) -> Measured | None:
+) -> tuple[Measured, ...] | None:
     """Return None where it was stopped; its checkpoint is in the folder then."""
     try:
         part.mkdir(parents=True, exist_ok=True)
@@ -146,6 +151,7 @@ def _run(
             settings,
             users=users,
             catalogue=catalogue,
+            also=protocols,
             folder=part,
             resume=CheckpointFolder(part).exists,
             on_round=note,
@@ -154,8 +160,8 @@ def _run(
     if not result.finished:
         return None
     run.write_metrics(result.rounds, result.evaluation)
-    measured = Measured.of(result)
-    write_whole(part / _RESULT_NAME, measured.to_json().encode(), private=False)
+    measured = tuple(Measured.of(result, protocol) for protocol in protocols)
+    write_whole(part / _RESULT_NAME, Measured.to_json(measured).encode(), private=False)
     # A published row is run for its figures: the models stay behind.
     CheckpointFolder(part).remove()
     return measured

@@ -10,8 +10,9 @@ import pytest
 from fedrec.algorithms import FedMFSettings
 from fedrec.cli.stop_request import StopRequest
 from fedrec.config.schema import UpdateSettings
-from fedrec.data import PUBLIC
+from fedrec.data import PUBLIC, generate
 from fedrec.data.public import Counts, KnownCopy, PublicDataset
+from fedrec.data.writing import write_interactions
 from fedrec.papers import ROWS, PublishedRow, paper_plan
 
 from .conftest import Fedrec
@@ -21,7 +22,7 @@ TINY = PublicDataset(
     copies=(
         KnownCopy(
             file="interactions.csv", layout="csv", sha256=None,
-            counts=Counts(minimum=1, users=24, items=30, interactions=192),
+            counts=Counts(minimum=1, users=60, items=120, interactions=720),
         ),
     ),
     get="fedrec data import tiny interactions.csv",
@@ -49,11 +50,22 @@ def registry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
+def interactions_file(tmp_path: Path) -> Path:
+    """Enough items for 99 candidates."""
+    data = generate(
+        n_users=60, n_items=120, n_clusters=3, interactions_per_user=12, noise=0.1, seed=3
+    )
+    path = tmp_path / "interactions.csv"
+    write_interactions(path, data.interactions)
+    return path
+
+
+@pytest.fixture
 def imported(fedrec: Fedrec, interactions_file: Path) -> None:
     """The data set in the cache."""
     outcome = fedrec("data", "import", "tiny", interactions_file, "--json")
     assert outcome.code == 0
-    assert outcome.json["n_users"] == 24
+    assert outcome.json["n_users"] == 60
 
 
 def test_missing_data_is_named_with_its_source(fedrec: Fedrec, tmp_path: Path) -> None:
@@ -83,7 +95,12 @@ def test_published_reproduced_and_honest_side_by_side(
     # Both rows have the same plan: only what was published differs.
     first, second = found["rows"]
     assert first["runs"][0]["test"] == second["runs"][0]["test"]
-    part = folder / "tiny-a" / "full-seed-1"
+    # One training is measured under both honest protocols, as alone under each.
+    alone = fedrec(
+        "reproduce", "tiny/a", "--protocols", "full", "--out", tmp_path / "alone", "--json"
+    ).json
+    assert alone["rows"][0]["runs"][0]["test"] == first["runs"][2]["test"]
+    part = folder / "tiny-a" / "sampled-full-seed-1"
     assert {path.name for path in part.iterdir()} == {
         "environment.json", "measured.json", "metrics.parquet", "resolved.toml", "rounds.jsonl",
     }  # fmt: skip
@@ -112,7 +129,7 @@ def test_other_data_than_the_paper_s_gets_no_verdict(
     rows = interactions_file.read_text().splitlines(keepends=True)
     shorter.write_text("".join(rows[:-1]))
     warned = fedrec("data", "import", "tiny", shorter)
-    assert "warning: It has 191 interactions" in warned.err
+    assert "warning: It has 719 interactions" in warned.err
     out = ("--out", tmp_path / "runs")
     found = fedrec("reproduce", "tiny/a", "--protocols", "paper", *out, "--json").json["rows"]
     assert found[0]["reproduced"] is None

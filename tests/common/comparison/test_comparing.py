@@ -26,11 +26,12 @@ def test_a_simulation_measures_what_costs_no_training():
     def plan(algorithm, **evaluation):
         return Plan.model_validate(TUNED[algorithm].model_dump() | {"evaluation": evaluation})
 
-    def further(plan, n_users=943):
-        return further_protocols(plan, n_users=n_users, n_items=1682)
+    def further(plan, n_users=943, n_items=1682):
+        return further_protocols(plan, n_users=n_users, n_items=n_items)
 
     assert further(plan("fedmf")) == ("sampled",)
     assert further(plan("fedmf"), n_users=1_000_000) == ()
+    assert further(plan("fedmf"), n_items=99) == ()
     assert further(plan("fedmf", protocol="sampled")) == ("full",)
     assert further(plan("fedmf", protocol="paper")) == ()
     assert further(plan("fedmf", at=100)) == ()

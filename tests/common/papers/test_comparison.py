@@ -71,6 +71,6 @@ def test_the_page_has_a_column_for_each_protocol() -> None:
 
 def test_it_is_read_back_as_it_was_written() -> None:
     found = measured(0.5)
-    assert Measured.from_json(found.to_json()) == found
+    assert Measured.from_json(Measured.to_json([found, found])) == (found, found)
     with pytest.raises(StorageError, match="no result of a row"):
-        Measured.from_json("[]")
+        Measured.from_json("[{}]")
