@@ -133,7 +133,7 @@ def test_other_data_than_the_paper_s_gets_no_verdict(
     out = ("--out", tmp_path / "runs")
     found = fedrec("reproduce", "tiny/a", "--protocols", "paper", *out, "--json").json["rows"]
     assert found[0]["reproduced"] is None
-    assert "other data (191 interactions" in found[0]["verdict"]
+    assert "other data (719 interactions" in found[0]["verdict"]
 
 
 def test_stopped_and_resumed_it_is_the_same(
