@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import DataError
-from fedrec.evaluation.protocols import N_CANDIDATES
+from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 
 __all__ = ["check_data"]
 
 
-def check_data(plan: Plan, users: UserSplit, n_items: int) -> None:
+def check_data(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Protocol] = ()) -> None:
     """Refuse data with which nothing could be trained or measured; name every reason.
 
     Args:
         users: everybody in the federation.
         n_items: size of the catalogue.
+        also: protocols to measure under besides the plan's.
 
     Raises:
         DataError: the data set is too small.
@@ -34,13 +37,13 @@ def check_data(plan: Plan, users: UserSplit, n_items: int) -> None:
     if not (users.test_items >= 0).any():
         problems.append("no user has 3 interactions, so that nothing is held out to measure with")
         remedies.append("give users with longer histories")
-    protocol = plan.evaluation.protocol
-    if protocol != "full" and n_items <= N_CANDIDATES:
+    drawing = [found for found in (plan.evaluation.protocol, *also) if found != "full"]
+    if drawing and n_items <= N_CANDIDATES:
         problems.append(
-            f'the catalogue has {n_items} items, but evaluation.protocol = "{protocol}" ranks an '
+            f'the catalogue has {n_items} items, but evaluation.protocol = "{drawing[0]}" ranks an '
             f"item among {N_CANDIDATES} others"
         )
-        remedies.append('set evaluation.protocol = "full"')
+        remedies.append('use evaluation.protocol = "full" alone')
     if problems:
         raise DataError(
             f"The data set is too small: {'; '.join(problems)}.",

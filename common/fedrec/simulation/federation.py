@@ -70,7 +70,7 @@ class Federation:
                 f"{plan.federation.maximum_users}.",
                 remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
             )
-        check_data(plan, users, len(catalogue))
+        check_data(plan, users, len(catalogue), also)
         self._settings = settings
         self._plan = plan
         self._catalogue = catalogue

@@ -13,9 +13,11 @@ from fedrec.data import generate, leave_one_out
 from fedrec.training import samplers
 from fedrec.training.grid import GridSum
 
+WITHOUT_A_LOOP = {"ease"}
+"""It counts pairs in one pass, on the processor on every device."""
 CHOICES = [
     (name, {"structure": structure})
-    for name in sorted(ALGORITHMS)
+    for name in sorted(set(ALGORITHMS) - WITHOUT_A_LOOP)
     for structure in ALGORITHMS[name].updates
 ] + [("fedmf", {"structure": "scolr", "normaliser": "entry"})]
 

@@ -23,7 +23,8 @@ BY_CLIENT = {"compress": "client"}
 @pytest.fixture
 def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
     path = tmp_path / "run.toml"
-    assert fedrec("init", path, "--data", interactions_file, "--clients", 3).code == 0
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
     return path
 
 

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fedrec.data import generate
+from fedrec.data.writing import write_interactions
+
 from .conftest import Fedrec
 
 SMALL = (
@@ -18,9 +21,23 @@ SETTINGS = [text for value in SMALL for text in ("--set", value)]
 
 
 @pytest.fixture
+def interactions_file(tmp_path: Path) -> Path:
+    """Enough items for 99 candidates."""
+    data = generate(
+        n_users=60, n_items=120, n_clusters=3, interactions_per_user=12, noise=0.1, seed=3
+    )
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_interactions(folder / "interactions.csv", data.interactions)
+    data.catalogue.save(folder / "catalogue.csv")
+    return folder / "interactions.csv"
+
+
+@pytest.fixture
 def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
     path = tmp_path / "run.toml"
-    assert fedrec("init", path, "--data", interactions_file, "--clients", 3).code == 0
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
     return path
 
 

@@ -11,7 +11,7 @@ from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
 @pytest.fixture(scope="session")
 def data() -> tuple[UserSplit, Catalogue]:
     """60 users in 3 clusters of taste, 90 items."""
-    made = generate(n_users=60, n_items=90, n_clusters=3, interactions_per_user=12, seed=8)
+    made = generate(n_users=60, n_items=120, n_clusters=3, interactions_per_user=12, seed=8)
     return leave_one_out(made.interactions, made.catalogue), made.catalogue
 
 

@@ -15,6 +15,7 @@ from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.errors import DataError, SettingsError, StorageError, TrainingError
 from fedrec.simulation import against_popularity, round_kind, simulate
 from fedrec.simulation.checkpoint import CheckpointFolder
+from fedrec.simulation.data_checks import check_data
 from fedrec.training.tables import TableRoom, is_mapped
 
 
@@ -303,12 +304,14 @@ def test_too_little_data_is_refused_with_every_reason(settings_of, data):
     settings = settings_of(
         federation={"minimum_item_users": 61}, evaluation={"protocol": "sampled"}
     )
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match="held by 61 users"):
         run(settings, (short, catalogue))
+    with pytest.raises(DataError) as caught:
+        check_data(settings.plan, short, 30)
     for reason in (
         r"held by 61 users .federation\.minimum_item_users., the most common one by \d+",
         "no user has 3 interactions",
-        "catalogue has 90 items, but evaluation.protocol = .sampled. ranks an item among 99",
+        "the catalogue has 30 items, but evaluation.protocol = .sampled. ranks an item among 99",
     ):
         assert re.search(reason, caught.value.message)
     assert 'evaluation.protocol = "full"' in caught.value.remedy

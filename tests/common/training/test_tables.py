@@ -100,7 +100,7 @@ def test_parts_of_any_kind_are_read_by_the_library():
         assert found[name].dtype == values.dtype
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08" + bytes(7) + b"{}      "])
+@pytest.mark.parametrize("content", [b"", b"garbage", b"\x08" + bytes(7) + b"[]      "])
 def test_other_files_are_no_private_state(tmp_path, content):
     path = tmp_path / "state"
     path.write_bytes(content)
