@@ -1,4 +1,4 @@
-"""A training round of FedNCF on ML-100K: fedrec's lockstep trainer against the usual loop.
+"""A training round of FedNCF on ML-100K: fedrec's trainer against the usual loop.
 
 Both sides do the same work: dim 32, layers of 32, 16 and 8 units, all 943 users, 4 negatives drawn
 for each positive, one epoch of minibatches of 256 by plain SGD with rates of their own for network,

@@ -24,8 +24,9 @@ a user counts for at most 4096 of them, so that what it adds has a public bound.
 participants, untouched rows included.
 
 A user trains a network of its own in a round, and a copy of the rows that it touches: rows behind
-a ReLU have no low-rank form. Gradients are written out and run for all users of a chunk as
-batched products (`fedrec.algorithms.fedncf_lockstep`).
+a ReLU have no low-rank form. Gradients are written out: on a processor compiled code trains one
+user after the other (`fedrec.algorithms.fedncf_cpu`), elsewhere and with Adam all users of a chunk
+run as batched products (`fedrec.algorithms.fedncf_lockstep`).
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from fedrec.algorithms.algorithm import (
     RoundStart,
     UpdateTensor,
 )
-from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
+from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
 from fedrec.errors import SettingsError
 from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
 from fedrec.training.state import PrivateState, SharedState
@@ -274,7 +275,83 @@ class FedNCF(SampledAlgorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk of users in lockstep; see `fedrec.algorithms.fedncf_lockstep`."""
+        """Train a chunk of users; see `Algorithm.fit`.
+
+        On a processor plain gradient descent trains users one by one in compiled code. Elsewhere,
+        and with Adam, they train in lockstep as tensors, which never leave the device.
+        """
+        on_processor = start.shared["item_embedding"].device.type == "cpu"
+        compiled = on_processor and self.settings.optimiser == "sgd"
+        train = self.fit_compiled if compiled else self.fit_in_lockstep
+        return train(chunk, start, private, sums)
+
+    def fit_compiled(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Train a chunk on the processor by SGD; see `fedrec.algorithms.fedncf_cpu`."""
+        import torch
+
+        from fedrec.algorithms.fedncf_cpu import CpuRound, CpuUsers, train_users
+
+        settings, rows = self.settings, sums["item_embedding"]
+        # The network's tensors have one step and one bound.
+        own_networks = sums[next(iter(self.network))]
+        weight = self._weights(chunk, sums)
+        found = train_users(
+            CpuUsers(
+                sampled=Sampled.of(
+                    chunk,
+                    seed=self.plan.federation.seed,
+                    round_id=start.round,
+                    epochs=settings.local_epochs,
+                ),
+                vectors=private["user_embedding"].numpy(),
+                weights=weight[:, 0].numpy(),
+            ),
+            CpuRound(
+                items=start.shared["item_embedding"].numpy(),
+                network=torch.cat(
+                    [start.shared[name].reshape(-1) for name in self.network]
+                ).numpy(),
+                rate=settings.learning_rate,
+                user_rate=self.user_rate,
+                item_rate=self.item_rate,
+                decay=settings.weight_decay,
+                epochs=settings.local_epochs,
+                batch_size=settings.batch_size,
+                negatives_per_positive=settings.negatives_per_positive,
+                scale=rows.scale,
+                bound=rows.bound,
+                network_scale=own_networks.scale,
+                network_bound=own_networks.bound,
+            ),
+            threads=torch.get_num_threads(),
+        )
+        rows.add_sums(torch.from_numpy(found.change), finite=found.finite)
+        if self._weighted:
+            sums.add_counts(torch.from_numpy(found.counts))
+        ends = np.cumsum([math.prod(shape) for shape in self.network.values()])
+        changes = np.split(found.network, ends[:-1])
+        for name, change in zip(self.network, changes, strict=True):
+            sums[name].add_sums(torch.from_numpy(change), finite=found.finite)
+        return ChunkResult(
+            private={"user_embedding": torch.from_numpy(found.vectors)},
+            loss=torch.from_numpy(found.loss),
+            clipped=torch.from_numpy(found.clipped),
+        )
+
+    def fit_in_lockstep(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Train a chunk as tensors on any device; see `fedrec.algorithms.fedncf_lockstep`."""
         from fedrec.algorithms.fedncf_lockstep import NetworkLockstep
         from fedrec.training.samplers import draw_samples, steps
 
@@ -300,19 +377,25 @@ class FedNCF(SampledAlgorithm):
         clipped = training.hand_over_rows(sums["item_embedding"])
         if self._weighted:
             sums.count(samples.pair_item.reshape(-1))
-            most = 1 << WEIGHT_BITS
-            held = (chunk.pointers[1:] - chunk.pointers[:-1]).clamp(max=most)
-            weight = (held.to(training.users.dtype) / most)[:, None]
-            sums["samples"].add_whole(weight)
-        else:
-            weight = training.users.new_ones((chunk.n_users, 1))
-            sums["users"].add_whole(weight)
+        weight = self._weights(chunk, sums)
         for name, change in training.network_changes().items():
             clipped = clipped + sums[name].add_whole(change.reshape(chunk.n_users, -1) * weight)
         seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
         return ChunkResult(
             private={"user_embedding": training.users}, loss=training.loss / seen, clipped=clipped
         )
+
+    def _weights(self, chunk: Chunk, sums: RoundSums) -> torch.Tensor:
+        """Return what each user's network counts for, float32 (n_users, 1), and add it up."""
+        held = chunk.pointers[1:] - chunk.pointers[:-1]
+        if self._weighted:
+            most = 1 << WEIGHT_BITS
+            weight = held.clamp(max=most).float()[:, None] / most
+            sums["samples"].add_whole(weight)
+        else:
+            weight = held.new_ones((chunk.n_users, 1)).float()
+            sums["users"].add_whole(weight)
+        return weight
 
     def scores(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
