@@ -35,7 +35,7 @@ from fedrec.algorithms.algorithm import (
     RoundStart,
     UpdateTensor,
 )
-from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
+from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
 from fedrec.training.state import SharedState
 from fedrec.updates import UPDATES, Compressed, PaperNumbers
 
@@ -135,24 +135,10 @@ class FedMF(SampledAlgorithm):
             return start
         return replace(start, basis=torch.from_numpy(basis.astype(np.float32)).to(device))
 
-    def fit(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk of users; see `Algorithm.fit`.
-
-        On a processor users are trained one by one in compiled code, elsewhere in lockstep as
-        tensors, which never leave the device. The compiled code adds users up at once, so that
-        it cannot compress them one by one.
-        """
-        compiled = start.shared["item_embedding"].device.type == "cpu"
-        if self.compression and self.compression.by == "user":
-            compiled = False
-        train = self.fit_compiled if compiled else self.fit_in_lockstep
-        return train(chunk, start, private, sums)
+    @property
+    def compiles(self) -> bool:
+        """Compiled code adds users up at once: it cannot compress them one by one."""
+        return not (self.compression and self.compression.by == "user")
 
     def fit_compiled(
         self,
@@ -174,12 +160,7 @@ class FedMF(SampledAlgorithm):
         members = self._members(start, chunk)
         found = train_users(
             CpuUsers(
-                sampled=Sampled.of(
-                    chunk,
-                    seed=self.plan.federation.seed,
-                    round_id=start.round,
-                    epochs=settings.local_epochs,
-                ),
+                sampled=self.sampled(chunk, start.round),
                 vectors=private["user_embedding"].numpy(),
                 members=np.ones((1, total.width), np.float32)
                 if members is None

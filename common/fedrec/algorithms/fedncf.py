@@ -47,7 +47,7 @@ from fedrec.algorithms.algorithm import (
     RoundStart,
     UpdateTensor,
 )
-from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
+from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
 from fedrec.errors import SettingsError
 from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
 from fedrec.training.state import PrivateState, SharedState
@@ -268,22 +268,10 @@ class FedNCF(SampledAlgorithm):
             + 80 * n_steps * batch
         )
 
-    def fit(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk of users; see `Algorithm.fit`.
-
-        On a processor plain gradient descent trains users one by one in compiled code. Elsewhere,
-        and with Adam, they train in lockstep as tensors, which never leave the device.
-        """
-        on_processor = start.shared["item_embedding"].device.type == "cpu"
-        compiled = on_processor and self.settings.optimiser == "sgd"
-        train = self.fit_compiled if compiled else self.fit_in_lockstep
-        return train(chunk, start, private, sums)
+    @property
+    def compiles(self) -> bool:
+        """Adam has no compiled form."""
+        return self.settings.optimiser == "sgd"
 
     def fit_compiled(
         self,
@@ -303,12 +291,7 @@ class FedNCF(SampledAlgorithm):
         weight = self._weights(chunk, sums)
         found = train_users(
             CpuUsers(
-                sampled=Sampled.of(
-                    chunk,
-                    seed=self.plan.federation.seed,
-                    round_id=start.round,
-                    epochs=settings.local_epochs,
-                ),
+                sampled=self.sampled(chunk, start.round),
                 vectors=private["user_embedding"].numpy(),
                 weights=weight[:, 0].numpy(),
             ),

@@ -61,7 +61,7 @@ from fedrec.algorithms.algorithm import (
     RoundStart,
     UpdateTensor,
 )
-from fedrec.algorithms.sampled import Sampled, SampledAlgorithm, SampledSettings
+from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
 from fedrec.linear import product
 from fedrec.streams import Purpose, normal, stream_key, uniform
 from fedrec.training.state import PrivateState, SharedState
@@ -186,22 +186,6 @@ class PFedRec(SampledAlgorithm):
         coefficients = 4 * width * (n_steps * self.settings.local_epochs + 16)
         return 24 * n_active + 4 * self.n_items + coefficients + _BYTES_PER_SAMPLE * n_samples
 
-    def fit(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk of users; see `Algorithm.fit`.
-
-        On a processor users are trained one by one in compiled code, elsewhere in lockstep as
-        tensors, which never leave the device.
-        """
-        on_processor = start.shared["item_embedding"].device.type == "cpu"
-        train = self.fit_compiled if on_processor else self.fit_in_lockstep
-        return train(chunk, start, private, sums)
-
     def fit_compiled(
         self,
         chunk: Chunk,
@@ -217,12 +201,7 @@ class PFedRec(SampledAlgorithm):
         settings, total = self.settings, sums["item_embedding"]
         found = train_users(
             CpuUsers(
-                sampled=Sampled.of(
-                    chunk,
-                    seed=self.plan.federation.seed,
-                    round_id=start.round,
-                    epochs=settings.local_epochs,
-                ),
+                sampled=self.sampled(chunk, start.round),
                 heads=private["user_embedding"].numpy(),
                 biases=private["user_bias"].numpy(),
             ),
