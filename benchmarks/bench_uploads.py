@@ -32,6 +32,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
 from fedrec.wire.chunks import Blob, split
+from fedrec.wire.committee import committee_digest
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
 
@@ -105,6 +106,8 @@ def client(number: int, pipe, settings: dict) -> None:
                 round=task.task.round,
                 kind=task.task.kind,
                 base_round=task.task.base_round,
+                base_state=bytes(32),
+                committee=committee_digest(info.run, task.task.round, task.task.committee),
                 epoch=info.epoch,
                 client_id=identity.client_id,
                 catalogue_fingerprint=info.catalogue_fingerprint,

@@ -14,11 +14,12 @@ from numpy.typing import NDArray
 from fedrec.errors import BadSignature, FedrecError, ProtocolError, RefusedError, StorageError
 from fedrec.ids import RoundId
 from fedrec.training.state import SharedState
+from fedrec.wire.committee import QUORUM
 from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
-from fedrec_client.membership import VOUCHERS, Membership
+from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -107,9 +108,8 @@ class CatchingUp:
                 f"protection {member.protection.name} does not allow."
             )
         # Every round starts from the one published before it, which is the model's version here.
-        member.check_contributions(
-            found.round, found.kind, self._model.version, found.contributions
-        )
+        terms = self._model.terms(member, found.round, found.kind, found.committee)
+        member.check_contributions(terms, found.contributions)
         manifest = member.manifest_digest(found.round, found.contributions)
         opened = self._store.revealed_manifest(found.round)
         if opened is not None and opened != manifest:
@@ -119,19 +119,16 @@ class CatchingUp:
             )
         signed = None
         if member.is_encrypted:
-            signed = member.check_statements(found.round, found.statements)
+            signed = member.check_statements(
+                found.round, found.statements, committee=found.committee
+            )
         seal = member.seal_of(found.round, found.kind)
         packed = seal.unseal_aggregate(found.blob) if found.sealed else found.blob
         n_summands = 1 if found.sealed else len(found.contributions)
         aggregate = member.unpack(packed, n_summands)
         shared = self._model.after(found.kind, found.round, aggregate)
-        metrics = aggregate[member.layout.metrics_slice].astype("<i8")
-        content = RoundContent(
-            manifest_digest=manifest,
-            aggregate_tag=seal.aggregate_tag(aggregate),
-            state_tag=seal.state_tag(shared.canonical_bytes()),
-            metrics=metrics.tobytes(),
-        )
+        metrics = aggregate[member.layout.metrics_slice].astype("<i8").tobytes()
+        content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
         if signed is not None:
             _same(signed, content)
         return aggregate, shared, content
@@ -153,14 +150,14 @@ class CatchingUp:
         if snapshot is None or snapshot.round <= self._model.version:
             return
         try:
-            shared = self._checked_snapshot(snapshot)
+            shared, content = self._checked_snapshot(snapshot)
         except (RefusedError, ProtocolError) as error:
             self._refused("snapshot_refused", snapshot.round, error)
             raise
-        self._model.adopt(snapshot.round, shared)
+        self._model.adopt(snapshot.round, shared, content)
         self._journal.tell("snapshot_taken", snapshot.round)
 
-    def _checked_snapshot(self, snapshot: Snapshot) -> SharedState:
+    def _checked_snapshot(self, snapshot: Snapshot) -> tuple[SharedState, RoundContent | None]:
         member = self._membership
         if snapshot.sealed != member.is_encrypted or snapshot.epoch != member.epoch:
             raise RefusedError(
@@ -181,15 +178,15 @@ class CatchingUp:
             raise ProtocolError(
                 f"The snapshot has the tensors {found}, expected {expected} of {n_items} items."
             )
-        if member.is_encrypted:
-            self._check_vouched(snapshot, seal.state_tag(shared.canonical_bytes()))
-        return shared
+        if not member.is_encrypted:
+            return shared, None
+        return shared, self._vouched(snapshot, seal.state_tag(shared.canonical_bytes()))
 
-    def _check_vouched(self, snapshot: Snapshot, state_tag: bytes) -> None:
-        """Check that two members signed this state: a snapshot's maker alone is not enough."""
+    def _vouched(self, snapshot: Snapshot, state_tag: bytes) -> RoundContent:
+        """Return what two members signed of this state: a snapshot's maker alone is not enough."""
         member = self._membership
         statements = snapshot.statements
-        if len({statement.client_id for statement in statements}) < VOUCHERS:
+        if len({statement.client_id for statement in statements}) < QUORUM:
             found = self._link.published(member.client_id, member.run, RoundId(snapshot.round - 1))
             if found is not None and found.round == snapshot.round:
                 statements += found.statements
@@ -198,6 +195,12 @@ class CatchingUp:
             raise BadSignature(
                 f"The snapshot of round {snapshot.round} is not the model that members signed."
             )
+        return RoundContent(
+            manifest_digest=statement.manifest_digest,
+            aggregate_tag=statement.aggregate_tag,
+            state_tag=statement.state_tag,
+            locked_metrics=statement.locked_metrics,
+        )
 
     def _refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
         self._audit.refused(event, run=self._membership.run, round_id=round_id, error=error)

@@ -9,10 +9,12 @@ from numpy.typing import NDArray
 
 from fedrec.data import UserSplit
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.ids import RoundId
+from fedrec.ids import ClientId, RoundId
 from fedrec.training.state import PrivateState, SharedState
 from fedrec.wire.messages import RoundKind
+from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
+from fedrec_client.round_terms import RoundTerms
 from fedrec_client.stored_state import BestModel, RoundContent
 
 if TYPE_CHECKING:
@@ -29,6 +31,7 @@ class LocalModel:
         self._store = store
         self._shared: SharedState | None = None
         self._private: PrivateState | None = None
+        self._base_state: tuple[RoundId, int, bytes] | None = None
         self.users = users
 
     @property
@@ -59,6 +62,34 @@ class LocalModel:
                 else self._store.read_private(ref, map_above=self._learner.room.memory_bytes)
             )
         return self._private
+
+    def terms(
+        self,
+        membership: Membership,
+        round_id: RoundId,
+        kind: RoundKind,
+        committee: tuple[ClientId, ...],
+    ) -> RoundTerms:
+        """Return the terms of a round that follows from the present model."""
+        content = self._store.state.content
+        seed = membership.roster.secrets_sha256
+        return RoundTerms(
+            run=membership.run,
+            round=round_id,
+            kind=kind,
+            base_round=self.version,
+            base_state=self._digest(membership),
+            committee=committee,
+            seed=seed if content is None else content.state_tag,
+        )
+
+    def _digest(self, membership: Membership) -> bytes:
+        """Return the digest of the present model, made once for each version and epoch."""
+        known = self._base_state
+        if known is None or known[:2] != (self.version, membership.epoch):
+            made = membership.base_state(self.version, self.shared)
+            known = self._base_state = (self.version, membership.epoch, made)
+        return known[2]
 
     def contribute(
         self, kind: RoundKind, round_id: RoundId, participating: NDArray[np.bool_] | None
@@ -95,9 +126,9 @@ class LocalModel:
         if counted:
             self._private = None
 
-    def adopt(self, round_id: RoundId, shared: SharedState) -> None:
+    def adopt(self, round_id: RoundId, shared: SharedState, content: RoundContent | None) -> None:
         """Take over a snapshot of the shared model; users keep what they know."""
-        self._store.adopt(round_id, shared.to_bytes())
+        self._store.adopt(round_id, shared.to_bytes(), content)
         self._shared = shared
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:

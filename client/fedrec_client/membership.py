@@ -21,10 +21,12 @@ from fedrec.identity.epoch_secrets import EpochSecrets
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import ClientId, RoundId, digest
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.training.layout import Layout
+from fedrec.training.state import SharedState
 from fedrec.wire.chunks import Blob
+from fedrec.wire.committee import QUORUM
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     RevealStatement,
@@ -33,13 +35,12 @@ from fedrec.wire.messages import (
     manifest_digest,
 )
 from fedrec_client.round_seal import RoundSeal
+from fedrec_client.round_terms import RoundTerms
 
 __all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol"]
 
 FEWEST_SUMMANDS = 3
 """Sums of fewer clients are never opened under encryption, whatever a roster says."""
-VOUCHERS = 2
-"""So many key holders must say the same about a published round."""
 
 
 def check_protocol(version: str) -> None:
@@ -155,17 +156,27 @@ class Membership:
         context, _ = codec.generate()
         return codec, context
 
-    def header_for(
-        self, round_id: RoundId, kind: RoundKind, base_round: RoundId, payload: bytes
-    ) -> UploadHeader:
+    def base_state(self, version: RoundId, shared: SharedState) -> bytes:
+        """Return the digest by which contributors name the model that they start from.
+
+        It is keyed where the coordinator must not know the model, or whether it guessed it.
+        """
+        content = shared.canonical_bytes()
+        if self.is_encrypted:
+            return self.seal_of(version, "train").state_tag(content)
+        return digest("fedrec base state v1", self.federation, self.run, version, content)
+
+    def header_for(self, terms: RoundTerms, payload: bytes) -> UploadHeader:
         """Return the signed header of this client's update of a round."""
         unsigned = UploadHeader(
             protocol_version=PROTOCOL_VERSION,
             federation=self.federation,
             run=self.run,
-            round=round_id,
-            kind=kind,
-            base_round=base_round,
+            round=terms.round,
+            kind=terms.kind,
+            base_round=terms.base_round,
+            base_state=terms.base_state,
+            committee=terms.committee_digest,
             epoch=self.epoch,
             client_id=self.client_id,
             catalogue_fingerprint=self.catalogue_fingerprint,
@@ -179,21 +190,37 @@ class Membership:
         """Return the statement with this client's signature."""
         return replace(statement, signature=self.identity.sign(statement.statement()))
 
+    def check_committee(
+        self, terms: RoundTerms, contributions: tuple[UploadHeader, ...] = ()
+    ) -> None:
+        """Check that a round's committee is drawn from the roster as it should be.
+
+        Raises:
+            RefusedError: it was not drawn from these contributors, or has another size.
+            NotInRoster: it has somebody else in it.
+        """
+        if not self.is_encrypted:
+            if terms.committee:
+                raise RefusedError(
+                    f"Protection {self.protection.name} needs nobody to open round {terms.round}."
+                )
+            return
+        for client_id in terms.committee:
+            self.roster.member(client_id)
+        terms.check_committee(tuple(header.client_id for header in contributions))
+
     def check_contributions(
-        self,
-        round_id: RoundId,
-        kind: RoundKind,
-        base_round: RoundId,
-        contributions: tuple[UploadHeader, ...],
+        self, terms: RoundTerms, contributions: tuple[UploadHeader, ...]
     ) -> None:
         """Check that a round's contributions are enough signed updates of distinct members.
 
-        All of them must be for the same kind of round from the same model: a client that was
-        told to measure among clients that train would not hide what they send.
+        All of them must be for the same kind of round from the same model, and name the same
+        committee: a client that was told to measure among clients that train would not hide what
+        they send.
 
         Raises:
             RefusedError: too few, too many, one client twice, or about another round, run,
-                epoch, kind or base.
+                epoch, kind, model or committee.
             NotInRoster: by somebody else.
             BadSignature: not signed by its author.
             ProtocolError: by another catalogue or plan, or of another length.
@@ -201,22 +228,21 @@ class Membership:
         found = len(contributions)
         if found < self.minimum_summands:
             raise RefusedError(
-                f"Round {round_id} has {found} contributions, expected at least "
+                f"Round {terms.round} has {found} contributions, expected at least "
                 f"{self.minimum_summands}."
             )
         if self.is_encrypted and found > self.plan.rounds.recompute_limit:
             raise RefusedError(
-                f"Round {round_id} has {found} contributions, expected at most "
+                f"Round {terms.round} has {found} contributions, expected at most "
                 f"{self.plan.rounds.recompute_limit} (recompute_limit)."
             )
         if len({header.client_id for header in contributions}) < found:
-            raise RefusedError(f"Round {round_id} lists a client twice.")
+            raise RefusedError(f"Round {terms.round} lists a client twice.")
         for header in contributions:
-            self._check_header(round_id, kind, base_round, header)
+            self._check_header(terms, header)
+        self.check_committee(terms, contributions)
 
-    def _check_header(
-        self, round_id: RoundId, kind: RoundKind, base_round: RoundId, header: UploadHeader
-    ) -> None:
+    def _check_header(self, terms: RoundTerms, header: UploadHeader) -> None:
         check_protocol(header.protocol_version)
         member = self.roster.member(header.client_id)
         author = header.client_id[:16]
@@ -225,19 +251,13 @@ class Membership:
         if header.plan_fingerprint != self.plan_fingerprint:
             raise PlanMismatch(f"{author} contributed under another plan.")
         about = (header.federation, header.run, header.round, header.epoch)
-        if about != (self.federation, self.run, round_id, self.epoch):
+        if about != (self.federation, self.run, terms.round, self.epoch):
             raise RefusedError(
                 f"A contribution by {author} is about {about}, expected "
-                f"{(self.federation, self.run, round_id, self.epoch)}.",
+                f"{(self.federation, self.run, terms.round, self.epoch)}.",
                 remedy="Somebody replays a contribution; tell the data owners.",
             )
-        if (header.kind, header.base_round) != (kind, base_round):
-            raise RefusedError(
-                f"{author} contributed to a round of kind {header.kind} from version "
-                f"{header.base_round}, expected kind {kind} from version {base_round}.",
-                remedy="The coordinator told clients different things about round "
-                f"{round_id}; tell the data owners.",
-            )
+        terms.check_header(header)
         expected = self.protection.chosen.message_bytes
         if header.length != expected:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")
@@ -248,9 +268,12 @@ class Membership:
         round_id: RoundId,
         statements: tuple[RevealStatement, ...],
         *,
-        vouchers: int = VOUCHERS,
+        committee: tuple[ClientId, ...] = (),
     ) -> RevealStatement:
         """Check that enough distinct members signed the same about a round, and return it.
+
+        Args:
+            committee: whose words alone count; empty where any member's do.
 
         Raises:
             RefusedError: too few of them, or they differ, or they are about something else.
@@ -258,10 +281,10 @@ class Membership:
             BadSignature: not signed by its author.
         """
         signers = {statement.client_id for statement in statements}
-        if len(signers) < vouchers:
+        if len(signers) < QUORUM:
             raise BadSignature(
                 f"Round {round_id} is vouched for by {len(signers)} distinct clients, expected "
-                f"{vouchers}."
+                f"{QUORUM}."
             )
         for statement in statements:
             member = self.roster.member(statement.client_id)
@@ -274,6 +297,11 @@ class Membership:
             verify(member.signing_key, statement.statement(), statement.signature)
             if statement.content() != statements[0].content():
                 raise RefusedError(f"The statements about round {round_id} contradict each other.")
+        if committee and not signers <= set(committee):
+            raise RefusedError(
+                f"Round {round_id} is vouched for by a client that is not in its committee.",
+                remedy="Do not go on; tell the data owners that the coordinator published this.",
+            )
         return statements[0]
 
     def manifest_digest(self, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedrec.errors import ConflictingUpload, RoundError
+from fedrec.errors import ConflictingUpload, RefusedError, RoundError
 from fedrec.wire.messages import Train
 from fedrec_client.audit import AuditLog
 from fedrec_client.coin import coin_secret, throw_coins
@@ -11,6 +11,7 @@ from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
+from fedrec_client.round_terms import RoundTerms
 
 __all__ = ["Participation"]
 
@@ -42,6 +43,7 @@ class Participation:
 
         Raises:
             RoundError: the round is not one that follows from the local model.
+            RefusedError: the coordinator chose who may open the round; nothing was sent.
         """
         pending = self._outbox.pending
         if pending is None or pending.header.round != task.round:
@@ -99,6 +101,7 @@ class Participation:
 
     def _make(self, task: Train) -> None:
         member = self._membership
+        terms = self._terms(task)
         # Counting and measuring are about all users; the coin is about who trains.
         participating = None
         if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
@@ -114,5 +117,17 @@ class Participation:
             made = self._model.contribute(task.kind, task.round, participating)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
             payload = member.member.protect(made.vector)
-            header = member.header_for(task.round, task.kind, task.base_round, payload)
+            header = member.header_for(terms, payload)
         self._outbox.put(header, payload, made.private.parts)
+
+    def _terms(self, task: Train) -> RoundTerms:
+        """Return what this client signs about a round, if it may be so."""
+        terms = self._model.terms(self._membership, task.round, task.kind, task.committee)
+        try:
+            self._membership.check_committee(terms)
+        except RefusedError as error:
+            self._audit.refused(
+                "round_refused", run=self._membership.run, round_id=task.round, error=error
+            )
+            raise
+        return terms

@@ -243,13 +243,13 @@ class PrivateStore:
             revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
         )
 
-    def adopt(self, round_id: RoundId, shared: bytes) -> None:
+    def adopt(self, round_id: RoundId, shared: bytes, content: RoundContent | None) -> None:
         """Move to a later round by a snapshot; the committed private state stays."""
         self._replace(
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
             staged=None,
-            content=None,
+            content=content,
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 

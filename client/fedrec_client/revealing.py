@@ -77,7 +77,10 @@ class Revealing:
                 f"Round {task.round} starts from version {task.base_round}, this client has "
                 f"version {self._model.version}."
             )
-        member.check_contributions(task.round, task.kind, task.base_round, task.contributions)
+        if member.client_id not in task.committee:
+            raise RefusedError(f"This client is not in the committee of round {task.round}.")
+        terms = self._model.terms(member, task.round, task.kind, task.committee)
+        member.check_contributions(terms, task.contributions)
         opened = self._store.revealed_manifest(task.round)
         if opened not in (None, member.manifest_digest(task.round, task.contributions)):
             raise RefusedError(f"Round {task.round} was opened with other contributions before.")
@@ -138,16 +141,16 @@ class Revealing:
         except (ProtocolError, RefusedError) as error:
             raise self._refusal(task, error) from error
         seal = member.seal_of(task.round, task.kind)
+        metrics = aggregate[member.layout.metrics_slice].astype("<i8").tobytes()
+        content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
         statement = RevealStatement(
             federation=member.federation,
             run=member.run,
             round=task.round,
             epoch=member.epoch,
             client_id=member.client_id,
-            manifest_digest=manifest,
-            aggregate_tag=seal.aggregate_tag(aggregate),
-            state_tag=seal.state_tag(shared.canonical_bytes()),
-            metrics=aggregate[member.layout.metrics_slice].astype("<i8").tobytes(),
+            **content.model_dump(),
+            share=seal.share(content, task.committee.index(member.client_id) + 1),
         )
         sealed = seal.seal_aggregate(member.pack(aggregate)) if task.role == "reveal" else b""
         self._link.submit_reveal(member.sign_statement(statement), sealed)

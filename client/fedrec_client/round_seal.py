@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.identity.metrics_lock import box_of, share_of
 from fedrec.identity.sealing import keyed_tag, seal, unseal
 from fedrec.ids import RoundId, canonical
 from fedrec.wire.messages import RoundKind
+from fedrec_client.stored_state import RoundContent
 
 __all__ = ["RoundSeal"]
 
@@ -65,6 +67,40 @@ class RoundSeal:
         raw = aggregate.astype("<i8", copy=False).tobytes()
         return keyed_tag(
             self.group_key, _AGGREGATE, canonical(_AGGREGATE, self._context(), self.kind, raw)
+        )
+
+    def content(
+        self, manifest: bytes, aggregate: NDArray[np.int64], metrics: bytes, shared: bytes
+    ) -> RoundContent:
+        """Return what key holders state about the round.
+
+        Args:
+            manifest: digest of the contributions that were summed.
+            aggregate: the revealed integers.
+            metrics: what of them becomes public once two statements agree.
+            shared: canonical bytes of the model after the round.
+        """
+        found = RoundContent(
+            manifest_digest=manifest,
+            aggregate_tag=self.aggregate_tag(aggregate),
+            state_tag=self.state_tag(shared),
+            locked_metrics=b"",
+        )
+        box = box_of(self.group_key, self._lock_context(found), metrics)
+        return found.model_copy(update={"locked_metrics": box})
+
+    def share(self, content: RoundContent, place: int) -> bytes:
+        """Return a key holder's share of the key to the metrics, by its place in the committee."""
+        return share_of(self.group_key, self._lock_context(content), place)
+
+    def _lock_context(self, content: RoundContent) -> bytes:
+        """Name all that was revealed; the aggregate's tag stands for the metrics, too."""
+        return canonical(
+            "fedrec metrics v1",
+            self._context(),
+            content.manifest_digest,
+            content.aggregate_tag,
+            content.state_tag,
         )
 
     def state_tag(self, shared: bytes) -> bytes:

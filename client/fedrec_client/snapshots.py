@@ -39,10 +39,7 @@ def send_snapshot(
         round=task.round,
         epoch=membership.epoch,
         client_id=membership.client_id,
-        manifest_digest=content.manifest_digest,
-        aggregate_tag=content.aggregate_tag,
-        state_tag=content.state_tag,
-        metrics=content.metrics,
+        **content.model_dump(),
     )
     blob = model.shared.to_bytes()
     if membership.is_encrypted:

@@ -21,7 +21,7 @@ __all__ = [
     "StoredState",
 ]
 
-FORMAT = "fedrec client state 2"
+FORMAT = "fedrec client state 3"
 
 
 class _Record(BaseModel):
@@ -90,7 +90,7 @@ class RoundContent(_Record):
     manifest_digest: bytes
     aggregate_tag: bytes
     state_tag: bytes
-    metrics: bytes
+    locked_metrics: bytes
 
 
 class StoredState(_Record):
@@ -101,7 +101,8 @@ class StoredState(_Record):
         shared: the shared model; None at version 0, where it follows from the plan.
         private: the committed private state; None while it is the initial one.
         answered_round: the last round for which an update was ever made.
-        content: what round `version` was; None at version 0 and after a snapshot without it.
+        content: what round `version` was; None at version 0, in a new epoch, and after a
+            snapshot without encryption.
         revealed: rounds above `version` that this client opened.
         left_runs: runs that this folder took part in before, and does not return to.
     """

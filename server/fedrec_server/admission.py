@@ -12,6 +12,7 @@ from fedrec.errors import (
     TooLarge,
     VersionMismatch,
 )
+from fedrec.identity.metrics_lock import BOX_OVERHEAD_BYTES
 from fedrec.identity.public import verify
 from fedrec.ids import ClientId
 from fedrec.wire.messages import PROTOCOL_VERSION, RevealStatement, UploadHeader
@@ -78,10 +79,10 @@ class Admission:
         self._check_origin(statement.federation, statement.run, statement.epoch)
         if statement.manifest_digest != manifest_digest:
             raise ProtocolError("The statement is about another list of contributions.")
-        if len(statement.metrics) != self._federation.metrics_bytes:
+        wanted = self._federation.metrics_bytes + BOX_OVERHEAD_BYTES
+        if len(statement.locked_metrics) != wanted:
             raise ProtocolError(
-                f"The metrics have {len(statement.metrics)} bytes, "
-                f"expected {self._federation.metrics_bytes}."
+                f"The locked metrics have {len(statement.locked_metrics)} bytes, expected {wanted}."
             )
         self._check_signature(statement.client_id, statement.statement(), statement.signature)
 

@@ -105,6 +105,7 @@ class Federation:
             rounds=self.plan.rounds,
             fewest_revealed=self.keys.roster.minimum_summands,
             most_summands=self.protection.chosen.max_summands,
+            first_seed=self.keys.roster.secrets_sha256,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

@@ -175,7 +175,6 @@ class IncomingReveal(Incoming):
             now=engine.clock.now(),
             statement=statement,
             blob=self._blob if self._blob.length else None,
-            live=engine.presence.live(),
         )
         # What the state machine refuses is not worth a file.
         _, changes = step(engine.state, event)

@@ -183,6 +183,7 @@ class CoordinatorService(CoordinatorServicer):
                 round=record.round,
                 epoch=record.epoch,
                 kind=record.kind,
+                committee=record.committee,
                 contributions=record.contributions,
                 statements=record.statements,
                 sealed=record.sealed,

@@ -24,10 +24,11 @@ from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.ids import RoundId
+from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import Layout
 from fedrec.training.learner import Learner
+from fedrec.wire.committee import committee_digest, draw
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,
@@ -62,6 +63,7 @@ class FakeRound:
     number: RoundId
     kind: str
     base: RoundId
+    committee: tuple[ClientId, ...] = ()
     contributions: dict[str, tuple[UploadHeader, bytes]] = field(default_factory=dict)
     statements: list[RevealStatement] = field(default_factory=list)
     blob: bytes = b""
@@ -111,12 +113,15 @@ class World:
         self.puppets = [Identity.create(f"puppet {n}") for n in range(n_puppets)]
         self.stranger = Identity.create("stranger")
         self._secret = secret.export_for_wrapping() if self.protection.needs_reveal else b""
-        self.epoch = self.make_epoch()
         self.run = "run-1"
-        self._memberships: dict[Any, Membership] = {}
         self.rounds: dict[int, FakeRound] = {}
-        self.shared = {0: self.learner.initial_shared()}
         self.published_round = RoundId(0)
+        self.epoch = self.make_epoch()
+        # What is tested here most is what the client does as a key holder.
+        while not all(self.is_drawn(number) for number in (1, 2, 3)):
+            self.epoch = self.make_epoch()
+        self._memberships: dict[Any, Membership] = {}
+        self.shared = {0: self.learner.initial_shared()}
         self.clock = FakeClock()
         self.link = FakeLink(self)
         self.events: list[Any] = []
@@ -223,9 +228,37 @@ class World:
         return path.read_text() if path.exists() else ""
 
     def open(self, number: int, kind: str = "train") -> FakeRound:
-        found = FakeRound(number=RoundId(number), kind=kind, base=self.published_round)
+        found = FakeRound(
+            number=RoundId(number),
+            kind=kind,
+            base=self.published_round,
+            committee=self.draw(number),
+        )
         self.rounds[number] = found
         return found
+
+    def draw(self, number: int, seed: bytes | None = None) -> tuple[ClientId, ...]:
+        """Return the committee of all members for a round; nobody without encryption."""
+        if not self.protection.needs_reveal:
+            return ()
+        members = [member.client_id for member in (self.identity, *self.puppets)]
+        return draw(seed or self.seed(), self.run, RoundId(number), members)
+
+    def is_drawn(self, number: int) -> bool:
+        """Tell whether the tested client may open a round; all may where there is no need."""
+        committee = self.draw(number)
+        return not committee or self.identity.client_id in committee
+
+    def drawn_number(self, after: int) -> int:
+        """Return the first number above `after` of a round that the tested client may open."""
+        return next(n for n in range(after + 1, after + 200) if self.is_drawn(n))
+
+    def seed(self) -> bytes:
+        """Return what the next committee is drawn from."""
+        published = self.rounds.get(self.published_round)
+        if published is None or published.published is None:
+            return self.epoch.roster.secrets_sha256
+        return published.published.statements[0].state_tag
 
     def vector(self, seed: int) -> np.ndarray[Any, Any]:
         drawn = np.random.default_rng(seed).integers(0, 3, self.layout.length)
@@ -248,6 +281,8 @@ class World:
             "round": RoundId(number),
             "kind": self.rounds[number].kind,
             "base_round": self.rounds[number].base,
+            "base_state": self.base_state(self.rounds[number].base),
+            "committee": committee_digest(self.run, RoundId(number), self.rounds[number].committee),
             "epoch": self.epoch.roster.epoch,
             "client_id": member.client_id,
             "catalogue_fingerprint": self.catalogue.fingerprint(),
@@ -257,6 +292,11 @@ class World:
         }
         header = UploadHeader(**{**fields, **changes})
         return replace(header, signature=member.sign(header.statement()))
+
+    def base_state(self, version: int) -> bytes:
+        """Return the digest of a version's model as members sign it."""
+        member = self.membership(self.puppets[0])
+        return member.base_state(RoundId(version), self.shared[version])
 
     def total(self, round_: FakeRound) -> bytes:
         added = self.protection.accumulator(self.context)
@@ -272,28 +312,33 @@ class World:
         self.shared[round_.number] = shared
         seal = known.seal_of(round_.number, round_.kind)
         metrics = aggregate[self.layout.metrics_slice].astype("<i8").tobytes()
+        manifest = known.manifest_digest(round_.number, round_.headers)
+        content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
+        place = 1
+        if member.client_id in round_.committee:
+            place = round_.committee.index(member.client_id) + 1
         statement = RevealStatement(
             federation="films",
             run=self.run,
             round=round_.number,
             epoch=known.epoch,
             client_id=member.client_id,
-            manifest_digest=known.manifest_digest(round_.number, round_.headers),
-            aggregate_tag=seal.aggregate_tag(aggregate),
-            state_tag=seal.state_tag(shared.canonical_bytes()),
-            metrics=metrics,
+            **content.model_dump(),
+            share=seal.share(content, place),
         )
         return known.sign_statement(statement), seal.seal_aggregate(known.pack(aggregate))
 
     def publish(self, round_: FakeRound) -> PublishedRound:
         """Publish a round, with the words of two puppets where it is encrypted."""
         encrypted = self.protection.needs_reveal
-        first, sealed = self.state_of(round_, self.puppets[0])
-        second, _ = self.state_of(round_, self.puppets[1])
+        drawn = [p for p in self.puppets if p.client_id in round_.committee] or self.puppets
+        first, sealed = self.state_of(round_, drawn[0])
+        second, _ = self.state_of(round_, drawn[1])
         round_.published = PublishedRound(
             round=round_.number,
             epoch=self.epoch.roster.epoch,
             kind=round_.kind,
+            committee=round_.committee,
             contributions=round_.headers,
             statements=(first, second) if encrypted else (),
             sealed=encrypted,
@@ -316,6 +361,7 @@ class World:
             base_round=round_.base,
             seconds_left=60.0,
             epoch=self.epoch.roster.epoch,
+            committee=round_.committee,
         )
 
     def reveal(self, round_: FakeRound, role: str = "reveal", **changes: Any) -> Reveal:
@@ -325,6 +371,7 @@ class World:
             kind=round_.kind,
             base_round=round_.base,
             role=role,
+            committee=round_.committee,
             contributions=round_.headers,
             sum_length=len(total),
             sum_digest=blake3(total).digest(),
@@ -339,6 +386,7 @@ class World:
 
         def begin() -> Train:
             round_.base = self.published_round
+            round_.committee = self.draw(number)
             return self.train(round_)
 
         self.link.script.append(begin)

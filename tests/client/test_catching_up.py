@@ -16,8 +16,10 @@ from fedrec.errors import (
     RefusedError,
     RevealRefused,
 )
+from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.training.state import SharedState
+from fedrec.wire.committee import draw
 from fedrec.wire.messages import MakeSnapshot, PublishedRound, Snapshot, Wait
 from fedrec_client.private_store import PrivateStore
 
@@ -55,14 +57,17 @@ def test_a_late_joiner_takes_every_round(world: World) -> None:
 def resigned(world: World, round_: FakeRound, **changes: bytes) -> PublishedRound:
     """Return the round with statements that two puppets signed over false content."""
     assert round_.published is not None
+    signers = {puppet.client_id: puppet for puppet in world.puppets}
     statements = tuple(
-        world.membership(member).sign_statement(replace(statement, **changes))
-        for member, statement in zip(world.puppets, round_.published.statements, strict=False)
+        world.membership(signers[said.client_id]).sign_statement(replace(said, **changes))
+        for said in round_.published.statements
     )
     return replace(round_.published, statements=statements)
 
 
-@pytest.mark.parametrize("part", ["manifest_digest", "aggregate_tag", "state_tag", "metrics"])
+@pytest.mark.parametrize(
+    "part", ["manifest_digest", "aggregate_tag", "state_tag", "locked_metrics"]
+)
 def test_statements_that_do_not_fit_the_blob(world: World, part: str) -> None:
     falsify(world, lambda found, round_: resigned(world, round_, **{part: b"\x00" * 32}))
     with pytest.raises(BadSignature, match=part):
@@ -109,9 +114,8 @@ def test_a_statement_by_a_stranger(world: World) -> None:
 def test_statements_that_contradict_each_other(world: World) -> None:
     def forge(found: PublishedRound, _: FakeRound) -> PublishedRound:
         first, second = found.statements
-        other = world.membership(world.puppets[1]).sign_statement(
-            replace(second, state_tag=b"\x01" * 32)
-        )
+        author = next(p for p in world.puppets if p.client_id == second.client_id)
+        other = world.membership(author).sign_statement(replace(second, state_tag=b"\x01" * 32))
         return replace(found, statements=(first, other))
 
     falsify(world, forge)
@@ -338,7 +342,7 @@ def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
     world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
     world.app().run()
     ((statement, blob),) = world.link.snapshots
-    world.membership().check_statements(RoundId(3), (statement,), vouchers=1)
+    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
     seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
     assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
     world.link.offered = Snapshot(
@@ -357,3 +361,52 @@ def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:
     world.app().run()
     assert world.link.snapshots == []
     assert "stale" in world.event_names()
+
+
+def test_a_voucher_outside_the_committee(tmp_path: Path) -> None:
+    """Only those whom the draw gave the round may vouch for it, however many others do."""
+    world = World(tmp_path, n_puppets=5)
+
+    def forge(found: PublishedRound, round_: FakeRound) -> PublishedRound:
+        outside = [p for p in world.puppets if p.client_id not in round_.committee]
+        words = tuple(world.state_of(round_, puppet)[0] for puppet in outside[:2])
+        return replace(found, statements=words)
+
+    falsify(world, forge)
+    with pytest.raises(RefusedError, match="not in its committee"):
+        follow(world)
+    assert version(world) == 0
+
+
+def test_a_published_committee_that_was_chosen(tmp_path: Path) -> None:
+    """Contributors who rank before a committee's members show that it was not drawn."""
+    world = World(tmp_path, n_puppets=5)
+    round_ = world.open(1)
+    order = draw(
+        world.seed(), world.run, round_.number, [puppet.client_id for puppet in world.puppets]
+    )
+    worst = sorted({p.client_id for p in world.puppets} - set(order))
+    round_.committee = (worst[0], worst[1], order[2])
+    world.contribute(round_)
+    world.publish(round_)
+    with pytest.raises(RefusedError, match="not the one that was drawn"):
+        follow(world)
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_a_model_of_ones_own(tmp_path: Path, protection: str) -> None:
+    """Contributors who were given another model sign another digest of it."""
+    world = World(tmp_path, protection=protection)
+    round_ = world.open(1)
+    honest = world.base_state
+
+    def other(version: int) -> bytes:
+        return bytes(32)
+
+    world.base_state = other  # type: ignore[method-assign]
+    world.contribute(round_)
+    world.base_state = honest  # type: ignore[method-assign]
+    world.publish(round_)
+    with pytest.raises(RefusedError, match="from another model of version 0"):
+        follow(world)
+    assert version(world) == 0

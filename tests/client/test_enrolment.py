@@ -99,7 +99,7 @@ def test_bytes_that_are_no_catalogue(world: World) -> None:
 @pytest.mark.parametrize(
     ("change", "error", "words"),
     [
-        ({"protocol_version": "2.0"}, VersionMismatch, "2.0"),
+        ({"protocol_version": "1.0"}, VersionMismatch, "1.0"),
         ({"federation": "books"}, PlanMismatch, "books"),
         ({"plan_json": b"{"}, PlanMismatch, "cannot be read"),
         ({"plan_json": plan_to_json(Plan())}, PlanMismatch, "movies"),
@@ -263,7 +263,11 @@ def test_new_keys_are_fetched_in_the_middle_of_a_run(world: World) -> None:
         world.epoch = world.make_epoch(epoch=2)
         return task
 
-    world.link.script += [renew, lambda: task]
+    def again() -> Any:
+        round_.committee = world.draw(1)
+        return replace(task, committee=round_.committee)
+
+    world.link.script += [renew, again]
     world.app().run()
     assert world.link.calls.count("federation") == 2
     assert [header.epoch for header, _ in world.link.uploads] == [2]

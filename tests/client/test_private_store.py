@@ -20,18 +20,20 @@ PIN = RunPin(
     federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"
 )
 CONTENT = RoundContent(
-    manifest_digest=b"\xff" * 32, aggregate_tag=b"\x00", state_tag=b"\x01", metrics=b""
+    manifest_digest=b"\xff" * 32, aggregate_tag=b"\x00", state_tag=b"\x01", locked_metrics=b""
 )
 
 
 def header(round_id: int) -> UploadHeader:
     return UploadHeader(
-        protocol_version="1.0",
+        protocol_version="2.0",
         federation="films",
         run="run-1",
         round=RoundId(round_id),
         kind="train",
         base_round=RoundId(round_id - 1),
+        base_state=b"\xfc" * 32,
+        committee=b"",
         epoch=1,
         client_id=ClientId("ab" * 32),
         catalogue_fingerprint="ab",

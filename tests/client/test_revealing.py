@@ -9,6 +9,9 @@ import pytest
 from blake3 import blake3
 from client.fake_federation import FakeRound, Killed, World
 
+from fedrec.errors import BadSignature
+from fedrec.identity.metrics_lock import unlock
+from fedrec.identity.public import verify
 from fedrec.wire.messages import Reveal, Wait
 from fedrec_client.enrolment import enrol
 from fedrec_client.membership import Membership
@@ -80,7 +83,7 @@ def test_an_honest_sum_is_opened(world: World, key: KeyWatch, role: str) -> None
     ((statement, sealed),) = world.link.reveals
     expected, _ = world.state_of(round_, world.puppets[0])
     assert statement.content() == expected.content()
-    world.membership().check_statements(round_.number, (statement,), vouchers=1)
+    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
     assert key.opened == [world.total(round_)]
     assert bool(sealed) == (role == "reveal")
     assert world.audit() == ""
@@ -134,7 +137,7 @@ def test_fewer_than_three_even_if_the_roster_says_so(tmp_path: Path, key: KeyWat
 def test_the_rosters_minimum_counts(tmp_path: Path, key: KeyWatch) -> None:
     world = World(tmp_path, n_puppets=4)
     world.epoch = world.make_epoch(minimum_summands=4)
-    round_ = world.open(1)
+    round_ = world.open(world.drawn_number(0))
     world.contribute(round_, *world.puppets[:3])
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "expected at least 4")
@@ -189,7 +192,7 @@ def test_a_replayed_contribution(world: World, key: KeyWatch) -> None:
         ({"epoch": 9}, "is about"),
         ({"catalogue_fingerprint": "00" * 32}, "another catalogue"),
         ({"plan_fingerprint": "00" * 32}, "another plan"),
-        ({"protocol_version": "2.0"}, "protocol '2.0'"),
+        ({"protocol_version": "1.0"}, "protocol '1.0'"),
         ({"length": 10}, "announces 10 bytes"),
         ({"kind": "count"}, "a round of kind count from version 0, expected kind train"),
         ({"kind": "evaluate"}, "a round of kind evaluate from version 0, expected kind train"),
@@ -404,3 +407,66 @@ def test_a_sum_that_hides_training_is_never_shown(world: World, kind: str) -> No
     assert world.link.reveals == []
     assert "reveal_refused" in world.event_names()
     assert "another kind" in world.audit()
+
+
+def test_a_client_outside_the_committee(tmp_path: Path, key: KeyWatch) -> None:
+    world = World(tmp_path, n_puppets=5)
+    number = next(n for n in range(1, 100) if not world.is_drawn(n))
+    round_ = puppet_round(world, number)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, f"not in the committee of round {number}")
+
+
+def test_a_committee_that_the_contributors_did_not_sign(world: World, key: KeyWatch) -> None:
+    """A list for a second committee, made of updates that were sent for the first one."""
+    round_ = puppet_round(world)
+    ours = world.identity.client_id
+    others = [p.client_id for p in world.puppets if p.client_id not in round_.committee]
+    kept = [client for client in round_.committee if client != ours]
+    round_.committee = (ours, kept[0], others[0])
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "for another committee")
+
+
+def test_a_committee_that_was_chosen(tmp_path: Path, key: KeyWatch) -> None:
+    """The coordinator asks a friend of its own, although others rank before it."""
+    world = World(tmp_path, n_puppets=5)
+    number = next(n for n in range(1, 100) if not world.is_drawn(n))
+    round_ = world.open(number)
+    round_.committee = (world.identity.client_id, *round_.committee[:2])
+    world.contribute(round_)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "not the one that was drawn")
+
+
+def test_contributors_that_were_given_another_model(world: World, key: KeyWatch) -> None:
+    round_ = world.open(1)
+    world.contribute(round_)
+    member = world.puppets[0]
+    payload = round_.contributions[member.client_id][1]
+    world.put(round_, member, payload, base_state=bytes(32))
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "from another model of version 0")
+
+
+def test_no_metric_is_readable_before_two_agree(world: World, key: KeyWatch) -> None:
+    """What one key holder sends says nothing about the metrics of the list that it was given."""
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_))
+    ((said, sealed),) = world.link.reveals
+    total = world.membership().member.reveal(world.total(round_), 3)
+    metrics = total[world.layout.metrics_slice].astype("<i8").tobytes()
+    readable = b"".join((said.statement(), sealed))
+    assert metrics not in readable
+    assert not any(
+        metrics[at : at + 8] in readable
+        for at in range(0, len(metrics), 8)
+        if metrics[at + 2 : at + 8] != bytes(6)
+    )
+    other = next(p for p in world.puppets if p.client_id in round_.committee)
+    second, _ = world.state_of(round_, other)
+    places = {c: place for place, c in enumerate(round_.committee, 1)}
+    shares = {places[each.client_id]: each.share for each in (said, second)}
+    assert unlock(said.locked_metrics, shares) == metrics
+    with pytest.raises(BadSignature):
+        unlock(said.locked_metrics, {places[said.client_id]: said.share})

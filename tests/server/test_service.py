@@ -131,7 +131,7 @@ class TestAdmission:
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
-            ({"protocol_version": "2.0"}, VersionMismatch),
+            ({"protocol_version": "1.0"}, VersionMismatch),
             ({"federation": "books"}, ProtocolError),
             ({"run": "other"}, ProtocolError),
             ({"round": RoundId(7)}, RoundError),
@@ -227,7 +227,7 @@ class TestTransport:
             link.federation(identity(0).client_id)
 
     def test_other_protocol_version(self, plain: Serving) -> None:
-        request = coordinator_pb2.GetFederationRequest(protocol_version="2.0", client_id="a" * 64)
+        request = coordinator_pb2.GetFederationRequest(protocol_version="1.0", client_id="a" * 64)
         with pytest.raises(grpc.RpcError) as caught:
             self.call(plain, "GetFederation", request, timeout=5)
         assert type(from_rpc_error(caught.value)) is VersionMismatch
@@ -235,7 +235,7 @@ class TestTransport:
     @pytest.mark.parametrize("seconds", [None, 3600])
     def test_call_without_a_sensible_deadline(self, plain: Serving, seconds: int | None) -> None:
         request = coordinator_pb2.GetFederationRequest(
-            protocol_version="1.0", client_id=identity(0).client_id
+            protocol_version="2.0", client_id=identity(0).client_id
         )
         with pytest.raises(grpc.RpcError) as caught:
             self.call(plain, "GetFederation", request, timeout=seconds)
@@ -390,7 +390,7 @@ class TestRevealing:
         ("changes", "expected"),
         [
             ({"manifest_digest": bytes(32)}, ProtocolError),
-            ({"metrics": bytes(8)}, ProtocolError),
+            ({"locked_metrics": bytes(8)}, ProtocolError),
             ({"epoch": 2}, KeysError),
             ({"run": "other"}, ProtocolError),
         ],

@@ -11,7 +11,10 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from fedrec.errors import ProtocolError
+from fedrec.identity.shamir import SHARE_BYTES
+from fedrec.ids import ClientId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.committee import COMMITTEE
 from fedrec.wire.limits import (
     MAX_CONTRIBUTIONS,
     MAX_METRICS_BYTES,
@@ -40,6 +43,7 @@ __all__ = [
     "blob_from_proto",
     "blob_to_proto",
     "chunk_from_proto",
+    "committee_from_proto",
     "contributions_from_proto",
     "federation_from_proto",
     "federation_to_proto",
@@ -71,6 +75,8 @@ def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
         round=header.round,
         kind=header.kind,
         base_round=header.base_round,
+        base_state=header.base_state,
+        committee=header.committee,
         epoch=header.epoch,
         client_id=header.client_id,
         catalogue_fingerprint=header.catalogue_fingerprint,
@@ -90,6 +96,8 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
         round=check_round(message.round, "header.round"),
         kind=check_kind(message.kind, "header.kind"),
         base_round=check_round(message.base_round, "header.base_round"),
+        base_state=check_exact(message.base_state, "header.base_state", 32),
+        committee=check_exact(message.committee, "header.committee", 0, 32),
         epoch=check_number(message.epoch, "header.epoch"),
         client_id=check_client_id(message.client_id, "header.client_id"),
         catalogue_fingerprint=check_text(
@@ -113,15 +121,14 @@ def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealSta
         manifest_digest=statement.manifest_digest,
         aggregate_tag=statement.aggregate_tag,
         state_tag=statement.state_tag,
-        metrics=statement.metrics,
+        locked_metrics=statement.locked_metrics,
+        share=statement.share,
         signature=statement.signature,
     )
 
 
 def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealStatement:
     """Read a key holder's statement; the signature is not verified."""
-    if len(message.metrics) % 8:
-        raise ProtocolError("statement.metrics is not a list of int64.")
     return RevealStatement(
         federation=check_text(message.federation, "statement.federation"),
         run=check_text(message.run, "statement.run"),
@@ -131,7 +138,10 @@ def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealSta
         manifest_digest=check_exact(message.manifest_digest, "statement.manifest_digest", 32),
         aggregate_tag=check_exact(message.aggregate_tag, "statement.aggregate_tag", 32),
         state_tag=check_exact(message.state_tag, "statement.state_tag", 32),
-        metrics=check_bytes(message.metrics, "statement.metrics", max_bytes=MAX_METRICS_BYTES),
+        locked_metrics=check_bytes(
+            message.locked_metrics, "statement.locked_metrics", max_bytes=MAX_METRICS_BYTES
+        ),
+        share=check_exact(message.share, "statement.share", 0, SHARE_BYTES),
         signature=check_exact(message.signature, "statement.signature", 0, 64),
     )
 
@@ -200,6 +210,7 @@ def published_to_proto(published: PublishedRound) -> model_pb2.Published:
         round=published.round,
         epoch=published.epoch,
         kind=published.kind,
+        committee=published.committee,
         contributions=[upload_header_to_proto(h) for h in published.contributions],
         statements=[reveal_statement_to_proto(s) for s in published.statements],
         sealed=published.sealed,
@@ -213,6 +224,7 @@ def published_from_proto(message: model_pb2.Published, blob: bytes) -> Published
         round=check_round(message.round, "published.round"),
         epoch=check_number(message.epoch, "published.epoch"),
         kind=check_kind(message.kind, "published.kind"),
+        committee=committee_from_proto(message.committee, "published.committee"),
         contributions=contributions_from_proto(message.contributions, "published.contributions"),
         statements=_statements(message.statements, "published.statements"),
         sealed=message.sealed,
@@ -283,6 +295,13 @@ def contributions_from_proto(
     if len({header.client_id for header in headers}) < len(headers):
         raise ProtocolError(f"{field} names a client twice.")
     return headers
+
+
+def committee_from_proto(names: Iterable[str], field: str) -> tuple[ClientId, ...]:
+    """Read the clients that may open a round."""
+    found = list(names)
+    check_count(len(found), field, maximum=COMMITTEE)
+    return tuple(check_client_id(name, field) for name in found)
 
 
 def _statements(

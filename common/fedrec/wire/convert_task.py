@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrec.errors import ProtocolError
 from fedrec.wire.convert import (
     blob_from_proto,
+    committee_from_proto,
     contributions_from_proto,
     upload_header_to_proto,
 )
@@ -37,6 +38,7 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     base_round=train.base_round,
                     seconds_left=train.seconds_left,
                     epoch=train.epoch,
+                    committee=train.committee,
                 )
             )
         case Reveal() as reveal:
@@ -46,6 +48,7 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     kind=reveal.kind,
                     base_round=reveal.base_round,
                     role=reveal.role,
+                    committee=reveal.committee,
                     contributions=[upload_header_to_proto(h) for h in reveal.contributions],
                     sum=update_pb2.BlobHeader(length=reveal.sum_length, digest=reveal.sum_digest),
                     epoch=reveal.epoch,
@@ -80,6 +83,7 @@ def _task(message: coordinator_pb2.Task) -> Wait | Train | Reveal | MakeSnapshot
                 base_round=check_round(train.base_round, "train.base_round"),
                 seconds_left=check_seconds(train.seconds_left, "train.seconds_left"),
                 epoch=check_number(train.epoch, "train.epoch"),
+                committee=committee_from_proto(train.committee, "train.committee"),
             )
         case "reveal":
             return _reveal(message.reveal)
@@ -101,6 +105,7 @@ def _reveal(message: coordinator_pb2.Reveal) -> Reveal:
         kind=check_kind(message.kind, "reveal.kind"),
         base_round=check_round(message.base_round, "reveal.base_round"),
         role=check_role(message.role, "reveal.role"),
+        committee=committee_from_proto(message.committee, "reveal.committee"),
         contributions=contributions_from_proto(message.contributions, "reveal.contributions"),
         sum_length=blob.length,
         sum_digest=blob.digest,

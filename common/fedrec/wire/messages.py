@@ -26,7 +26,7 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "1.0"
+PROTOCOL_VERSION = "2.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
@@ -36,11 +36,16 @@ RoundKind = Literal["count", "train", "evaluate"]
 class UploadHeader:
     """Announces one client's update of one round and binds it to everything it is about.
 
-    `kind` and `base_round` are what the coordinator told this client. They are signed, so that
-    updates of clients that were told different things cannot end up in one sum.
+    `kind`, `base_round`, `base_state` and `committee` are what the coordinator told this client,
+    and what followed from it. They are signed, so that updates of clients that were told
+    different things cannot end up in one sum.
 
     Attributes:
         base_round: the published round whose model the update starts from.
+        base_state: digest of that model as this client has it, 32 bytes; keyed by the group key
+            where the coordinator must not know the model.
+        committee: `committee.committee_digest` of those who may open the round; empty where
+            nothing has to be opened.
         length: bytes of the protected vector.
         digest: BLAKE3 of those bytes, 32 bytes.
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
@@ -52,6 +57,8 @@ class UploadHeader:
     round: RoundId
     kind: RoundKind
     base_round: RoundId
+    base_state: bytes
+    committee: bytes
     epoch: int
     client_id: ClientId
     catalogue_fingerprint: str
@@ -68,13 +75,15 @@ class UploadHeader:
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
         return canonical(
-            "fedrec upload v1",
+            "fedrec upload v2",
             self.protocol_version,
             self.federation,
             self.run,
             self.round,
             self.kind,
             self.base_round,
+            self.base_state,
+            self.committee,
             self.epoch,
             self.client_id,
             self.catalogue_fingerprint,
@@ -103,7 +112,9 @@ class RevealStatement:
         manifest_digest: `manifest_digest` of the contributions that were summed.
         aggregate_tag: keyed digest (under the epoch's group key) of the revealed integers.
         state_tag: keyed digest of the shared model after the aggregate was applied.
-        metrics: the metrics segment of the sum, little-endian int64; public.
+        locked_metrics: the metrics segment of the sum, little-endian int64, in the box that two
+            statements of this content open (`fedrec.identity.metrics_lock`).
+        share: this key holder's share of the box's key; empty in a snapshot's statement.
     """
 
     federation: str
@@ -114,23 +125,25 @@ class RevealStatement:
     manifest_digest: bytes
     aggregate_tag: bytes
     state_tag: bytes
-    metrics: bytes
+    locked_metrics: bytes
+    share: bytes = b""
     signature: bytes = b""
 
     def content(self) -> tuple[bytes, bytes, bytes, bytes]:
         """Return what two key holders must agree on."""
-        return (self.manifest_digest, self.aggregate_tag, self.state_tag, self.metrics)
+        return (self.manifest_digest, self.aggregate_tag, self.state_tag, self.locked_metrics)
 
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
         return canonical(
-            "fedrec reveal v1",
+            "fedrec reveal v2",
             self.federation,
             self.run,
             self.round,
             self.epoch,
             self.client_id,
             *self.content(),
+            self.share,
         )
 
 
@@ -169,13 +182,18 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """Contribute to an open round, starting from the model of `base_round`."""
+    """Contribute to an open round, starting from the model of `base_round`.
+
+    Attributes:
+        committee: who may open the round, in the order of the draw; empty without encryption.
+    """
 
     round: RoundId
     kind: RoundKind
     base_round: RoundId
     seconds_left: float
     epoch: int
+    committee: tuple[ClientId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +204,7 @@ class Reveal:
     kind: RoundKind
     base_round: RoundId
     role: Literal["reveal", "verify"]
+    committee: tuple[ClientId, ...]
     contributions: tuple[UploadHeader, ...]
     sum_length: int
     sum_digest: bytes
@@ -228,6 +247,7 @@ class PublishedRound:
     """A round's result.
 
     Attributes:
+        committee: who could open the round; empty without encryption.
         contributions: whose updates were counted.
         statements: the revealer's and the verifier's signatures; empty without encryption.
         sealed: whether `blob` is sealed under the epoch's group key.
@@ -237,6 +257,7 @@ class PublishedRound:
     round: RoundId
     epoch: int
     kind: RoundKind
+    committee: tuple[ClientId, ...]
     contributions: tuple[UploadHeader, ...]
     statements: tuple[RevealStatement, ...]
     sealed: bool

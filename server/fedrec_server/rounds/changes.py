@@ -39,6 +39,7 @@ class RoundOpened:
     at: float
     deadline_at: float
     asked: frozenset[ClientId]
+    committee: tuple[ClientId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

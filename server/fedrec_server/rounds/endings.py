@@ -34,7 +34,8 @@ def publish(
         seconds=max(0.0, now - round_.opened_at),
         at=now,
     )
-    state = state.with_published(round_.kind, round_.number)
+    vouched = tuple(word.statement for word in words)
+    state = state.with_published(round_.kind, round_.number, vouched)
     if state.stop_asked:
         return then(published, finish(state, "the operator stopped the run", False, now))
     if state.next_kind is None:

@@ -63,7 +63,6 @@ class Spoke:
     now: float
     statement: RevealStatement
     blob: Blob | None
-    live: frozenset[ClientId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

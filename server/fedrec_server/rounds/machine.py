@@ -16,6 +16,7 @@ from fedrec.errors import (
     RoundError,
 )
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire.committee import committee_digest, draw, rank
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import revealing
 from fedrec_server.rounds.changes import (
@@ -83,7 +84,7 @@ def _tick(state: State, tick: Tick) -> Step:
     if round_ is None:
         return _open(state, tick)
     if round_.phase == "revealing":
-        return _proceed(state, round_, tick.live, tick.now)
+        return _proceed(state, round_, tick.now)
     if round_.phase == "summing":
         return state, ()
     # A clock that was set back must not lengthen the round.
@@ -109,6 +110,9 @@ def _open(state: State, tick: Tick) -> Step:
         return state, ()
     number = RoundId(state.last_round + 1)
     asked = choose_clients(live, state.rules.most_asked, seed=state.rules.seed, round_id=number)
+    committee: tuple[ClientId, ...] = ()
+    if state.rules.needs_reveal:
+        committee = draw(state.seed, state.rules.run, number, asked)
     opened = RoundOpened(
         round=number,
         kind=kind,
@@ -117,6 +121,7 @@ def _open(state: State, tick: Tick) -> Step:
         at=tick.now,
         deadline_at=tick.now + state.rules.rounds.deadline_seconds,
         asked=asked,
+        committee=committee,
     )
     round_ = Round(
         number=number,
@@ -127,6 +132,7 @@ def _open(state: State, tick: Tick) -> Step:
         opened_at=opened.at,
         deadline_at=opened.deadline_at,
         asked=asked,
+        committee=committee,
     )
     return replace(state, current=round_, last_round=number), (opened,)
 
@@ -143,7 +149,22 @@ def _may_join(state: State, round_: Round, client_id: ClientId) -> bool:
     """Tell whether a collecting round still has a seat for a client it did not ask."""
     most = state.rules.most_asked
     seat = most is None or len(round_.asked) < most
-    return round_.phase == "collecting" and client_id in state.roster and seat
+    if round_.phase != "collecting" or client_id not in state.roster or not seat:
+        return False
+    return not _passed_over(state, round_, client_id)
+
+
+def _passed_over(state: State, round_: Round, client_id: ClientId) -> bool:
+    """Tell whether a client would have been drawn, had it been here when the round opened.
+
+    Key holders refuse a committee that such a contributor should have been a member of, because
+    a coordinator that chooses the committee would look just like that.
+    """
+    if not round_.committee or client_id in round_.committee:
+        return False
+    last = round_.committee[-1]
+    ranks = [rank(state.seed, state.rules.run, round_.number, who) for who in (client_id, last)]
+    return ranks[0] < ranks[1]
 
 
 def _uploaded(state: State, event: Uploaded) -> Step:
@@ -191,6 +212,17 @@ def _round_for(state: State, header: UploadHeader) -> Round:
             f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
             remedy="Ask for a task again.",
         )
+    if header.committee != committee_digest(state.rules.run, round_.number, round_.committee):
+        raise ProtocolError(
+            f"The update was made for another committee than round {round_.number}'s.",
+            remedy="Ask for a task again.",
+        )
+    if state.base_state not in (None, header.base_state):
+        raise ProtocolError(
+            f"The update starts from another model than version {round_.base_round}.",
+            remedy="This client's shared model differs from what key holders signed; start again "
+            "with a new state folder, which fetches it anew.",
+        )
     return round_
 
 
@@ -218,22 +250,20 @@ def _spoke(state: State, event: Spoke) -> Step:
     if state.current is None:
         raise RoundClosed(f"Round {event.statement.round} is not being revealed.")
     round_, kept = revealing.hear(state.current, event)
-    state, changes = _proceed(replace(state, current=round_), round_, event.live, event.now)
+    state, changes = _proceed(replace(state, current=round_), round_, event.now)
     return state, (*kept, *changes)
 
 
-def _proceed(state: State, round_: Round, live: frozenset[ClientId], now: float) -> Step:
-    live = live & state.roster
-    round_, asked, verdict = revealing.proceed(state.rules, round_, live, now)
+def _proceed(state: State, round_: Round, now: float) -> Step:
+    round_, asked, verdict = revealing.proceed(state.rules, round_, now)
     if isinstance(verdict, str):
         return abandon(state, round_, verdict, now)
     if verdict is None:
         return replace(state, current=round_), asked
-    blob = verdict[0].blob
+    blob = verdict.words[0].blob
     if blob is None:
         raise RoundError("An agreeing pair without a sealed aggregate cannot be published.")
-    metrics = verdict[0].statement.metrics
-    return publish(state, round_, words=verdict, blob=blob, metrics=metrics, now=now)
+    return publish(state, round_, words=verdict.words, blob=blob, metrics=verdict.metrics, now=now)
 
 
 def _failed(state: State, event: Failed) -> Step:

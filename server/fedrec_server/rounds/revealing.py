@@ -1,35 +1,53 @@
-"""The revealing phase: two key holders must say the same before a round is published.
+"""The revealing phase: two members of the committee must say the same before a round is published.
 
-The revealer and the verifier are contributors of the round. Silent ones are replaced, a
-contradiction is decided by a third, and a sealed aggregate counts only when somebody else
-signed the same content.
+Committee members who contributed are asked first. Silent ones are replaced by the third, who also
+decides a contradiction; nobody outside the committee is asked, however silent it is. A sealed
+aggregate counts only when somebody else signed the same content.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import combinations
 
-from fedrec.errors import ConflictingUpload, ProtocolError, RefusedError, RoundClosed
+from fedrec.errors import (
+    BadSignature,
+    ConflictingUpload,
+    ProtocolError,
+    RefusedError,
+    RoundClosed,
+)
+from fedrec.identity.metrics_lock import unlock
 from fedrec.ids import ClientId
 from fedrec_server.rounds.changes import Change, HolderAsked, StatementKept
 from fedrec_server.rounds.events import Spoke
-from fedrec_server.rounds.selection import choose_holder
 from fedrec_server.rounds.state import Holder, Role, Round, Rules, Word
 
-__all__ = ["Verdict", "begin", "hear", "proceed"]
+__all__ = ["Agreement", "Verdict", "begin", "hear", "proceed"]
 
-VOICES = 3
-"""After so many statements without an agreeing pair the round is abandoned."""
 
-Verdict = tuple[Word, Word] | str | None
-"""The agreeing pair (the revealer's first), the reason to abandon, or None: go on."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Agreement:
+    """What two members of the committee said alike.
+
+    Attributes:
+        words: the agreeing pair, a sealed word first where there is one.
+        metrics: the metrics that their shares opened, little-endian int64.
+    """
+
+    words: tuple[Word, Word]
+    metrics: bytes
+
+
+Verdict = Agreement | str | None
+"""What to publish, the reason to abandon, or None: go on."""
 
 
 def begin(rules: Rules, round_: Round, now: float) -> tuple[Round, tuple[Change, ...]]:
     """Ask the first revealer and the first verifier."""
     asked: list[Change] = []
     for role in ("reveal", "verify"):
-        round_ = _ask(rules, round_, role, frozenset(), now, asked) or round_
+        round_ = _ask(round_, role, None, now, asked) or round_
     return round_, tuple(asked)
 
 
@@ -39,7 +57,7 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
     Raises:
         RoundClosed: when the round is not being revealed.
         RefusedError: when the client was not asked.
-        ProtocolError: when a revealer sends nothing sealed.
+        ProtocolError: when a revealer sends nothing sealed, or nobody a share.
         ConflictingUpload: when it contradicts its own earlier word.
     """
     client_id = event.statement.client_id
@@ -50,6 +68,8 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
         raise RefusedError(f"This client was not asked to reveal round {round_.number}.")
     if role == "reveal" and event.blob is None:
         raise ProtocolError("A revealer must send the sealed aggregate with its statement.")
+    if not event.statement.share:
+        raise ProtocolError("A key holder must send its share of the metrics' key.")
     before = round_.word_of(client_id)
     if before is not None:
         if before.statement.content() != event.statement.content():
@@ -63,18 +83,16 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
     return replace(round_, words=(*others, word)), changes
 
 
-def proceed(
-    rules: Rules, round_: Round, live: frozenset[ClientId], now: float
-) -> tuple[Round, tuple[Change, ...], Verdict]:
+def proceed(rules: Rules, round_: Round, now: float) -> tuple[Round, tuple[Change, ...], Verdict]:
     """Publish what two agree on, or ask whoever is missing."""
-    pair = _agreeing(round_)
-    if pair is not None and pair[0].blob is not None:
-        return round_, (), pair
-    if pair is None and len(round_.words) >= VOICES:
+    agreed = _agreement(round_)
+    if agreed is not None and agreed.words[0].blob is not None:
+        return round_, (), agreed
+    if agreed is None and len(round_.words) >= len(round_.committee):
         return round_, (), "the key holders contradict each other"
     asked: list[Change] = []
-    for role in _missing(rules, round_, pair, now):
-        extended = _ask(rules, round_, role, live, now, asked)
+    for role in _missing(rules, round_, agreed, now):
+        extended = _ask(round_, role, agreed, now, asked)
         if extended is not None:
             round_ = extended
         elif not _pending(rules, round_, now):
@@ -82,13 +100,17 @@ def proceed(
     return round_, tuple(asked), None
 
 
-def _agreeing(round_: Round) -> tuple[Word, Word] | None:
-    """Return two words of equal content, a sealed one first where there is one."""
-    for word in sorted(round_.words, key=lambda word: word.blob is None):
-        for other in round_.words:
-            same = other.statement.content() == word.statement.content()
-            if same and other.statement.client_id != word.statement.client_id:
-                return word, other
+def _agreement(round_: Round) -> Agreement | None:
+    """Return two words of equal content whose shares open the metrics, sealed ones first."""
+    for pair in combinations(sorted(round_.words, key=lambda word: word.blob is None), 2):
+        one, other = (word.statement for word in pair)
+        if one.content() != other.content():
+            continue
+        shares = {round_.place_of(each.client_id): each.share for each in (one, other)}
+        try:
+            return Agreement(words=pair, metrics=unlock(one.locked_metrics, shares))
+        except BadSignature:
+            continue
     return None
 
 
@@ -105,14 +127,12 @@ def _pending(rules: Rules, round_: Round, now: float) -> list[Holder]:
     return pending
 
 
-def _missing(
-    rules: Rules, round_: Round, pair: tuple[Word, Word] | None, now: float
-) -> tuple[Role, ...]:
+def _missing(rules: Rules, round_: Round, agreed: Agreement | None, now: float) -> tuple[Role, ...]:
     """Return the roles for which somebody else has to be asked now."""
     pending = _pending(rules, round_, now)
     sealed = any(word.blob is not None for word in round_.words)
     revealers = sum(holder.role == "reveal" for holder in pending)
-    if pair is not None:
+    if agreed is not None:
         return () if revealers else ("reveal",)
     wanted: list[Role] = []
     if not sealed and not revealers:
@@ -124,28 +144,19 @@ def _missing(
 
 
 def _ask(
-    rules: Rules,
-    round_: Round,
-    role: Role,
-    live: frozenset[ClientId],
-    now: float,
-    asked: list[Change],
+    round_: Round, role: Role, agreed: Agreement | None, now: float, asked: list[Change]
 ) -> Round | None:
-    """Ask the next key holder: a contributor, then a live client, then who agreed before."""
+    """Ask the next of the committee: a contributor, another one, then a verifier who agreed."""
     used = {holder.client_id for holder in round_.holders}
     revealed = {h.client_id for h in round_.holders if h.role == "reveal"}
-    pair = _agreeing(round_)
-    again = {w.statement.client_id for w in pair or ()} - revealed if role == "reveal" else set()
-    for candidates in (set(round_.accepted) - used, live - used, again):
-        client_id = choose_holder(
-            candidates,
-            run=rules.run,
-            round_id=round_.number,
-            manifest=round_.manifest_digest(rules.run),
-            attempt=len(round_.holders),
-        )
-        if client_id is not None:
-            holder = Holder(client_id=client_id, role=role, asked_at=now)
-            asked.append(HolderAsked(round=round_.number, holder=holder))
-            return replace(round_, holders=(*round_.holders, holder))
-    return None
+    waiting = [client for client in round_.committee if client not in used]
+    # Contributors were here a moment ago.
+    waiting.sort(key=lambda client: client not in round_.accepted)
+    if role == "reveal" and agreed is not None:
+        again: list[ClientId] = [word.statement.client_id for word in agreed.words]
+        waiting += [client for client in again if client not in revealed]
+    if not waiting:
+        return None
+    holder = Holder(client_id=waiting[0], role=role, asked_at=now)
+    asked.append(HolderAsked(round=round_.number, holder=holder))
+    return replace(round_, holders=(*round_.holders, holder))

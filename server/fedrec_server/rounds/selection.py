@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from fedrec.ids import ClientId, RoundId, digest
 
-__all__ = ["choose_clients", "choose_holder"]
+__all__ = ["choose_clients"]
 
 
 def choose_clients(
@@ -18,14 +18,3 @@ def choose_clients(
         return frozenset(clients)
     clients.sort(key=lambda client: digest("fedrec selection v1", seed, round_id, client))
     return frozenset(clients[:most])
-
-
-def choose_holder(
-    candidates: Iterable[ClientId], *, run: str, round_id: RoundId, manifest: bytes, attempt: int
-) -> ClientId | None:
-    """Return the key holder of this attempt; None when there is no candidate."""
-    return min(
-        candidates,
-        key=lambda client: digest("fedrec holder v1", run, round_id, manifest, attempt, client),
-        default=None,
-    )

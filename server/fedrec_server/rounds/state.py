@@ -32,6 +32,7 @@ class Rules:
         seed: the federation's public seed; selection depends on it.
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
+        first_seed: from which committees are drawn before anything is published.
     """
 
     run: str
@@ -41,6 +42,7 @@ class Rules:
     rounds: RoundSettings
     fewest_revealed: int = 1
     most_summands: int | None = None
+    first_seed: bytes = b""
 
     @property
     def needed(self) -> int:
@@ -92,6 +94,7 @@ class Round:
     Attributes:
         base_round: the published round whose model is trained.
         asked: the clients to which the round is offered.
+        committee: who may open its sum, in the order of the draw; empty without encryption.
         accepted: the durable updates, by client.
         total: the coordinator's sum, once made.
     """
@@ -104,6 +107,7 @@ class Round:
     opened_at: float
     deadline_at: float
     asked: frozenset[ClientId]
+    committee: tuple[ClientId, ...] = ()
     accepted: Mapping[ClientId, UploadHeader] = field(default_factory=dict)
     total: Blob | None = None
     holders: tuple[Holder, ...] = ()
@@ -112,6 +116,10 @@ class Round:
     def manifest_digest(self, run: str) -> bytes:
         """Return the digest that a reveal statement must name."""
         return manifest_digest(run, self.number, tuple(self.accepted.values()))
+
+    def place_of(self, client_id: ClientId) -> int:
+        """Return a committee member's place, from 1."""
+        return self.committee.index(client_id) + 1
 
     def word_of(self, client_id: ClientId) -> Word | None:
         """Return what this key holder said last."""
@@ -141,6 +149,7 @@ class State:
         counted: whether the round of item holder counts is published.
         trained: published training rounds.
         evaluated: whether the closing evaluation is published.
+        vouched: what key holders signed about the published round; empty without encryption.
     """
 
     rules: Rules
@@ -150,6 +159,7 @@ class State:
     counted: bool = False
     trained: int = 0
     evaluated: bool = False
+    vouched: tuple[RevealStatement, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0
     current: Round | None = None
@@ -166,17 +176,31 @@ class State:
         return None if self.evaluated else "evaluate"
 
     @property
+    def seed(self) -> bytes:
+        """Return from what the next committee is drawn; an epoch begins with its own seed."""
+        return self.base_state or self.rules.first_seed
+
+    @property
+    def base_state(self) -> bytes | None:
+        """Return the digest that updates must name as their model's, where it is known here."""
+        known = self.vouched and self.vouched[0].epoch == self.rules.epoch
+        return self.vouched[0].state_tag if known else None
+
+    @property
     def rounds_published(self) -> int:
         """Return the number of published rounds of all kinds."""
         return int(self.counted) + self.trained + int(self.evaluated)
 
-    def with_published(self, kind: RoundKind, number: RoundId) -> State:
-        """Return the state after `number` was published."""
+    def with_published(
+        self, kind: RoundKind, number: RoundId, vouched: tuple[RevealStatement, ...]
+    ) -> State:
+        """Return the state after `number` was published on the word of key holders, if any."""
         return replace(
             self,
             current=None,
             published=number,
             abandoned_in_row=0,
+            vouched=vouched,
             counted=self.counted or kind == "count",
             trained=self.trained + (kind == "train"),
             evaluated=self.evaluated or kind == "evaluate",

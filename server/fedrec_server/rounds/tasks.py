@@ -44,6 +44,7 @@ def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal 
             base_round=round_.base_round,
             seconds_left=max(0.0, round_.deadline_at - now),
             epoch=round_.epoch,
+            committee=round_.committee,
         )
     role = round_.role_of(client_id)
     if round_.phase != "revealing" or role is None or round_.total is None:
@@ -57,6 +58,7 @@ def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal 
         kind=round_.kind,
         base_round=round_.base_round,
         role=role,
+        committee=round_.committee,
         contributions=tuple(ordered),
         sum_length=round_.total.length,
         sum_digest=round_.total.digest,

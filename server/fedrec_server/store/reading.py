@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import UploadHeader
+from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_server.rounds.state import Ending, Round, Rules, State
 from fedrec_server.store.spool import sealed_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Entry, PublishedRecord, SnapshotRecord
@@ -34,6 +34,7 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         counted=_number(rows, kind, "count") > 0,
         trained=_number(rows, kind, "train"),
         evaluated=_number(rows, kind, "evaluate") > 0,
+        vouched=_vouched(rows, published),
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, abandoned, forgiven),
         current=_current(rows),
@@ -62,6 +63,7 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
         round=row["round"],
         kind=row["kind"],
         epoch=row["epoch"],
+        committee=_committee(row),
         contributions=_contributions(rows, row["round"]),
         statements=tuple(statement_of(r) for r in rows.execute(statements, (row["round"],))),
         name=row["blob_name"],
@@ -128,6 +130,7 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         opened_at=row["opened_at"],
         deadline_at=row["deadline_at"],
         asked=frozenset(client["client_id"] for client in asked) | set(accepted),
+        committee=_committee(row),
         accepted=accepted,
         total=blob_of(row["sum_length"], row["sum_digest"]),
         holders=tuple(holder_of(holder) for holder in holders),
@@ -138,6 +141,15 @@ def _current(rows: sqlite3.Connection) -> Round | None:
 def _contributions(rows: sqlite3.Connection, round_id: RoundId) -> tuple[UploadHeader, ...]:
     query = "SELECT * FROM contributions WHERE round = ? ORDER BY client_id"
     return tuple(header_of(row) for row in rows.execute(query, (round_id,)))
+
+
+def _vouched(rows: sqlite3.Connection, published: int) -> tuple[RevealStatement, ...]:
+    record = next_published(rows, RoundId(published - 1)) if published else None
+    return () if record is None else record.statements
+
+
+def _committee(row: sqlite3.Row) -> tuple[ClientId, ...]:
+    return tuple(ClientId(name) for name in row["committee"].split())
 
 
 def _number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:

@@ -44,6 +44,7 @@ class PublishedRecord:
     round: RoundId
     kind: RoundKind
     epoch: int
+    committee: tuple[ClientId, ...]
     contributions: tuple[UploadHeader, ...]
     statements: tuple[RevealStatement, ...]
     name: str

@@ -25,7 +25,7 @@ __all__ = [
     "word_row",
 ]
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -33,7 +33,7 @@ CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, kind TEXT NOT NULL, base_round INTEGER NOT NULL,
   epoch INTEGER NOT NULL, phase TEXT NOT NULL, opened_at REAL NOT NULL,
   deadline_at REAL NOT NULL, reason TEXT NOT NULL DEFAULT '',
-  sum_length INTEGER, sum_digest BLOB,
+  committee TEXT NOT NULL, sum_length INTEGER, sum_digest BLOB,
   blob_name TEXT, blob_length INTEGER, blob_digest BLOB
 ) STRICT;
 CREATE TABLE asked (
@@ -42,8 +42,8 @@ CREATE TABLE asked (
 CREATE TABLE contributions (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, protocol_version TEXT NOT NULL,
   federation TEXT NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL,
-  base_round INTEGER NOT NULL, epoch INTEGER NOT NULL,
-  catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
+  base_round INTEGER NOT NULL, base_state BLOB NOT NULL, committee BLOB NOT NULL,
+  epoch INTEGER NOT NULL, catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
   length INTEGER NOT NULL, digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
@@ -54,8 +54,9 @@ CREATE TABLE holders (
 CREATE TABLE statements (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
-  aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL, metrics BLOB NOT NULL,
-  signature BLOB NOT NULL, blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
+  aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
+  locked_metrics BLOB NOT NULL, share BLOB NOT NULL, signature BLOB NOT NULL,
+  blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE snapshots (
@@ -75,6 +76,8 @@ HEADER_COLUMNS = (
     "round",
     "kind",
     "base_round",
+    "base_state",
+    "committee",
     "epoch",
     "client_id",
     "catalogue_fingerprint",
@@ -92,7 +95,8 @@ STATEMENT_COLUMNS = (
     "manifest_digest",
     "aggregate_tag",
     "state_tag",
-    "metrics",
+    "locked_metrics",
+    "share",
     "signature",
 )
 WORD_COLUMNS = (*STATEMENT_COLUMNS, "blob_length", "blob_digest", "place")

@@ -83,6 +83,7 @@ def _open(rows: sqlite3.Connection, change: RoundOpened) -> None:
             "base_round": change.base_round,
             "epoch": change.epoch,
             "phase": "collecting",
+            "committee": " ".join(change.committee),
             "opened_at": change.at,
             "deadline_at": change.deadline_at,
         },

@@ -69,6 +69,8 @@ class Values:
             round=RoundId(3),
             kind="train",
             base_round=RoundId(2),
+            base_state=b"b" * 32,
+            committee=b"k" * 32,
             epoch=2,
             client_id=self.client,
             catalogue_fingerprint="c" * 64,
@@ -89,7 +91,8 @@ class Values:
             manifest_digest=b"m" * 32,
             aggregate_tag=b"a" * 32,
             state_tag=b"t" * 32,
-            metrics=bytes(range(16)),
+            locked_metrics=bytes(range(16)),
+            share=b"h" * 33,
             signature=b"s" * 64,
         )
         return replace(statement, **changes)
@@ -115,6 +118,7 @@ class Values:
             round=RoundId(3),
             epoch=2,
             kind="train",
+            committee=(self.client, ClientId("cd" * 32), ClientId("ef" * 32)),
             contributions=(self.header(), self.header(client_id=ClientId("cd" * 32))),
             statements=(self.statement(), self.statement(client_id=ClientId("cd" * 32))),
             sealed=True,

@@ -32,6 +32,7 @@ def reveal(values: Any, **changes: Any) -> Reveal:
         "kind": "train",
         "base_round": RoundId(2),
         "role": "verify",
+        "committee": (ClientId("ab" * 32), ClientId("cd" * 32), ClientId("ef" * 32)),
         "contributions": (values.header(), values.header(client_id=ClientId("cd" * 32))),
         "sum_length": 5,
         "sum_digest": b"h" * 32,
@@ -40,7 +41,14 @@ def reveal(values: Any, **changes: Any) -> Reveal:
     return Reveal(**{**arguments, **changes})
 
 
-TRAIN = Train(round=RoundId(3), kind="count", base_round=RoundId(2), seconds_left=1.5, epoch=2)
+TRAIN = Train(
+    round=RoundId(3),
+    kind="count",
+    base_round=RoundId(2),
+    seconds_left=1.5,
+    epoch=2,
+    committee=(ClientId("cd" * 32), ClientId("ab" * 32), ClientId("ef" * 32)),
+)
 
 
 def test_every_message_has_a_conversion(values: Any) -> None:
@@ -131,7 +139,7 @@ def test_an_unknown_task_is_refused() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "error"),
     [
-        ("protocol_version", "2.0", VersionMismatch),
+        ("protocol_version", "1.0", VersionMismatch),
         ("protocol_version", "", ProtocolError),
         ("protocol_version", "1", ProtocolError),
         ("federation", "", ProtocolError),
@@ -167,8 +175,8 @@ def test_a_bad_header_field_is_named(
         ("manifest_digest", b"", ProtocolError),
         ("aggregate_tag", b"x" * 33, ProtocolError),
         ("state_tag", b"x" * 31, ProtocolError),
-        ("metrics", bytes(64 * 1024 + 8), TooLarge),
-        ("metrics", bytes(7), ProtocolError),
+        ("locked_metrics", bytes(64 * 1024 + 8), TooLarge),
+        ("share", bytes(32), ProtocolError),
         ("signature", b"x", ProtocolError),
         ("client_id", "x", ProtocolError),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.world import World, client, header, rules
+from server.support.world import RUN, World, client, header, rules, statement, told
 
 from fedrec.errors import (
     ConflictingUpload,
@@ -16,6 +16,7 @@ from fedrec.errors import (
     RoundError,
 )
 from fedrec.ids import ClientId, RoundId
+from fedrec.wire.committee import draw
 from fedrec.wire.messages import Finished, Reveal, Train, Wait
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
@@ -24,7 +25,7 @@ from fedrec_server.rounds.changes import (
     RoundAbandoned,
     RoundPublished,
 )
-from fedrec_server.rounds.events import Polled, Restarted, Resumed, StopRequested, Uploaded
+from fedrec_server.rounds.events import Polled, Restarted, Resumed, Spoke, StopRequested, Uploaded
 from fedrec_server.rounds.tasks import task_for
 
 
@@ -305,13 +306,75 @@ class TestRevealing:
         world.tick(seconds=6)
         assert isinstance(world.speak(first["reveal"])[-1], RoundPublished)
 
-    def test_live_clients_follow_when_contributors_are_used_up(self) -> None:
-        world = revealing(5, uploads=3, reveal_timeout_seconds=5)
-        world.tick(3, 4, seconds=6)
-        assert world.state.current is not None
-        assert len(world.state.current.holders) == 4
-        asked = {holder.client_id for holder in world.state.current.holders}
-        assert {client(0), client(1), client(2)} < asked
+    def test_nobody_outside_the_committee_is_asked(self) -> None:
+        world = revealing(9, uploads=9, reveal_timeout_seconds=5)
+        round_ = world.state.current
+        assert round_ is not None
+        asked = [holder.client_id for holder in round_.holders]
+        assert asked == list(round_.committee[:2])
+        (third,) = world.tick(*range(9), seconds=6)
+        assert isinstance(third, HolderAsked) and third.holder.client_id == round_.committee[2]
+        (abandoned,) = world.tick(*range(9), seconds=6)
+        assert isinstance(abandoned, RoundAbandoned)
+
+    def test_members_who_contributed_are_asked_first(self) -> None:
+        world = World.new(rules(), 5)
+        world.tick(*range(5))
+        round_ = world.state.current
+        assert round_ is not None
+        absent = round_.committee[0]
+        for number in range(5):
+            if client(number) != absent:
+                world.upload(number)
+        world.tick(seconds=1000)
+        world.sum()
+        assert tuple(holders(world).values()) == round_.committee[1:]
+
+    def test_the_committee_follows_from_what_was_signed_last(self) -> None:
+        world = revealing(9, uploads=9)
+        for said in holders(world).values():
+            world.speak(said)
+        world.tick(*range(9))
+        round_ = world.state.current
+        assert round_ is not None and round_.number == 2
+        signed = world.published[0].words[0].statement.state_tag
+        assert round_.committee == draw(signed, RUN, round_.number, world.state.roster)
+
+    def test_who_ranks_before_the_committee_waits_for_the_next_round(self) -> None:
+        world = World.new(rules(), 9)
+        order = draw(world.state.seed, RUN, RoundId(1), world.state.roster)
+        late = next(n for n in range(9) if client(n) == order[0])
+        world.tick(*(n for n in range(9) if n != late))
+        world.apply(Polled(now=world.now, client_id=order[0]))
+        round_ = world.state.current
+        assert round_ is not None and order[0] not in round_.asked
+        with pytest.raises(RoundClosed):
+            world.upload(late)
+
+    def test_a_share_of_something_else_does_not_count(self) -> None:
+        """A member that says the right thing and holds back its share is outvoted as a liar."""
+        world = revealing(4)
+        asked = holders(world)
+        word = replace(statement(world.state, asked["verify"]), share=bytes(33))
+        world.apply(Spoke(now=world.now, statement=word, blob=None))
+        third = world.speak(asked["reveal"])[-1]
+        assert isinstance(third, HolderAsked)
+        published = world.speak(third.holder.client_id)[-1]
+        assert isinstance(published, RoundPublished)
+        assert {w.statement.client_id for w in published.words} == {
+            asked["reveal"],
+            third.holder.client_id,
+        }
+
+    @pytest.mark.parametrize("changes", [{"committee": b"x" * 32}, {"base_state": b"x" * 32}])
+    def test_updates_of_other_terms_are_refused(self, changes: dict[str, bytes]) -> None:
+        world = revealing(4)
+        for said in holders(world).values():
+            world.speak(said)
+        world.tick(*range(4))
+        found = header(2, client(0), **(told(world.state) | changes))
+        with pytest.raises(ProtocolError):
+            world.apply(Uploaded(now=world.now, header=found))
 
     def test_nobody_left_abandons(self) -> None:
         world = revealing(3, reveal_timeout_seconds=5)

@@ -13,9 +13,11 @@ from server.support.federations import Bench, identity
 from fedrec.clock import Clock, FakeClock
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob, split
+from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
 from fedrec_server.receiving import open_reveal, open_snapshot, open_update
+from fedrec_server.rounds.state import State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
 
@@ -68,9 +70,9 @@ async def upload(
         assert engine.state.current is not None
         round_id = engine.state.current.number
     payload = bench.payload(number, round_id, salt)
-    told = {}
+    told: dict[str, Any] = {}
     if engine.state.current is not None and engine.state.current.number == round_id:
-        told = {"kind": engine.state.current.kind, "base_round": engine.state.current.base_round}
+        told = told_of(engine.state)
     header = bench.header(number, round_id, payload, engine.run, **told)
     engine.admission.check_header(header)
     async with engine.uploads.turn(header.client_id):
@@ -83,6 +85,18 @@ async def upload(
             return await incoming.finish()
         finally:
             await incoming.leave()
+
+
+def told_of(state: State) -> dict[str, Any]:
+    """Return what headers say about the round in progress, as clients were told."""
+    round_ = state.current
+    assert round_ is not None
+    return {
+        "kind": round_.kind,
+        "base_round": round_.base_round,
+        "base_state": state.base_state or bytes(32),
+        "committee": committee_digest(state.rules.run, round_.number, round_.committee),
+    }
 
 
 @asynccontextmanager
@@ -126,6 +140,7 @@ async def send_snapshot(
         kind="train",
         base_round=RoundId(0),
         role="verify",
+        committee=(),
         contributions=(),
         sum_length=0,
         sum_digest=b"",

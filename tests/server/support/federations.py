@@ -15,7 +15,8 @@ from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, R
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
-from fedrec.ids import RoundId
+from fedrec.identity.metrics_lock import box_of, share_of
+from fedrec.ids import RoundId, canonical
 from fedrec.protection import NoProtection, Protection, SegmentSpec, VectorSpec
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
@@ -29,6 +30,7 @@ from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 
+GROUP_KEY = bytes(range(32))
 CATALOGUE = PublicCatalogue(data=b"item\nheat\n", fingerprint="c" * 64, n_items=1)
 
 
@@ -174,6 +176,8 @@ class Bench:
             round=RoundId(round_id),
             kind=self.kind_of(round_id),
             base_round=RoundId(round_id - 1),
+            base_state=bytes(32),
+            committee=b"",
             epoch=self.federation.keys.roster.epoch,
             client_id=identity(number).client_id,
             catalogue_fingerprint=CATALOGUE.fingerprint,
@@ -190,16 +194,20 @@ class Bench:
         """Return a signed word on the sum of a round."""
         tag = blake3(content.encode()).digest()
         numbers = {n for n in range(100) if self._contributed(n, task)}
+        client_id = identity(number).client_id
+        named = canonical("test", run, task.round, tag)
+        place = task.committee.index(client_id) + 1 if client_id in task.committee else 1
         statement = RevealStatement(
             federation="movies",
             run=run,
             round=task.round,
             epoch=task.epoch,
-            client_id=identity(number).client_id,
+            client_id=client_id,
             manifest_digest=digest_of(run, task.round, task.contributions),
             aggregate_tag=tag,
             state_tag=tag,
-            metrics=self.metrics_of(numbers, task.round),
+            locked_metrics=box_of(GROUP_KEY, named, self.metrics_of(numbers, task.round)),
+            share=share_of(GROUP_KEY, named, place),
         )
         statement = replace(statement, **changes)  # type: ignore[arg-type]
         return replace(statement, signature=identity(number).sign(statement.statement()))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import grpc
+from server.support.driving import told_of
 from server.support.federations import Bench, identity
 
 from fedrec.config.schema import CoordinatorSettings
@@ -84,9 +85,13 @@ class Serving:
     def upload(self, number: int, round_id: int = 1) -> bool:
         """Upload a client's update."""
         payload = self.bench.payload(number, round_id)
+        state = self.coordinator.engine.state
+        told = {}
+        if state.current is not None and state.current.number == round_id:
+            told = told_of(state)
         with self.link() as link:
             return link.submit_update(
-                self.bench.header(number, round_id, payload, self.run), payload
+                self.bench.header(number, round_id, payload, self.run, **told), payload
             )
 
     def submit(self, header: UploadHeader, *chunks: tuple[int, bytes]) -> Any:

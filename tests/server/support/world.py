@@ -6,13 +6,16 @@ import hashlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from blake3 import blake3
 
 from fedrec.config.schema import RoundSettings
 from fedrec.errors import FedrecError
-from fedrec.ids import ClientId, RoundId
+from fedrec.identity.metrics_lock import box_of, share_of
+from fedrec.ids import ClientId, RoundId, canonical
 from fedrec.wire.chunks import Blob
+from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
     Change,
@@ -38,6 +41,7 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Rules, State
 
 RUN = "run"
+GROUP_KEY = bytes(range(32))
 
 
 def client(number: int) -> ClientId:
@@ -59,15 +63,19 @@ def header(
     *,
     kind: RoundKind = "count",
     base_round: int = 0,
+    base_state: bytes = bytes(32),
+    committee: bytes = b"",
 ) -> UploadHeader:
     """Return an update's header, of a first round; equal contents give equal digests."""
     return UploadHeader(
-        protocol_version="1.0",
+        protocol_version="2.0",
         federation="movies",
         run=RUN,
         round=RoundId(round_id),
         kind=kind,
         base_round=RoundId(base_round),
+        base_state=base_state,
+        committee=committee,
         epoch=1,
         client_id=client_id,
         catalogue_fingerprint="c",
@@ -78,10 +86,26 @@ def header(
     )
 
 
+def told(state: State) -> dict[str, Any]:
+    """Return what a header says about the round in progress, as its contributors were told."""
+    round_ = state.current
+    assert round_ is not None
+    return {
+        "kind": round_.kind,
+        "base_round": round_.base_round,
+        "base_state": state.base_state or bytes(32),
+        "committee": committee_digest(RUN, round_.number, round_.committee),
+    }
+
+
 def statement(state: State, client_id: ClientId, content: str = "honest") -> RevealStatement:
     """Return a statement on the round in progress."""
     assert state.current is not None
     tag = blake3(content.encode()).digest()
+    named = canonical("test", state.current.number, tag)
+    place = 1
+    if client_id in state.current.committee:
+        place = state.current.place_of(client_id)
     return RevealStatement(
         federation="movies",
         run=RUN,
@@ -91,7 +115,8 @@ def statement(state: State, client_id: ClientId, content: str = "honest") -> Rev
         manifest_digest=state.current.manifest_digest(RUN),
         aggregate_tag=tag,
         state_tag=tag,
-        metrics=bytes(8),
+        locked_metrics=box_of(GROUP_KEY, named, bytes(8)),
+        share=share_of(GROUP_KEY, named, place),
         signature=bytes(64),
     )
 
@@ -143,13 +168,7 @@ class World:
         """Upload to the round in progress."""
         round_ = self.state.current
         assert round_ is not None
-        found = header(
-            round_.number,
-            client(number),
-            content,
-            kind=round_.kind,
-            base_round=round_.base_round,
-        )
+        found = header(round_.number, client(number), content, **told(self.state))
         return self.apply(Uploaded(now=self.now, header=found))
 
     def sum(self) -> tuple[Change, ...]:
@@ -169,7 +188,6 @@ class World:
             now=self.now,
             statement=statement(self.state, client_id, content),
             blob=blob(content) if sealed else None,
-            live=self.state.roster,
         )
         return self.apply(event)
 
@@ -187,6 +205,8 @@ class World:
                 round_ = self.state.current
                 assert round_ is not None
                 assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
+                assert found.committee == told(self.state)["committee"]
+                assert self.state.base_state in (None, found.base_state)
                 counted.add(found.client_id)
             case HolderAsked(round=number):
                 assert len(self.counted[number]) >= self.state.rules.needed
@@ -214,6 +234,7 @@ class World:
         assert revealed.blob == change.blob
         assert revealed.statement.content() == verified.statement.content()
         assert revealed.statement.client_id != verified.statement.client_id
+        assert change.metrics == bytes(8)
 
     def check_end(self) -> None:
         """Check what must hold for a run as a whole."""
@@ -262,9 +283,17 @@ class Chaos:
                 return Polled(now=now, client_id=someone)
             number = round_.number + (choose.choice([-1, 0, 1]) if troubled else 0)
             content = choose.choice(["update", "other"]) if troubled else "update"
-            kind = choose.choice([round_.kind, "evaluate"]) if troubled else round_.kind
-            base = round_.base_round + (choose.choice([0, 0, 1]) if troubled else 0)
-            found = header(number, someone, content, kind=kind, base_round=base)
+            terms = told(self.world.state)
+            if troubled:
+                wrong = {
+                    "kind": "evaluate",
+                    "base_round": round_.base_round + 1,
+                    "base_state": b"x" * 32,
+                    "committee": b"x" * 32,
+                }
+                name = choose.choice(sorted(wrong))
+                terms[name] = choose.choice([terms[name], wrong[name]])
+            found = header(number, someone, content, **terms)
             return Uploaded(now=now, header=found)
         if round_.phase == "summing":
             return Summed(now=now, round=round_.number, total=blob("sum"))
@@ -281,7 +310,6 @@ class Chaos:
             now=self.world.now,
             statement=statement(self.world.state, author, content),
             blob=blob(content) if sealed else None,
-            live=self.world.state.roster,
         )
 
     def _rare(self) -> Event:

@@ -75,21 +75,23 @@ class Wait(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Train(_message.Message):
-    __slots__ = ("round", "kind", "base_round", "seconds_left", "epoch")
+    __slots__ = ("round", "kind", "base_round", "seconds_left", "epoch", "committee")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     round: int
     kind: str
     base_round: int
     seconds_left: float
     epoch: int
-    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., seconds_left: _Optional[float] = ..., epoch: _Optional[int] = ...) -> None: ...
+    committee: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., seconds_left: _Optional[float] = ..., epoch: _Optional[int] = ..., committee: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Reveal(_message.Message):
-    __slots__ = ("round", "kind", "base_round", "role", "contributions", "sum", "epoch")
+    __slots__ = ("round", "kind", "base_round", "role", "contributions", "sum", "epoch", "committee")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -97,6 +99,7 @@ class Reveal(_message.Message):
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     SUM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     round: int
     kind: str
     base_round: int
@@ -104,7 +107,8 @@ class Reveal(_message.Message):
     contributions: _containers.RepeatedCompositeFieldContainer[_update_pb2.UploadHeader]
     sum: _update_pb2.BlobHeader
     epoch: int
-    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., role: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., sum: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    committee: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., role: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., sum: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., epoch: _Optional[int] = ..., committee: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class MakeSnapshot(_message.Message):
     __slots__ = ("round",)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RevealStatement(_message.Message):
-    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "metrics", "signature")
+    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "locked_metrics", "signature", "share")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -17,8 +17,9 @@ class RevealStatement(_message.Message):
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
     AGGREGATE_TAG_FIELD_NUMBER: _ClassVar[int]
     STATE_TAG_FIELD_NUMBER: _ClassVar[int]
-    METRICS_FIELD_NUMBER: _ClassVar[int]
+    LOCKED_METRICS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     round: int
@@ -27,9 +28,10 @@ class RevealStatement(_message.Message):
     manifest_digest: bytes
     aggregate_tag: bytes
     state_tag: bytes
-    metrics: bytes
+    locked_metrics: bytes
     signature: bytes
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    share: bytes
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., locked_metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., share: _Optional[bytes] = ...) -> None: ...
 
 class RevealPart(_message.Message):
     __slots__ = ("statement", "blob", "chunk")
@@ -48,7 +50,7 @@ class RevealReceipt(_message.Message):
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("round", "epoch", "kind", "contributions", "statements", "sealed", "blob")
+    __slots__ = ("round", "epoch", "kind", "contributions", "statements", "sealed", "blob", "committee")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
@@ -56,6 +58,7 @@ class Published(_message.Message):
     STATEMENTS_FIELD_NUMBER: _ClassVar[int]
     SEALED_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
+    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     round: int
     epoch: int
     kind: str
@@ -63,7 +66,8 @@ class Published(_message.Message):
     statements: _containers.RepeatedCompositeFieldContainer[RevealStatement]
     sealed: bool
     blob: _update_pb2.BlobHeader
-    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., kind: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., statements: _Optional[_Iterable[_Union[RevealStatement, _Mapping]]] = ..., sealed: _Optional[bool] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ...) -> None: ...
+    committee: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., kind: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., statements: _Optional[_Iterable[_Union[RevealStatement, _Mapping]]] = ..., sealed: _Optional[bool] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., committee: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class PublishedPart(_message.Message):
     __slots__ = ("published", "chunk")

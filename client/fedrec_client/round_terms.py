@@ -1,0 +1,87 @@
+"""The terms of a round: what everybody who contributes to it must have been told alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.errors import RefusedError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.committee import COMMITTEE, committee_digest, is_drawn
+from fedrec.wire.messages import RoundKind, UploadHeader
+
+__all__ = ["RoundTerms"]
+
+_REMEDY = "The coordinator told clients different things about a round; tell the data owners."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundTerms:
+    """What the coordinator says about a round, and what follows from this client's model.
+
+    Attributes:
+        base_round: the published round whose model is trained.
+        base_state: digest of that model, as this client has it.
+        committee: who may open the round; empty without encryption.
+        seed: from what the committee must have been drawn.
+    """
+
+    run: str
+    round: RoundId
+    kind: RoundKind
+    base_round: RoundId
+    base_state: bytes
+    committee: tuple[ClientId, ...]
+    seed: bytes
+
+    @property
+    def committee_digest(self) -> bytes:
+        """What contributors sign of the committee."""
+        return committee_digest(self.run, self.round, self.committee)
+
+    def check_committee(self, contributors: tuple[ClientId, ...] = ()) -> None:
+        """Check that the committee is the one that the draw gives.
+
+        Args:
+            contributors: whom it was drawn from, among others.
+
+        Raises:
+            RefusedError: it has another size, or others rank before it.
+        """
+        if len(set(self.committee)) != COMMITTEE:
+            raise RefusedError(
+                f"Round {self.round} has a committee of {len(set(self.committee))} clients, "
+                f"expected {COMMITTEE}.",
+                remedy=_REMEDY,
+            )
+        if not is_drawn(
+            self.committee, contributors, seed=self.seed, run=self.run, round_id=self.round
+        ):
+            raise RefusedError(
+                f"The committee of round {self.round} is not the one that was drawn.",
+                remedy=_REMEDY,
+            )
+
+    def check_header(self, header: UploadHeader) -> None:
+        """Check that a contributor was told the same, and has the same model.
+
+        Raises:
+            RefusedError: naming what differs.
+        """
+        author = header.client_id[:16]
+        if (header.kind, header.base_round) != (self.kind, self.base_round):
+            raise RefusedError(
+                f"{author} contributed to a round of kind {header.kind} from version "
+                f"{header.base_round}, expected kind {self.kind} from version {self.base_round}.",
+                remedy=_REMEDY,
+            )
+        if header.base_state != self.base_state:
+            raise RefusedError(
+                f"{author} starts round {self.round} from another model of version "
+                f"{self.base_round} than this client's.",
+                remedy=_REMEDY,
+            )
+        if header.committee != self.committee_digest:
+            raise RefusedError(
+                f"{author} contributed to round {self.round} for another committee.",
+                remedy=_REMEDY,
+            )
