@@ -1,39 +1,19 @@
 """What a key holder refuses to open, and that it does not touch its key while refusing."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from blake3 import blake3
-from client.fake_federation import FakeRound, Killed, World
+from client.fake_federation import Killed, World
+from client.key_watch import KeyWatch, ask, puppet_round, put_watch, refused
 
 from fedrec.errors import BadSignature
 from fedrec.identity.metrics_lock import unlock
 from fedrec.identity.public import verify
 from fedrec.wire.messages import Reveal, Wait
-from fedrec_client.enrolment import enrol
-from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
-
-
-class KeyWatch:
-    """Stands for the member that holds the key, and counts every use of it."""
-
-    def __init__(self, member: Any) -> None:
-        self._member = member
-        self.opened: list[bytes] = []
-
-    def protect(self, vector: Any) -> bytes:
-        return self._member.protect(vector)  # type: ignore[no-any-return]
-
-    def reveal(self, total: bytes, n_summands: int) -> Any:
-        self.opened.append(total)
-        return self._member.reveal(total, n_summands)
-
-    def close(self) -> None:
-        self._member.close()
 
 
 @pytest.fixture
@@ -43,37 +23,7 @@ def world(tmp_path: Path) -> World:
 
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    """Put a watch on the key of whatever client is started."""
-    watch = KeyWatch(None)
-
-    def watched(*arguments: Any, **options: Any) -> Membership:
-        membership = enrol(*arguments, **options)
-        watch._member = membership.member
-        return replace(membership, member=watch)  # type: ignore[arg-type]
-
-    monkeypatch.setattr("fedrec_client.app.enrol", watched)
-    return watch
-
-
-def ask(world: World, task: Callable[[], Reveal]) -> None:
-    world.link.script.append(task)
-    world.app().run()
-
-
-def puppet_round(world: World, number: int = 1) -> FakeRound:
-    """Open a round that only puppets take part in; the client is a bystander with a key."""
-    round_ = world.open(number)
-    world.contribute(round_)
-    return round_
-
-
-def refused(world: World, key: KeyWatch, *words: str) -> None:
-    assert world.link.reveals == []
-    assert key.opened == []
-    assert "reveal_refused" in world.event_names()
-    assert '"event":"reveal_refused"' in world.audit()
-    for word in words:
-        assert word in world.audit()
+    return put_watch(monkeypatch)
 
 
 @pytest.mark.parametrize("role", ["reveal", "verify"])

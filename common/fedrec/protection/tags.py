@@ -1,0 +1,122 @@
+"""Linear tags: they show that a sum is the sum of exactly the messages that were signed.
+
+A key holder that adds up a round's contributions itself knows what it opens. Above
+`rounds.recompute_limit` contributions that costs too much, and the coordinator's sum has to be
+taken. So every block of a message carries tags of its slots m in slots of its own,
+
+    tag = <w, m> + pad    (modulo the plain modulus),
+
+with secret weights w, the same for all messages, and a secret pad for each message and block. Tags
+add up like the slots do: those of a sum of the messages i are right for its slots M just if they
+are <w, M> plus the sum of the pads i. Whoever knows neither weights nor pads cannot make a block
+with right tags but by adding up exactly these messages, save for a chance of (1/modulus)^TAGS: a
+sum without one of them, with one twice, with slots masked out, multiplied, or made up, is noticed
+(Wegman and Carter, New hash functions, JCSS 22, 1981; the pad is used once, so that many sums
+under the same weights tell nothing about them).
+
+A refusal is one bit about a sum of somebody else's choice, and enough of them would tell about the
+key. So a round has three key holders at most, each answers once, and refusals are counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from numpy.typing import NDArray
+
+from fedrec.errors import KeysError
+from fedrec.ids import canonical
+
+__all__ = ["TAGS", "Tagging"]
+
+TAGS = 4
+"""Tags of one block; with a modulus of 20 bits or more a forgery passes with at most 2^-80."""
+KEY_BYTES = 32
+UNIFORM_WORDS = 2
+"""128 bits are reduced modulo the plain modulus, so that the result is as good as uniform."""
+SMALL_MODULUS = 2**32
+
+Words = NDArray[Any]
+
+
+class Tagging:
+    """Makes and checks the tags of one federation's blocks.
+
+    Args:
+        key: 32 secret bytes that all key holders have and the coordinator has not.
+        modulus: the prime modulo which slots and tags add up.
+        n_slots: slots of a block that are tagged.
+    """
+
+    def __init__(self, key: bytes, modulus: int, n_slots: int) -> None:
+        if len(key) != KEY_BYTES:
+            raise KeysError(f"A tagging key has {KEY_BYTES} bytes, not {len(key)}.")
+        self._key = key
+        self._modulus = modulus
+        self._n_slots = n_slots
+        # Products of two residues fit 64 bits, or else take Python's integers.
+        self._kind: Any = np.uint64 if modulus <= SMALL_MODULUS else object
+
+    def __repr__(self) -> str:
+        return "Tagging(hidden)"
+
+    def of_message(self, slots: NDArray[np.int64], name: bytes) -> NDArray[np.int64]:
+        """Return the tags of one message, shape (n_blocks, TAGS).
+
+        Args:
+            slots: shape (n_blocks, n_slots).
+            name: says whose message it is and of which round; signed, and never used for a
+                second message.
+        """
+        return self._whole((self._hashes(slots) + self._pads(name, len(slots))) % self._modulus)
+
+    def are_right(
+        self, slots: NDArray[np.int64], tags: NDArray[np.int64], names: Iterable[bytes]
+    ) -> bool:
+        """Tell whether slots and tags are the sum of exactly the messages of these names.
+
+        Args:
+            slots: revealed, shape (n_blocks, n_slots).
+            tags: revealed beside them, shape (n_blocks, TAGS), modulo the plain modulus.
+        """
+        expected = self._hashes(slots)
+        for name in names:
+            expected = (expected + self._pads(name, len(slots))) % self._modulus
+        found = np.mod(tags.astype(object), self._modulus)
+        return bool(np.array_equal(found, expected.astype(object)))
+
+    @cached_property
+    def _weights(self) -> Words:
+        """Secret weights, shape (TAGS, n_slots)."""
+        return self._residues(b"weights", TAGS * self._n_slots).reshape(TAGS, self._n_slots)
+
+    def _hashes(self, slots: NDArray[np.int64]) -> Words:
+        """Return <w, m> modulo the plain modulus, shape (n_blocks, TAGS)."""
+        residues = np.mod(slots, self._modulus).astype(self._kind)
+        columns = [(residues * row % self._modulus).sum(axis=1) for row in self._weights]
+        hashes: Words = np.stack(columns, axis=1) % self._modulus
+        return hashes
+
+    def _pads(self, name: bytes, n_blocks: int) -> Words:
+        return self._residues(canonical("pads", name), n_blocks * TAGS).reshape(n_blocks, TAGS)
+
+    def _residues(self, purpose: bytes, count: int) -> Words:
+        """Return uniform residues: an AES-256-CTR stream of its own key for each purpose."""
+        info = canonical("fedrec sum tags v1", self._modulus, self._n_slots, purpose)
+        key = HKDF(algorithm=SHA256(), length=KEY_BYTES, salt=b"", info=info).derive(self._key)
+        stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
+        words = np.frombuffer(stream.update(bytes(8 * UNIFORM_WORDS * count)), dtype="<u8")
+        high, low = words.reshape(count, UNIFORM_WORDS).T.astype(object)
+        return ((high * 2**64 + low) % self._modulus).astype(self._kind)
+
+    def _whole(self, residues: Words) -> NDArray[np.int64]:
+        """Return residues as the centred integers that a block holds."""
+        half = self._modulus // 2
+        signed = residues.astype(np.int64)
+        return np.where(signed > half, signed - self._modulus, signed)

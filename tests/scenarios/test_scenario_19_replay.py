@@ -1,0 +1,67 @@
+"""Scenario 19: a recorded update of one round is worth nothing anywhere else."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from server.support.driving import told_of
+from server.support.federations import Bench
+from server.support.serving import Serving, serving
+
+from fedrec.errors import BadSignature, FedrecError, KeysError, ProtocolError, RoundClosed
+from fedrec.ids import RoundId
+from fedrec.wire.messages import UploadHeader
+
+CLIENTS = range(3)
+Recorded = tuple[Serving, UploadHeader, bytes]
+
+
+@pytest.fixture
+def second_round(tmp_path: Path) -> Iterator[Recorded]:
+    """A coordinator that collects round 2, and what client 0 sent in round 1."""
+    bench = Bench.of(3, total=3)
+    with serving(bench, tmp_path) as found:
+        found.come(CLIENTS)
+        payload = bench.payload(0, 1)
+        header = bench.header(0, 1, payload, found.run, **told_of(found.coordinator.engine.state))
+        for number in CLIENTS:
+            found.upload(number)
+        found.do(found.coordinator.engine.work.settled())
+        found.come(CLIENTS)
+        assert found.coordinator.engine.state.current is not None
+        assert found.coordinator.engine.state.current.number == 2
+        yield found, header, payload
+
+
+def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
+    found, header, payload = second_round
+    with found.link() as link:
+        assert link.submit_update(header, payload), "known, and not counted again"
+        for changes, expected in (
+            ({"round": RoundId(2)}, ProtocolError),
+            (
+                {"round": RoundId(2), **told_of(found.coordinator.engine.state)},
+                BadSignature,
+            ),
+            ({"run": "other"}, ProtocolError),
+            ({"epoch": 2}, KeysError),
+            ({"federation": "others"}, ProtocolError),
+        ):
+            with pytest.raises(FedrecError) as caught:
+                link.submit_update(replace(header, **changes), payload)
+            assert isinstance(caught.value, expected | BadSignature), changes
+    round_ = found.coordinator.engine.state.current
+    assert round_ is not None and not round_.accepted
+
+
+def test_scenario_19_signed_anew_for_a_round_that_is_over(
+    second_round: Recorded,
+) -> None:
+    """Even its author cannot put another update into a published round."""
+    found, _, _ = second_round
+    other = found.bench.payload(0, 1, salt=3)
+    header = found.bench.header(0, 1, other, found.run)
+    with found.link() as link, pytest.raises(FedrecError) as caught:
+        link.submit_update(header, other)
+    assert caught.value.code in {"conflicting_upload", RoundClosed.code}
