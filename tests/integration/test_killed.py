@@ -137,8 +137,8 @@ def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
     with closing(proxy), ending(children):
         children.append(ClientProcess(bench, VICTIM, proxy.address))
         assert held.wait(DEADLINE_SECONDS)
-        (there,) = poll(lambda: [size for size in sizes(partial) if size])
-        assert there < whole
+        # Another client's update may lie there whole for a moment.
+        assert poll(lambda: [size for size in sizes(partial) if 0 < size < whole])
         children[-1].process.kill()
         assert children[-1].ended() == -signal.SIGKILL
         cut.set()

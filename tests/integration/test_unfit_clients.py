@@ -44,7 +44,7 @@ class FromTheFuture(Passing):
     """Meets a coordinator of the next major version."""
 
     def federation(self, client_id: ClientId) -> FederationInfo:
-        return replace(self.link.federation(client_id), protocol_version="2.0")
+        return replace(self.link.federation(client_id), protocol_version="1.0")
 
 
 def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
