@@ -108,6 +108,7 @@ def client(number: int, pipe, settings: dict) -> None:
                 base_round=task.task.base_round,
                 base_state=bytes(32),
                 committee=committee_digest(info.run, task.task.round, task.task.committee),
+                nonce=b"",
                 epoch=info.epoch,
                 client_id=identity.client_id,
                 catalogue_fingerprint=info.catalogue_fingerprint,

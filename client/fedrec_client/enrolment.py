@@ -23,7 +23,7 @@ from fedrec.training.layout import Layout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 from fedrec_client.durable import write_durably
-from fedrec_client.membership import Membership, check_protocol
+from fedrec_client.membership import Membership, check_protocol, tag_key_of
 
 __all__ = ["enrol"]
 
@@ -94,7 +94,11 @@ def enrol(
         secrets=secrets,
         context=info.server_context,
         protection=protection,
-        member=protection.member(info.server_context, secret),
+        member=protection.member(
+            info.server_context,
+            secret,
+            tag_key=tag_key_of(secrets, info.federation, roster.epoch),
+        ),
         layout=layout,
     )
 

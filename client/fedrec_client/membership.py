@@ -21,7 +21,8 @@ from fedrec.identity.epoch_secrets import EpochSecrets
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
-from fedrec.ids import ClientId, RoundId, digest
+from fedrec.identity.sealing import KEY_BYTES, derive
+from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.training.layout import Layout
 from fedrec.training.state import SharedState
@@ -37,7 +38,7 @@ from fedrec.wire.messages import (
 from fedrec_client.round_seal import RoundSeal
 from fedrec_client.round_terms import RoundTerms
 
-__all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol"]
+__all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
 
 FEWEST_SUMMANDS = 3
 """Sums of fewer clients are never opened under encryption, whatever a roster says."""
@@ -54,6 +55,12 @@ def check_protocol(version: str) -> None:
             f"The peer speaks protocol {version!r}, this fedrec {PROTOCOL_VERSION}.",
             remedy="Install the same fedrec on both sides.",
         )
+
+
+def tag_key_of(secrets: EpochSecrets, federation: str, epoch: int) -> bytes:
+    """Return the key of an epoch's sum tags, which members have and the coordinator has not."""
+    info = canonical("fedrec sum tag key v1", federation, epoch)
+    return derive(secrets.group_key, salt=b"", info=info, length=KEY_BYTES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -166,7 +173,24 @@ class Membership:
             return self.seal_of(version, "train").state_tag(content)
         return digest("fedrec base state v1", self.federation, self.run, version, content)
 
-    def header_for(self, terms: RoundTerms, payload: bytes) -> UploadHeader:
+    @property
+    def is_tagged(self) -> bool:
+        """Whether sums of more than `rounds.recompute_limit` updates are opened by their tags."""
+        return self.protection.chosen.n_tags > 0
+
+    def tag_name(self, round_id: RoundId, client_id: ClientId, nonce: bytes) -> bytes:
+        """Return the name under which an update is tagged."""
+        return canonical("fedrec tag name v1", self.run, self.epoch, round_id, client_id, nonce)
+
+    def tag_names(
+        self, round_id: RoundId, contributions: tuple[UploadHeader, ...]
+    ) -> tuple[bytes, ...]:
+        """Return the names of the updates that a sum must consist of."""
+        return tuple(
+            self.tag_name(round_id, header.client_id, header.nonce) for header in contributions
+        )
+
+    def header_for(self, terms: RoundTerms, payload: bytes, nonce: bytes) -> UploadHeader:
         """Return the signed header of this client's update of a round."""
         unsigned = UploadHeader(
             protocol_version=PROTOCOL_VERSION,
@@ -177,6 +201,7 @@ class Membership:
             base_round=terms.base_round,
             base_state=terms.base_state,
             committee=terms.committee_digest,
+            nonce=nonce,
             epoch=self.epoch,
             client_id=self.client_id,
             catalogue_fingerprint=self.catalogue_fingerprint,
@@ -231,10 +256,11 @@ class Membership:
                 f"Round {terms.round} has {found} contributions, expected at least "
                 f"{self.minimum_summands}."
             )
-        if self.is_encrypted and found > self.plan.rounds.recompute_limit:
+        most = self.protection.chosen.max_summands
+        if self.is_encrypted and found > most:
             raise RefusedError(
-                f"Round {terms.round} has {found} contributions, expected at most "
-                f"{self.plan.rounds.recompute_limit} (recompute_limit)."
+                f"Round {terms.round} has {found} contributions, expected at most {most} "
+                "(rounds.recompute_limit, or rounds.clients_per_round where sums have tags)."
             )
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {terms.round} lists a client twice.")
@@ -258,6 +284,8 @@ class Membership:
                 remedy="Somebody replays a contribution; tell the data owners.",
             )
         terms.check_header(header)
+        if bool(header.nonce) != self.is_tagged:
+            raise MalformedUpdate(f"{author}'s update has {len(header.nonce)} bytes of nonce.")
         expected = self.protection.chosen.message_bytes
         if header.length != expected:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")

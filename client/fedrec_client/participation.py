@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import secrets
+
 from fedrec.errors import ConflictingUpload, RefusedError, RoundError
+from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import Train
 from fedrec_client.audit import AuditLog
 from fedrec_client.coin import coin_secret, throw_coins
@@ -116,8 +119,11 @@ class Participation:
         with self._journal.timed(task.round, "seconds_training", "trained"):
             made = self._model.contribute(task.kind, task.round, participating)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
-            payload = member.member.protect(made.vector)
-            header = member.header_for(terms, payload)
+            # Tags of two updates under one name would tell about their difference.
+            nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
+            name = member.tag_name(task.round, member.client_id, nonce)
+            payload = member.member.protect(made.vector, name)
+            header = member.header_for(terms, payload, nonce)
         self._outbox.put(header, payload, made.private.parts)
 
     def _terms(self, task: Train) -> RoundTerms:

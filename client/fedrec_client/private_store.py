@@ -142,7 +142,7 @@ class PrivateStore:
             # What was staged is of a round that the coordinator abandoned with its epoch.
             staged = self.state.staged
             closed = None if staged is None else staged.model_copy(update={"closed": True})
-            self._replace(epoch=epoch, content=None, staged=closed)
+            self._replace(epoch=epoch, content=None, staged=closed, refused_sums=0)
 
     def _leave_for(self, pin: RunPin, epoch: int, *, new_run: bool) -> None:
         stored = self.state
@@ -266,6 +266,10 @@ class PrivateStore:
             return
         entry = RevealedRound(round=round_id, manifest_digest=manifest_digest)
         self._replace(revealed=(*self.state.revealed, entry))
+
+    def count_refused_sum(self, change: int = 1) -> None:
+        """Count a sum whose tags were wrong; -1 takes back what turned out right."""
+        self._replace(refused_sums=self.state.refused_sums + change)
 
     def _load(self) -> StoredState | None:
         path = self.folder / _STATE

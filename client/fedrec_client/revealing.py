@@ -1,8 +1,10 @@
 """Revealing a round's sum, or verifying it: the one place where a decryption key is used.
 
 Whoever reveals must never be made to open anything but the sum of enough members' signed
-updates of one round, and only once per round. So the sum that is opened here is always one that
-this client added up itself, from contributions whose signatures it checked.
+updates of one round, and only once per round. So the sum that is opened here is one that this
+client added up itself, from contributions whose signatures it checked; above
+`rounds.recompute_limit` contributions it is the coordinator's, whose tags must be those of exactly
+these contributions.
 """
 
 from __future__ import annotations
@@ -22,6 +24,8 @@ from fedrec_client.round_journal import RoundJournal
 
 __all__ = ["Revealing"]
 
+MOST_REFUSED = 8
+"""So many sums with wrong tags may be presented in an epoch; each refusal is a bit about it."""
 _REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it happens again."
 
 
@@ -57,7 +61,7 @@ class Revealing:
         with self._journal.timed(task.round, "seconds_revealing", "revealed"):
             try:
                 self._check(task)
-                total = self._recompute(task)
+                total = self._fetch_sum(task) if self._is_tagged(task) else self._recompute(task)
             except (ProtocolError, RefusedError) as error:
                 raise self._refusal(task, error) from error
             self._open(task, total)
@@ -101,6 +105,27 @@ class Revealing:
                 f"Round {task.round} lists an update of this client that is not in its outbox."
             )
 
+    def _is_tagged(self, task: Reveal) -> bool:
+        """Tell whether a sum is opened by its tags, not by adding its contributions up."""
+        member = self._membership
+        limit = member.plan.rounds.recompute_limit
+        return member.is_tagged and len(task.contributions) > limit
+
+    def _fetch_sum(self, task: Reveal) -> bytes:
+        """Return the coordinator's sum, while this epoch's key has not been asked too often."""
+        member = self._membership
+        if self._store.state.refused_sums >= MOST_REFUSED:
+            raise RefusedError(
+                f"{MOST_REFUSED} sums with wrong tags were presented to this client in epoch "
+                f"{member.epoch}; every further answer would tell about the key.",
+                remedy="Tell the data owners: a new key epoch is needed, and perhaps another "
+                "coordinator.",
+            )
+        total = self._link.round_sum(member.client_id, member.run, task.round)
+        if not Blob(length=task.sum_length, digest=task.sum_digest).describes(total):
+            raise RefusedError(f"The coordinator's sum of round {task.round} is not the announced.")
+        return total
+
     def _recompute(self, task: Reveal) -> bytes:
         """Return the sum of the contributions, added up here."""
         member = self._membership
@@ -135,7 +160,14 @@ class Revealing:
         # On disk before the key is used: after a crash, too, a round has one manifest only.
         self._store.record_reveal(task.round, manifest)
         try:
-            aggregate = member.member.reveal(total, len(task.contributions))
+            names = None
+            if self._is_tagged(task):
+                names = member.tag_names(task.round, task.contributions)
+                # Before the key is used: a crash must not give another try for nothing.
+                self._store.count_refused_sum()
+            aggregate = member.member.reveal(total, len(task.contributions), names)
+            if names is not None:
+                self._store.count_refused_sum(-1)
             self._check_content(task, aggregate)
             shared = self._model.after(task.kind, task.round, aggregate)
         except (ProtocolError, RefusedError) as error:

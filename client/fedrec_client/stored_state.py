@@ -104,6 +104,7 @@ class StoredState(_Record):
         content: what round `version` was; None at version 0, in a new epoch, and after a
             snapshot without encryption.
         revealed: rounds above `version` that this client opened.
+        refused_sums: sums with wrong tags that were presented in this epoch.
         left_runs: runs that this folder took part in before, and does not return to.
     """
 
@@ -117,6 +118,7 @@ class StoredState(_Record):
     answered_round: RoundId = RoundId(0)
     content: RoundContent | None = None
     revealed: tuple[RevealedRound, ...] = ()
+    refused_sums: int = 0
     left_runs: tuple[str, ...] = ()
 
     def files(self) -> set[str]:

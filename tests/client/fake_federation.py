@@ -46,7 +46,7 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.app import ClientApp
 from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.membership import Membership
+from fedrec_client.membership import Membership, tag_key_of
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
 N_ITEMS = 12
@@ -193,7 +193,11 @@ class World:
             secrets=secrets,
             context=self.context,
             protection=self.protection,
-            member=self.protection.member(self.context, self._secret or b"none"),
+            member=self.protection.member(
+                self.context,
+                self._secret or b"none",
+                tag_key=tag_key_of(secrets, "films", roster.epoch),
+            ),
             layout=self.layout,
         )
 
@@ -283,6 +287,7 @@ class World:
             "base_round": self.rounds[number].base,
             "base_state": self.base_state(self.rounds[number].base),
             "committee": committee_digest(self.run, RoundId(number), self.rounds[number].committee),
+            "nonce": b"",
             "epoch": self.epoch.roster.epoch,
             "client_id": member.client_id,
             "catalogue_fingerprint": self.catalogue.fingerprint(),

@@ -19,12 +19,12 @@ class KeyWatch:
         self._member = member
         self.opened: list[bytes] = []
 
-    def protect(self, vector: Any) -> bytes:
-        return self._member.protect(vector)  # type: ignore[no-any-return]
+    def protect(self, vector: Any, name: bytes = b"") -> bytes:
+        return self._member.protect(vector, name)  # type: ignore[no-any-return]
 
-    def reveal(self, total: bytes, n_summands: int) -> Any:
+    def reveal(self, total: bytes, n_summands: int, names: Any = None) -> Any:
         self.opened.append(total)
-        return self._member.reveal(total, n_summands)
+        return self._member.reveal(total, n_summands, names)
 
     def close(self) -> None:
         self._member.close()

@@ -34,6 +34,7 @@ def header(round_id: int) -> UploadHeader:
         base_round=RoundId(round_id - 1),
         base_state=b"\xfc" * 32,
         committee=b"",
+        nonce=b"",
         epoch=1,
         client_id=ClientId("ab" * 32),
         catalogue_fingerprint="ab",

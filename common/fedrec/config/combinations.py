@@ -184,7 +184,7 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
 
 def _clients(plan: Plan) -> Iterator[Conflict]:
     rounds = plan.rounds
-    asked, limit = rounds.clients_per_round, rounds.recompute_limit
+    asked = rounds.clients_per_round
     if asked and asked < rounds.minimum_clients:
         yield Conflict(
             keys=("rounds.clients_per_round", "rounds.minimum_clients"),
@@ -192,14 +192,7 @@ def _clients(plan: Plan) -> Iterator[Conflict]:
             f"{rounds.minimum_clients}, so that every round would be abandoned. Set "
             f"rounds.clients_per_round = {rounds.minimum_clients} or more, or 0 to ask everybody.",
         )
-    for key, count in (("clients_per_round", asked), ("minimum_clients", rounds.minimum_clients)):
-        if count > limit:
-            yield Conflict(
-                keys=("rounds.recompute_limit", f"rounds.{key}"),
-                sentence=f"rounds.{key} is {count}, but rounds.recompute_limit is {limit}, and no "
-                f"round sums more updates than that. Set rounds.recompute_limit = {count}, or "
-                f"lower rounds.{key} to {limit}.",
-            )
+    yield from _unopened(plan)
     if rounds.over_provision > 1 and not asked:
         yield Conflict(
             keys=("rounds.over_provision", "rounds.clients_per_round"),
@@ -208,6 +201,28 @@ def _clients(plan: Plan) -> Iterator[Conflict]:
             "rounds.clients_per_round to the number of updates wanted, or leave over_provision "
             "out.",
         )
+
+
+def _unopened(plan: Plan) -> Iterator[Conflict]:
+    """Sums that key holders neither add up themselves nor know by their tags."""
+    from fedrec.protection import PROTECTIONS
+
+    rounds, limit = plan.rounds, plan.rounds.recompute_limit
+    protection = PROTECTIONS[plan.protection.name]
+    if not protection.needs_reveal or protection.can_tag:
+        return
+    for key, count in (
+        ("clients_per_round", rounds.clients_per_round),
+        ("minimum_clients", rounds.minimum_clients),
+    ):
+        if count > limit:
+            yield Conflict(
+                keys=("rounds.recompute_limit", f"rounds.{key}"),
+                sentence=f"rounds.{key} is {count}, but rounds.recompute_limit is {limit}, and "
+                f"under {protection.name} no round sums more updates than its key holders add up "
+                f"themselves. Set rounds.recompute_limit = {count}, lower rounds.{key} to {limit}, "
+                'or set protection.name = "bfv", whose sums carry tags.',
+            )
 
 
 def _protocol(plan: Plan) -> Iterator[Conflict]:

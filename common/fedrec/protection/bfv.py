@@ -34,6 +34,7 @@ class BFV(BlockProtection):
 
     name: ClassVar[str] = "bfv"
     needs_reveal: ClassVar[bool] = True
+    can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(BFV_PRESETS)
     member_kind = BFVMember
 

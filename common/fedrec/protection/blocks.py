@@ -1,9 +1,10 @@
 """The client's half of every encrypted protection: slots to blocks and back.
 
-The last slot of every block is a counter: each message carries 1 there, so a sum of n messages
-carries n. Together with the bounds of the segments and the zeros of the padding it shows sums
-that were damaged, made with another key or counted wrongly. It is no signature: a coordinator
-can add a plain constant to a ciphertext.
+One slot of every block, behind the values, is a counter: each message carries 1 there, so a sum
+of n messages carries n. Together with the bounds of the segments and the zeros of the padding it
+shows sums that were damaged, made with another key or counted wrongly. It is no signature: a
+coordinator can add a plain constant to a ciphertext. Under a plan with tags (see `tags`) these
+follow the counter, and bind the sum to its messages.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection, check_count
 from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.secret import SecretKey
+from fedrec.protection.tags import Tagging
 from fedrec.protection.tenseal_blocks import BlockCipher, new_keys
 from fedrec.protection.vector import Integers, VectorSpec
 
@@ -29,45 +31,72 @@ class BlockMember(Member):
     """Encrypts vectors and reveals sums, block by block."""
 
     def __init__(
-        self, spec: VectorSpec, plan: ProtectionPlan, envelope: Envelope, keys: bytes
+        self,
+        spec: VectorSpec,
+        plan: ProtectionPlan,
+        envelope: Envelope,
+        keys: bytes,
+        tag_key: bytes,
     ) -> None:
         self._spec = spec
         self._plan = plan
         self._envelope = envelope
         self._layout = ResidueLayout.of_plan(plan)
         self._cipher: BlockCipher | None = BlockCipher(plan, keys)
+        self._tagging: Tagging | None = None
+        if plan.n_tags and plan.plain_modulus is not None:
+            tagged = self._cipher.n_slots - plan.n_tags
+            self._tagging = Tagging(tag_key, plan.plain_modulus, tagged)
 
-    def protect(self, vector: Integers) -> bytes:
+    def protect(self, vector: Integers, name: bytes = b"") -> bytes:
         """Return the message of a vector; see `Member.protect`."""
         cipher = self._open_cipher()
         limbs = self._plan.layout.split(self._spec, self._spec.validated(vector))
-        per_block = cipher.n_slots - 1
+        counter = cipher.n_slots - self._plan.n_tags - 1
         rows = np.zeros((self._plan.n_blocks, cipher.n_slots), dtype=np.int64)
-        rows[:, -1] = 1
-        padded = np.zeros(self._plan.n_blocks * per_block, dtype=np.int64)
+        rows[:, counter] = 1
+        padded = np.zeros(self._plan.n_blocks * counter, dtype=np.int64)
         padded[: len(limbs)] = limbs
-        rows[:, :-1] = padded.reshape(-1, per_block)
+        rows[:, :counter] = padded.reshape(-1, counter)
+        if self._tagging is not None:
+            rows[:, counter + 1 :] = self._tagging.of_message(rows[:, : counter + 1], name)
         frames = (self._layout.pack(cipher.encrypt(row.tolist())) for row in rows)
         return self._envelope.close_message(b"".join(frames))
 
-    def reveal(self, total: bytes, n_summands: int) -> Integers:
+    def reveal(
+        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
+    ) -> Integers:
         """Return the exact sum; see `Member.reveal`."""
         cipher = self._open_cipher()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
         blocks = unpack_blocks(self._layout, body)
         rows = np.stack([self.whole(cipher.decrypt(block)) for block in blocks])
-        slots = rows[:, :-1].reshape(-1)
-        if (rows[:, -1] != n_summands).any() or slots[self._plan.n_slots :].any():
+        counter = cipher.n_slots - self._plan.n_tags - 1
+        if names is not None:
+            self._check_tags(rows[:, : counter + 1], rows[:, counter + 1 :], names, n_summands)
+        slots = rows[:, :counter].reshape(-1)
+        if (rows[:, counter] != n_summands).any() or slots[self._plan.n_slots :].any():
             raise RevealRefused(
                 "The counters inside the sum disagree with its number of summands.",
                 remedy="A contribution is damaged, or made with another key: abandon the round.",
             )
         return self._plan.layout.join(self._spec, slots[: self._plan.n_slots], n_summands)
 
+    def _check_tags(
+        self, slots: Integers, tags: Integers, names: tuple[bytes, ...], n_summands: int
+    ) -> None:
+        """Refuse a sum of anything but the named messages, one each."""
+        distinct = len(set(names)) == len(names) == n_summands
+        if self._tagging is None or not distinct or not self._tagging.are_right(slots, tags, names):
+            raise RevealRefused(
+                "The sum's tags are not those of the messages that were signed.",
+                remedy="Somebody presents another sum as this round's; tell the data owners.",
+            )
+
     def close(self) -> None:
         """Forget the key."""
-        self._cipher = None
+        self._cipher = self._tagging = None
 
     @abstractmethod
     def whole(self, values: list[float]) -> Integers:
@@ -93,7 +122,7 @@ class BlockProtection(Protection):
         """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
         return ModularAccumulator(self.chosen, Envelope.of(self.chosen, context))
 
-    def member(self, context: bytes, secret: bytes | SecretKey) -> Member:
+    def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
         envelope = Envelope.of(self.chosen, context)
         content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
@@ -103,4 +132,4 @@ class BlockProtection(Protection):
                 remedy="Unwrap the key of the present epoch.",
             )
         keys = content[len(context) :]
-        return self.member_kind(self.spec, self.chosen, envelope, keys)
+        return self.member_kind(self.spec, self.chosen, envelope, keys, tag_key)

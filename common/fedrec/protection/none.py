@@ -65,7 +65,9 @@ class NoProtection(Protection):
         """Return the coordinator's half, empty."""
         return PlainAccumulator(self.spec, Envelope.of(self.chosen, context))
 
-    def member(self, context: bytes, secret: bytes | SecretKey = b"none") -> Member:
+    def member(
+        self, context: bytes, secret: bytes | SecretKey = b"none", *, tag_key: bytes = b""
+    ) -> Member:
         """Return a client's half; the secret is the word none."""
         content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
         if content != b"none":
@@ -146,11 +148,13 @@ class PlainMember(Member):
         self._spec = spec
         self._envelope = envelope
 
-    def protect(self, vector: Integers) -> bytes:
+    def protect(self, vector: Integers, name: bytes = b"") -> bytes:
         """Return the packed vector; see `Member.protect`."""
         return self._envelope.close_message(_pack(self._spec, self._spec.validated(vector)))
 
-    def reveal(self, total: bytes, n_summands: int) -> Integers:
+    def reveal(
+        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
+    ) -> Integers:
         """Return the unpacked sum; see `Member.reveal`."""
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._envelope.max_summands)

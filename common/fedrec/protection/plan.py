@@ -39,6 +39,7 @@ class ProtectionPlan:
         max_summands: largest number of messages in a sum.
         limb_bits: width of an unsigned limb, 0 when nothing is split.
         limbs: number of limbs of each segment.
+        n_tags: linear tags of each block; 0 where key holders add all messages up themselves.
     """
 
     protection: str
@@ -61,6 +62,7 @@ class ProtectionPlan:
     max_summands: int
     limb_bits: int
     limbs: tuple[int, ...]
+    n_tags: int = 0
 
     @property
     def layout(self) -> LimbLayout:
@@ -84,6 +86,7 @@ class ProtectionPlan:
             self.max_summands,
             self.limb_bits,
             *self.limbs,
+            self.n_tags,
         ]
         return digest("fedrec.protection.plan.v1", *parts).hex()
 

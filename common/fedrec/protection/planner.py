@@ -25,6 +25,7 @@ from fedrec.protection.noise import bfv_noise, ckks_noise, float_error
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.primes import batching_prime, coefficient_primes
 from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
 
 __all__ = ["BFV_PRESETS", "CKKS_PRESETS", "Preset", "plan_bfv", "plan_ckks", "security_bits"]
@@ -82,6 +83,11 @@ def plan_bfv(spec: VectorSpec, preset: str) -> ProtectionPlan:
 
 def plan_ckks(spec: VectorSpec, preset: str) -> ProtectionPlan:
     """Return the exact CKKS plan with the fewest blocks; see the module for its rules."""
+    if spec.tagged:
+        raise SettingsError(
+            "Under ckks sums cannot carry tags, so that key holders have to add all messages up.",
+            remedy="Ask at most rounds.recompute_limit clients in a round, or use bfv.",
+        )
     return _best("ckks", spec, preset, CKKS_PRESETS, _ckks_candidates)
 
 
@@ -175,7 +181,11 @@ def _fit(spec: VectorSpec, capacity: int) -> LimbLayout | None:
 
 
 def _n_blocks(spec: VectorSpec, layout: LimbLayout, slots: int) -> int:
-    return -(-layout.n_slots(spec) // (slots - 1))
+    return -(-layout.n_slots(spec) // (slots - 1 - _n_tags(spec)))
+
+
+def _n_tags(spec: VectorSpec) -> int:
+    return TAGS if spec.tagged else 0
 
 
 def _priced(spec: VectorSpec, preset: Preset, layout: LimbLayout, n_blocks: int) -> ProtectionPlan:
@@ -208,4 +218,5 @@ def _priced(spec: VectorSpec, preset: Preset, layout: LimbLayout, n_blocks: int)
         max_summands=spec.max_summands,
         limb_bits=layout.limb_bits,
         limbs=layout.limbs,
+        n_tags=_n_tags(spec),
     )

@@ -46,25 +46,35 @@ class Member(ABC):
     """A client's half: protects its own vector, and reveals sums where it holds the key."""
 
     @abstractmethod
-    def protect(self, vector: Integers) -> bytes:
+    def protect(self, vector: Integers, name: bytes = b"") -> bytes:
         """Return the message for an int64 vector of shape (length,), always of one length.
+
+        Args:
+            name: under a plan with tags says whose message it is and of which round; it must
+                never name a second one.
 
         Raises:
             MalformedUpdate: for another type or shape, or a value outside its segment's bound.
         """
 
     @abstractmethod
-    def reveal(self, total: bytes, n_summands: int) -> Integers:
+    def reveal(
+        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
+    ) -> Integers:
         """Return the exact sum of ``n_summands`` messages as int64 of shape (length,).
 
-        It detects damage and foreign keys, not a coordinator that builds sums of its own: a
-        caller first recomputes ``total`` from signed contributions, because whoever may choose
-        what is revealed, or only watch which sums are refused, learns about the key.
+        Without names it detects damage and foreign keys, not a coordinator that builds sums of
+        its own: a caller first recomputes ``total`` from signed contributions, because whoever
+        may choose what is revealed, or only watch which sums are refused, learns about the key.
+
+        Args:
+            names: of the messages whose sum it must be, under a plan with tags; None where the
+                caller added them up itself.
 
         Raises:
             MalformedUpdate: for bytes that are no sum of this plan and key.
-            RevealRefused: for another number of summands, or values that no honest messages
-                sum to.
+            RevealRefused: for another number of summands, values that no honest messages sum
+                to, or any sum but that of the named messages.
         """
 
     @abstractmethod
@@ -91,6 +101,8 @@ class Protection(ABC):
 
     name: ClassVar[str]
     needs_reveal: ClassVar[bool]
+    can_tag: ClassVar[bool] = False
+    """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]
 
     def __init__(self, spec: VectorSpec, plan: ProtectionPlan) -> None:
@@ -141,8 +153,11 @@ class Protection(ABC):
         """Return the coordinator's half, empty."""
 
     @abstractmethod
-    def member(self, context: bytes, secret: bytes | SecretKey) -> Member:
+    def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half.
+
+        Args:
+            tag_key: 32 bytes that members share, under a plan with tags.
 
         Raises:
             KeysError: when the secret is not the context's.

@@ -113,7 +113,8 @@ class Tagging:
         stream = Cipher(algorithms.AES(key), modes.CTR(bytes(16))).encryptor()
         words = np.frombuffer(stream.update(bytes(8 * UNIFORM_WORDS * count)), dtype="<u8")
         high, low = words.reshape(count, UNIFORM_WORDS).T.astype(object)
-        return ((high * 2**64 + low) % self._modulus).astype(self._kind)
+        residues: Words = ((high * 2**64 + low) % self._modulus).astype(self._kind)
+        return residues
 
     def _whole(self, residues: Words) -> NDArray[np.int64]:
         """Return residues as the centred integers that a block holds."""

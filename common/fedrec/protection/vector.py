@@ -81,10 +81,13 @@ class VectorSpec:
     Attributes:
         segments: in the order in which they lie in the vector.
         max_summands: the largest number of messages, one for each client, in one sum.
+        tagged: whether messages carry linear tags (`tags`), because key holders do not add so
+            many of them up themselves.
     """
 
     segments: tuple[SegmentSpec, ...]
     max_summands: int
+    tagged: bool = False
 
     def __post_init__(self) -> None:
         names = [segment.name for segment in self.segments]
@@ -108,6 +111,8 @@ class VectorSpec:
         parts: list[str | int] = [self.max_summands]
         for segment in self.segments:
             parts += [segment.name, segment.length, segment.max_abs_sum, int(segment.signed)]
+        if self.tagged:
+            parts.append("tagged")
         return digest("fedrec.protection.vector.v1", *parts).hex()
 
     def pieces(self, vector: Integers) -> Iterator[tuple[SegmentSpec, Integers]]:

@@ -27,6 +27,7 @@ class Layout:
         tensors: the algorithm's tensors, in their order in the vector.
         maximum_users: most users in one sum.
         maximum_clients: most messages in one sum.
+        tagged: whether key holders open sums of more messages than they add up themselves.
         private: names of the parameters that never leave a client.
     """
 
@@ -34,14 +35,13 @@ class Layout:
     tensors: tuple[UpdateTensor, ...]
     maximum_users: int
     maximum_clients: int
+    tagged: bool = False
     private: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
-        # Key holders recompute encrypted sums; a plain sum may have one client for each user.
-        plain = plan.protection.name == "none"
-        most = plan.federation.maximum_users if plain else plan.rounds.recompute_limit
+        most, tagged = _most_messages(plan)
         algorithm = ALGORITHMS[plan.algorithm.name]
         private = frozenset(
             entry.name for entry in algorithm.parameters if entry.scope == "private"
@@ -59,6 +59,7 @@ class Layout:
             private=private,
             maximum_users=plan.federation.maximum_users,
             maximum_clients=most,
+            tagged=tagged,
         )
 
     @property
@@ -106,6 +107,7 @@ class Layout:
                 ),
             ),
             max_summands=self.maximum_clients,
+            tagged=self.tagged,
         )
 
     def pack(
@@ -148,6 +150,18 @@ class Layout:
             (tensor, slice(end - tensor.size, end))
             for tensor, end in zip(self.tensors, ends, strict=True)
         ]
+
+
+def _most_messages(plan: Plan) -> tuple[int, bool]:
+    """Return the most messages in one sum, and whether it takes tags to open so many."""
+    rounds, protection = plan.rounds, PROTECTIONS[plan.protection.name]
+    if not protection.needs_reveal:
+        # A plain sum may have one client for each user.
+        return plan.federation.maximum_users, False
+    most = max(rounds.recompute_limit, rounds.clients_per_round, rounds.minimum_clients)
+    if most > rounds.recompute_limit and protection.can_tag:
+        return most, True
+    return rounds.recompute_limit, False
 
 
 def vector_spec(plan: Plan, n_items: int) -> VectorSpec:

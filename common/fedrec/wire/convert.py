@@ -19,6 +19,7 @@ from fedrec.wire.limits import (
     MAX_CONTRIBUTIONS,
     MAX_METRICS_BYTES,
     MAX_STATEMENTS,
+    NONCE_BYTES,
     check_bytes,
     check_client_id,
     check_count,
@@ -77,6 +78,7 @@ def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
         base_round=header.base_round,
         base_state=header.base_state,
         committee=header.committee,
+        nonce=header.nonce,
         epoch=header.epoch,
         client_id=header.client_id,
         catalogue_fingerprint=header.catalogue_fingerprint,
@@ -98,6 +100,7 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
         base_round=check_round(message.base_round, "header.base_round"),
         base_state=check_exact(message.base_state, "header.base_state", 32),
         committee=check_exact(message.committee, "header.committee", 0, 32),
+        nonce=check_exact(message.nonce, "header.nonce", 0, NONCE_BYTES),
         epoch=check_number(message.epoch, "header.epoch"),
         client_id=check_client_id(message.client_id, "header.client_id"),
         catalogue_fingerprint=check_text(

@@ -16,6 +16,7 @@ __all__ = [
     "MAX_REASON_CHARS",
     "MAX_STATEMENTS",
     "MAX_TEXT_CHARS",
+    "NONCE_BYTES",
     "check_bytes",
     "check_client_id",
     "check_count",
@@ -35,6 +36,7 @@ MAX_CONTRIBUTIONS = 10_000
 MAX_STATEMENTS = 16
 MAX_METRICS_BYTES = 64 * 1024
 MAX_NUMBER = 2**53
+NONCE_BYTES = 16
 MAX_ROUND = 2**31 - 1
 MAX_SECONDS = 1e9
 

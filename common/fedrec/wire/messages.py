@@ -46,6 +46,7 @@ class UploadHeader:
             where the coordinator must not know the model.
         committee: `committee.committee_digest` of those who may open the round; empty where
             nothing has to be opened.
+        nonce: 16 random bytes that enter the names of the sum's tags; empty where it has none.
         length: bytes of the protected vector.
         digest: BLAKE3 of those bytes, 32 bytes.
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
@@ -59,6 +60,7 @@ class UploadHeader:
     base_round: RoundId
     base_state: bytes
     committee: bytes
+    nonce: bytes
     epoch: int
     client_id: ClientId
     catalogue_fingerprint: str
@@ -84,6 +86,7 @@ class UploadHeader:
             self.base_round,
             self.base_state,
             self.committee,
+            self.nonce,
             self.epoch,
             self.client_id,
             self.catalogue_fingerprint,

@@ -57,10 +57,10 @@ class Rules:
         """Return how many updates close a round; None where only the asked are the limit."""
         wanted = self.rounds.clients_per_round
         limits = [max(wanted, self.needed)] if wanted else []
-        if self.needs_reveal:
-            limits.append(max(self.rounds.recompute_limit, self.needed))
         if self.most_summands is not None:
             limits.append(self.most_summands)
+        elif self.needs_reveal:
+            limits.append(max(self.rounds.recompute_limit, self.needed))
         return min(limits, default=None)
 
     @property

@@ -43,6 +43,7 @@ CREATE TABLE contributions (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, protocol_version TEXT NOT NULL,
   federation TEXT NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL,
   base_round INTEGER NOT NULL, base_state BLOB NOT NULL, committee BLOB NOT NULL,
+  nonce BLOB NOT NULL,
   epoch INTEGER NOT NULL, catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
   length INTEGER NOT NULL, digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
@@ -78,6 +79,7 @@ HEADER_COLUMNS = (
     "base_round",
     "base_state",
     "committee",
+    "nonce",
     "epoch",
     "client_id",
     "catalogue_fingerprint",

@@ -71,6 +71,7 @@ class Values:
             base_round=RoundId(2),
             base_state=b"b" * 32,
             committee=b"k" * 32,
+            nonce=b"n" * 16,
             epoch=2,
             client_id=self.client,
             catalogue_fingerprint="c" * 64,

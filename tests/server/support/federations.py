@@ -178,6 +178,7 @@ class Bench:
             base_round=RoundId(round_id - 1),
             base_state=bytes(32),
             committee=b"",
+            nonce=b"",
             epoch=self.federation.keys.roster.epoch,
             client_id=identity(number).client_id,
             catalogue_fingerprint=CATALOGUE.fingerprint,

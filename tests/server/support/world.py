@@ -76,6 +76,7 @@ def header(
         base_round=RoundId(base_round),
         base_state=base_state,
         committee=committee,
+        nonce=b"",
         epoch=1,
         client_id=client_id,
         catalogue_fingerprint="c",

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class UploadHeader(_message.Message):
-    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "digest", "signature", "kind", "base_round", "base_state", "committee")
+    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "digest", "signature", "kind", "base_round", "base_state", "committee", "nonce")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,7 @@ class UploadHeader(_message.Message):
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_STATE_FIELD_NUMBER: _ClassVar[int]
     COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    NONCE_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     federation: str
     run: str
@@ -37,7 +38,8 @@ class UploadHeader(_message.Message):
     base_round: int
     base_state: bytes
     committee: bytes
-    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., base_state: _Optional[bytes] = ..., committee: _Optional[bytes] = ...) -> None: ...
+    nonce: bytes
+    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., base_state: _Optional[bytes] = ..., committee: _Optional[bytes] = ..., nonce: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("offset", "data")
