@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedrec.config.schema import Plan
-from fedrec.evaluation.metrics import MetricSums, Rates
+from fedrec.evaluation.metrics import MetricSums, Rates, Scorer
 from fedrec.reports.round_report import RoundReport
 
 __all__ = ["shortfall"]
@@ -15,6 +15,10 @@ _REMEDIES = {
     "ease": "algorithm.regularisation and federation.minimum_item_users",
 }
 _OTHERWISE = "rounds.total and the rates in the section algorithm"
+_REFERENCES: tuple[tuple[Scorer, str], ...] = (
+    ("popularity", "popularity"),
+    ("untrained", "the untrained model"),
+)
 
 
 def shortfall(
@@ -25,19 +29,26 @@ def shortfall(
 ) -> str:
     """Return what to say of a model that popularity equals on validation; else nothing.
 
+    The untrained model counts as popularity does: where it is the best version, none learned.
+
     Args:
         validation: of the version that was chosen; None where nothing was measured.
         references: the closing evaluation; None where the run did not come to it.
         rounds: of the run, for what was clipped.
     """
-    popularity = None if references is None else references.rates("popularity", "validation")
-    if validation is None or popularity is None or validation.ndcg > popularity.ndcg:
+    if validation is None or references is None:
         return ""
-    at, name = plan.evaluation.at, plan.algorithm.name
+    equals = [
+        f"{name} ({rates.ndcg:.4f})"
+        for scorer, name in _REFERENCES
+        if (rates := references.rates(scorer, "validation")) and validation.ndcg <= rates.ndcg
+    ]
+    if not equals:
+        return ""
     said = (
-        f"no better than popularity on validation (NDCG@{at} {validation.ndcg:.4f}, popularity's "
-        f"{popularity.ndcg:.4f}). These settings do not suit the data: change "
-        f"{_REMEDIES.get(name, _OTHERWISE)}; fedrec tune tries values"
+        f"with NDCG@{plan.evaluation.at} {validation.ndcg:.4f} on validation no better than "
+        f"{' and '.join(equals)}. These settings do not suit the data: change "
+        f"{_REMEDIES.get(plan.algorithm.name, _OTHERWISE)}; fedrec tune tries values"
     )
     clipped = max((report.clipped_users for report in rounds), default=0)
     if clipped:

@@ -63,7 +63,8 @@ def test_a_model_that_learned_noise_says_so_and_what_to_change():
     result = run(everybody_likes_the_same(), regularisation=0.01, alpha=100.0, clip=1000.0)
     assert not any(report.clipped_values for report in result.rounds)
     note = result.shortfall
-    assert "no better than popularity on validation" in note
+    assert "on validation no better than popularity (" in note
+    assert "untrained" not in note
     assert "algorithm.alpha, algorithm.regularisation" in note
     assert "fedrec tune" in note
     assert note in result.rows()[0].note
@@ -80,6 +81,13 @@ def test_a_model_that_learned_noise_says_so_and_what_to_change():
 def test_what_was_clipped_is_named_with_the_setting():
     note = run(everybody_likes_the_same(), regularisation=1e-4, alpha=1000.0, clip=1e-3).shortfall
     assert "200 users were clipped to 0.001: raise update.clip" in note
+
+
+def test_the_untrained_model_is_no_result_either():
+    result = run(planted_tastes(), regularisation=10.0)
+    found = result.evaluation.rates("untrained", "validation")
+    note = shortfall(result.settings.plan, rates(found.ndcg), result.evaluation)
+    assert f"the untrained model ({found.ndcg:.4f})" in note
 
 
 def test_nothing_is_said_before_the_references_are_measured():
