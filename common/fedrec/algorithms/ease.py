@@ -16,9 +16,9 @@ Client: counts the pairs of its users' training items, each user once, without a
 Server, or whoever has the sum: writes the part down. B is never sent: whoever needs it computes
 it from G, in float64, for the items that enough users hold.
 
-Between the first part and the last, B is that of the items whose pairs are all there: the columns
-come in order, so these are the first items of the catalogue, and their G is a whole Gram matrix.
-The others score 0. The last part makes B the B of centralised EASE.
+Until the pairs of all items that enough users hold are there, B is 0, and so is every score: a
+model of a part of the catalogue might look best on validation by chance and be kept. The last part
+makes B the B of centralised EASE.
 
 A round sums over the clients that took part in it. Parts counted over different clients do not
 make up one Gram matrix; G is then the matrix of the sums that there are, with the largest count of
@@ -324,6 +324,8 @@ def item_weights(
 ) -> NDArray[np.float64]:
     """Return B, float64 (n_active, n_active): row i has the weights of item i for all others.
 
+    As long as a pair of active items is unknown, B is 0.
+
     Args:
         pairs: users of each pair in the order of the module's docstring, -1 where unknown.
         item_users: users of each item, (n_items,).
@@ -335,19 +337,19 @@ def item_weights(
     """
     # Of the first m items all m (m - 1) / 2 pairs are known.
     n_complete = (1 + math.isqrt(1 + 8 * _n_known(pairs))) // 2
-    rows = active[active < n_complete]
-    system = np.zeros((len(rows), len(rows)))
-    for place, item in enumerate(rows.tolist()):
-        system[:place, place] = pairs[item * (item - 1) // 2 + rows[:place]]
+    system = np.zeros((len(active), len(active)))
+    if len(active) and active[-1] >= n_complete:
+        return system
+    for place, item in enumerate(active.tolist()):
+        system[:place, place] = pairs[item * (item - 1) // 2 + active[:place]]
+    # Without any pair B is 0.
     if system.any():
         system += system.T
-        system[np.diag_indices_from(system)] = item_users[rows] + regularisation
+        system[np.diag_indices_from(system)] = item_users[active] + regularisation
         system = _inverse(system)
         system /= -np.diag(system).copy()
         np.fill_diagonal(system, 0.0)
-    # Without any pair B is 0, and so it is for items that wait for their pairs.
-    missing = len(active) - len(rows)
-    return np.pad(system, (0, missing)) if missing else system
+    return system
 
 
 def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:

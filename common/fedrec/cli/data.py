@@ -139,7 +139,13 @@ def import_(
             help="Refuse a file with unreadable rows, and a public one with another SHA-256.",
         ),
     ] = False,
-    force: Force = False,
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force",
+            help="Replace files that exist, also a public data set's known copy by another.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Normalise a file to interactions.csv and catalogue.csv; each pair is kept once.

@@ -97,8 +97,10 @@ def evaluate(
     users, catalogue = read_users(settings.data, reader="an evaluation")
     n_clients = clients or (settings.rounds.minimum_clients if references else 1)
     run = _folder(settings, out, resume)
-    run.write_settings(settings)
-    run.write_environment()
+    if resume is None:
+        # What is refused on resuming must not have replaced the run's own settings.
+        run.write_settings(settings)
+        run.write_environment()
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt(), _progress() as listener:
         result = compare(

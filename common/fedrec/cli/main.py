@@ -49,6 +49,11 @@ VERBS: dict[str, Verb] = {
         help="Run the whole federation in this process.",
         panel=_RUN,
     ),
+    "tune": Verb(
+        target="fedrec.cli.tune:tune",
+        help="Try values of settings, and say which are best on validation.",
+        panel=_RUN,
+    ),
     "evaluate": Verb(
         target="fedrec.cli.evaluate:evaluate",
         help="Hold a federation against what it has to beat, protocols side by side.",

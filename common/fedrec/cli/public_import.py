@@ -25,13 +25,14 @@ def print_import(
 
     Args:
         into: also write interactions.csv and catalogue.csv here.
+        force: replace what is there, and the known copy in the cache by a file that differs.
 
     Raises:
         DataError: see `fedrec.data.import_public`.
     """
     if into is not None:
         prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
-    imported = import_public(name, path, strict=strict)
+    imported = import_public(name, path, strict=strict, force=force)
     for sentence in (PUBLIC[name].licence, PUBLIC[name].citation, imported.copy.note):
         if sentence:
             typer.echo(sentence, err=True)
@@ -42,6 +43,7 @@ def print_import(
         files = [into / INTERACTIONS_FILE, into / CATALOGUE_FILE]
         write_interactions(files[0], imported.interactions)
         Catalogue.load(imported.catalogue_path).save(files[1])
+    minimum = imported.counts.minimum
     if as_json:
         content: dict[str, object] = {
             "name": name,
@@ -55,10 +57,17 @@ def print_import(
             "n_interactions": len(imported.interactions),
             "n_users": imported.interactions.n_users,
             "n_items": imported.interactions.n_items,
+            "counted_minimum_interactions": minimum,
         }
         print_json(content)
         return
     typer.echo(f"{PUBLIC[name].title}, {imported.source_file}: {imported.counts}.")
+    everybody = imported.interactions.n_users
+    if everybody != imported.counts.users:
+        typer.echo(
+            f"The files hold all {everybody} users; for those that papers count set "
+            f"data.minimum_interactions = {minimum}."
+        )
     typer.echo(f"SHA-256 {imported.sha256}")
     for file in files:
         typer.echo(str(file))

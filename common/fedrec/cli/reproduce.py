@@ -31,6 +31,9 @@ EPILOG = (
 )
 
 
+_PROTOCOLS = "paper,sampled,full"
+
+
 def reproduce(
     name: Annotated[
         str,
@@ -44,7 +47,7 @@ def reproduce(
     ] = False,
     protocols: Annotated[
         str, typer.Option(help="Which of paper, sampled and full to run, with commas between.")
-    ] = "paper,sampled,full",
+    ] = _PROTOCOLS,
     seeds: Annotated[
         int, typer.Option(min=1, help="Runs of each protocol, with the seeds 1, 2, ...")
     ] = 1,
@@ -78,6 +81,11 @@ def reproduce(
             "It is not said what to reproduce.", remedy="`fedrec reproduce --list` shows all rows."
         )
     if resume is not None:
+        if name or values or rounds or seeds != 1 or (protocols, device) != (_PROTOCOLS, "auto"):
+            raise SettingsError(
+                f"--resume goes on with what {resume} was asked for; nothing else can be asked.",
+                remedy="Leave the name and the other options out, or start anew without --resume.",
+            )
         folder = resume
         request = Request.load(folder)
     else:

@@ -61,5 +61,7 @@ def round_text(report: RoundReport) -> str:
         parts.append(f"loss {report.loss:.4f}")
     if report.validation is not None:
         parts.append(f"HR {report.validation.hr:.4f} NDCG {report.validation.ndcg:.4f}")
+    if report.clipped_values:
+        parts.append(f"{report.clipped_values} values clipped")
     parts += [f"{human_bytes(report.vector_bytes)} up", f"{report.seconds:.2f} s"]
     return "  ".join(parts)

@@ -8,17 +8,20 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from fedrec.cli.exposure_flag import FLAG
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import print_json
 from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from fedrec.config.schema import Settings
     from fedrec.reports.round_report import RoundReport
     from fedrec.simulation.seeds import SeedResult
 
-__all__ = ["parsed_seeds", "run_seeds"]
+__all__ = ["parsed_seeds", "resume_command", "run_seeds"]
 
 
 def parsed_seeds(text: str) -> list[int]:
@@ -35,6 +38,22 @@ def parsed_seeds(text: str) -> list[int]:
         ) from None
 
 
+def resume_command(folder: Path, *, clients: int, protect: bool, accept_exposure: bool) -> str:
+    """Return the command that goes on with a stopped run.
+
+    It names the run's own settings: those that were asked for may have been changed by flags and
+    by the environment.
+
+    Args:
+        clients: as given; 0 is the default of the command.
+    """
+    command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
+    command += ["--clients", str(clients)] if clients else []
+    command += ["--protect"] if protect else []
+    command += [FLAG] if accept_exposure else []
+    return shlex.join(command)
+
+
 def run_seeds(
     settings: Settings,
     seeds: list[int],
@@ -42,6 +61,7 @@ def run_seeds(
     jobs: int,
     n_clients: int,
     protect: bool,
+    accept_exposure: bool,
     as_json: bool,
 ) -> None:
     """Run all seeds, each into a run folder of its own, and print their results."""
@@ -74,8 +94,9 @@ def run_seeds(
     _print(results, settings.evaluation.at, as_json)
     unfinished = [result for result in results if not result.finished]
     for result in unfinished:
-        command = ["fedrec", "simulate", str(result.folder / "resolved.toml")]
-        again = shlex.join([*command, "--resume", str(result.folder)])
+        again = resume_command(
+            result.folder, clients=n_clients, protect=protect, accept_exposure=accept_exposure
+        )
         typer.echo(f"Seed {result.seed} stopped; go on with: {again}", err=True)
     if unfinished or len(results) < len(seeds):
         raise typer.Exit(INTERRUPTED)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.exposure_flag import FLAG, AcceptExposure
+from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
-from fedrec.cli.seed_runs import parsed_seeds, run_seeds
+from fedrec.cli.seed_runs import parsed_seeds, resume_command, run_seeds
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SetValues, values_of
@@ -102,6 +101,7 @@ def simulate(
             jobs=jobs,
             n_clients=n_clients,
             protect=protect,
+            accept_exposure=accept_exposure,
             as_json=as_json,
         )
         return
@@ -134,9 +134,10 @@ def simulate(
     record_simulation(result, run)
     _print(result, run, as_json)
     if not result.finished:
-        again = ["fedrec", "simulate", str(settings_file), "--resume", str(run.path)]
-        again += [FLAG] if accept_exposure else []
-        typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
+        again = resume_command(
+            run.path, clients=clients, protect=protect, accept_exposure=accept_exposure
+        )
+        typer.echo(f"Stopped; go on with: {again}", err=True)
         raise typer.Exit(INTERRUPTED)
 
 

@@ -230,7 +230,8 @@ def _rows(
         for each in mine:
             sample = Sample(seed=each.seed, rates=each.rates, chosen=each.chosen)
             samples.setdefault(each.protocol, []).append(sample)
-        failure = failures.get(method, "")
+        notes = [f"seed {each.seed}: {each.note}" for each in mine if each.note]
+        failure = failures.get(method, " ".join(dict.fromkeys(notes)))
         if mine or failure:
             yield ComparisonRow(
                 method=method,

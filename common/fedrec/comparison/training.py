@@ -118,6 +118,7 @@ def measurements_of(
             seed=sample.seed,
             rates=sample.rates,
             chosen=sample.chosen,
+            note="" if method else row.note,
         )
         for row in rows
         for protocol, samples in row.samples.items()

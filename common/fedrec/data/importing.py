@@ -58,7 +58,12 @@ class ImportedDataset:
 
 
 def import_public(
-    name: str, path: str | Path, *, strict: bool = False, cache: str | Path | None = None
+    name: str,
+    path: str | Path,
+    *,
+    strict: bool = False,
+    force: bool = False,
+    cache: str | Path | None = None,
 ) -> ImportedDataset:
     """Check a downloaded public data set, normalise it and keep it in the cache.
 
@@ -67,11 +72,13 @@ def import_public(
         path: the file, a folder that holds it, or a zip archive that does.
         strict: refuse a file with unreadable rows, another SHA-256 than the known copy's or,
             where none is known, other counts.
+        force: also put a file that differs in the place of the known copy.
         cache: the folder to keep it in; None means `cache_folder`.
 
     Raises:
         DataError: the data set is unknown, the path holds no file of it, the file cannot be
-            read, or `strict` refuses it.
+            read or has no user that counts, `strict` refuses it, or it differs and the cache
+            has the known copy already.
         StorageError: the cache cannot be written.
     """
     if name not in PUBLIC:
@@ -93,6 +100,17 @@ def import_public(
             remedy=f"{how_to_get(name)}. Without --strict it is imported as it is.",
         )
     folder = (cache_folder() if cache is None else Path(cache)) / name
+    if not counts.users:
+        raise DataError(
+            f"{file} is not {PUBLIC[name].title}: it has {counts}. {' '.join(warnings)}",
+            remedy=how_to_get(name),
+        )
+    if warnings and not force and _holds_known_copy(folder):
+        raise DataError(
+            f"{folder} holds the known copy of {PUBLIC[name].title}, from which {file} differs: "
+            f"{' '.join(warnings)} Nothing was replaced.",
+            remedy="Keep it, or give --force to replace it.",
+        )
     prepare_folder(folder, force=True)
     catalogue = Catalogue.from_interactions(kept)
     catalogue.save(folder / CATALOGUE_FILE)
@@ -172,6 +190,15 @@ def _matching_copy(name: str, file: Path, sha256: str) -> KnownCopy:
     by_sum = [copy for copy in copies if copy.sha256 == sha256]
     by_name = [copy for copy in copies if copy.file == file.name]
     return (by_sum or by_name or list(copies))[0]
+
+
+def _holds_known_copy(folder: Path) -> bool:
+    """Tell whether the cache has a data set that was imported without a warning."""
+    try:
+        record = json.loads((folder / ORIGIN_FILE).read_text("utf-8"))
+        return record["warnings"] == [] and (folder / INTERACTIONS_FILE).is_file()
+    except (OSError, ValueError, TypeError, KeyError):
+        return False
 
 
 def _counted(kept: Interactions, minimum: int) -> Counts:

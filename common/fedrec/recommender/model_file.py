@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
-from safetensors.numpy import save
 
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
@@ -70,7 +69,7 @@ class ModelFile:
             "catalogue_fingerprint": self.catalogue_fingerprint,
             "round": str(self.round),
         }
-        write_whole(path, save(arrays, metadata), private=private)
+        write_whole(path, file_parts(arrays, metadata), private=private)
 
     @classmethod
     def load(cls, path: Path) -> ModelFile:

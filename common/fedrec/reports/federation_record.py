@@ -12,6 +12,7 @@ from fedrec.reports.message_sizes import message_sizes
 from fedrec.reports.result_row import ResultRow, reference_rows
 from fedrec.reports.run_folder import RunFolder
 from fedrec.reports.run_view import RunView
+from fedrec.reports.shortfall import shortfall
 
 __all__ = ["record_federation", "result_rows"]
 
@@ -24,7 +25,8 @@ def result_rows(
     best = view.best
     if best is not None and best.test is not None:
         name = f"{plan.algorithm.name} + {plan.update.structure} under {plan.protection.name}"
-        note = f"version {best.round - 1}, chosen on validation"
+        said = shortfall(plan, best.validation, view.references, view.rounds)
+        note = "; ".join(filter(None, (f"version {best.round - 1}, chosen on validation", said)))
         rows.append(ResultRow(label=name, samples=(best.test,), note=note))
     references = () if view.references is None else reference_rows(view.references)
     return (*rows, *compared, *references)

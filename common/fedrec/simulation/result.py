@@ -18,6 +18,7 @@ from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
 from fedrec.reports.round_report import RoundReport
+from fedrec.reports.shortfall import shortfall
 from fedrec.training.state import PrivateState, SharedState
 
 __all__ = ["SimulationResult", "Version"]
@@ -97,6 +98,13 @@ class SimulationResult:
                 best = (validation.ndcg, int(report.round) - 1, test)
         return None if best is None else best[1:]
 
+    @property
+    def shortfall(self) -> str:
+        """What to say where popularity is as good as the chosen version; else nothing."""
+        report = self.best_report
+        validation = None if report is None else report.validation
+        return shortfall(self.settings.plan, validation, self.evaluation, self.rounds)
+
     def rows(self) -> tuple[ResultRow, ...]:
         """Return the result table on test: the chosen model first, then the references."""
         report = self.best_report
@@ -105,7 +113,7 @@ class SimulationResult:
         model = ResultRow(
             label=f"{name} ({self.settings.update.structure}), round {self.best.round}",
             samples=own,
-            note="round chosen on validation",
+            note="; ".join(filter(None, ("round chosen on validation", self.shortfall))),
         )
         references = () if self.evaluation is None else reference_rows(self.evaluation)
         return ((model,) if own else ()) + references
@@ -137,7 +145,12 @@ class SimulationResult:
             add("closed_formula", "no-learning formula", "paper", Sample(seed=seed, rates=formula))
         return ComparisonTable(
             rows=tuple(
-                ComparisonRow(method=method, label=label, samples=samples)
+                ComparisonRow(
+                    method=method,
+                    label=label,
+                    samples=samples,
+                    note=self.shortfall if method == own else "",
+                )
                 for (method, label), samples in found.items()
             ),
             protocols=self.protocols,

@@ -62,6 +62,10 @@ def test_one_table_with_references_and_its_files(
     assert again.json["rows"] == json.loads((out / "results.json").read_text())["rows"]
     assert "fedmf, full" not in again.err
     assert fedrec("evaluate", settings_file, "--out", out, *SETTINGS).code == 2
+    before = (out / "resolved.toml").read_bytes()
+    other = ("--resume", out, *asked[:-2], "--set", "rounds.total=3")
+    assert "other settings" in fedrec("evaluate", out / "resolved.toml", *other).err
+    assert (out / "resolved.toml").read_bytes() == before
 
 
 def test_without_references_only_what_the_federation_measures(

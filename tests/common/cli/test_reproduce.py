@@ -165,6 +165,8 @@ def test_what_cannot_be_asked_for(fedrec: Fedrec, tmp_path: Path, imported: None
         (("tiny/a", "--set", "data.path=x"), "has no effect"),
         (("tiny/a", "--set", "algorithm.dim=no"), "algorithm.dim"),
         (("--resume", tmp_path), "no folder of `fedrec reproduce`"),
+        (("--resume", tmp_path, "--rounds", 5), "nothing else can be asked"),
+        (("fedmf/ml-100k", "--resume", tmp_path), "nothing else can be asked"),
     ):
         outcome = fedrec("reproduce", *arguments, "--out", tmp_path / "runs")
         assert outcome.code == 2

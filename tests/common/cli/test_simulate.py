@@ -56,6 +56,26 @@ def test_the_last_line_is_the_run_and_it_recommends(
     assert fedrec("recommend", tmp_path, "--user", user).code == 2
 
 
+def test_the_printed_command_goes_on_whatever_flags_were_given(
+    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--clients", 3, "--protect")
+    whole = fedrec("simulate", settings_file, *small(), *flags)
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        stopped = fedrec("simulate", settings_file, *small(), *flags)
+    assert stopped.code == 130
+    command = stopped.err.rpartition("go on with: fedrec ")[2].split()
+    assert command[-3:] == ["--clients", "3", "--protect"]
+    resumed = fedrec(*command)
+    assert resumed.code == 0, resumed.err
+    # Tables and models are the same, byte by byte; the last line is the folder.
+    assert resumed.out.splitlines()[:-1] == whole.out.splitlines()[:-1]
+    models = [Path(out.splitlines()[-1], "model.safetensors") for out in (whole.out, resumed.out)]
+    assert models[0] != models[1]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
 def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: Path) -> None:
     plain = fedrec("simulate", settings_file, *small(), "--clients", 3, "--json").json
     protected = fedrec("simulate", settings_file, *small(), "--protect", "--json").json

@@ -85,6 +85,30 @@ def test_another_file_is_imported_with_warnings_or_refused(file: Path) -> None:
         import_public("tiny", file, strict=True)
 
 
+def test_the_known_copy_in_the_cache_is_not_replaced_unasked(file: Path, tmp_path: Path) -> None:
+    kept = import_public("tiny", file).interactions_path
+    before = kept.read_bytes()
+    other = tmp_path / "other" / "ratings.dat"
+    other.parent.mkdir()
+    other.write_text(_TEXT.replace("b::2", "b::7"))
+    with pytest.raises(DataError, match="Nothing was replaced") as refused:
+        import_public("tiny", other)
+    assert "--force" in refused.value.remedy
+    assert kept.read_bytes() == before
+    assert import_public("tiny", file).warnings == ()
+    assert import_public("tiny", other, force=True).warnings
+    assert kept.read_bytes() != before
+    # What differs is no known copy; it may be replaced by another such file.
+    assert import_public("tiny", other).warnings
+
+
+def test_a_file_without_a_user_that_counts_is_no_copy(file: Path) -> None:
+    file.write_text("a::1::5::30\nb::2::4::40\n")
+    with pytest.raises(DataError, match="is not Tiny: it has 0 interactions of 0 users"):
+        import_public("tiny", file, force=True)
+    assert not cached_path("tiny").exists()
+
+
 def test_without_a_known_sum_the_counts_decide(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     _register(monkeypatch, _dataset(None))
     assert import_public("tiny", file, strict=True).warnings == ()
