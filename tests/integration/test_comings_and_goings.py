@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import threading
 
-import numpy as np
 import pytest
 from integration.conftest import Found
-from integration.support.bench import accepted, compute, federal, plan_of
+from integration.support.bench import plan_of
+from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
-from integration.support.parties import Federation
 
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -35,22 +34,6 @@ class Gate:
                 return super().submit_update(header, payload)
 
         return Held(link)
-
-
-def check_against_one_process(federation: Federation) -> list[frozenset[int]]:
-    """Compare everything with the same accepted sets in one process; return the sets."""
-    bench = federation.bench
-    for client in federation.clients:
-        assert client.result().reason == "all rounds are published"
-    rounds = accepted(bench, federation.published())
-    wanted = compute(bench.plan, bench.users(), rounds)
-    assert federal(federation.metrics()) == federal(wanted.metrics)
-    for number in range(bench.n_clients):
-        assert bench.model(number) == wanted.model
-        (kept,) = bench.private(number).tensors.values()
-        (expected,) = wanted.private[number].tensors.values()
-        assert np.array_equal(kept, expected)
-    return [played.clients for played in rounds]
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])

@@ -8,6 +8,7 @@ import threading
 import pytest
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, Bench, federal, merged, plan_of
+from integration.support.checks import check_against_one_process
 from integration.support.hostile import TRICKS, Falsifier, Liars, Silence
 from integration.support.links import DEADLINE_SECONDS, poll
 from integration.support.parties import Federation
@@ -104,3 +105,17 @@ def test_a_third_decides_between_two_words(found: Found, role: str) -> None:
     assert spoke == {identity.client_id for identity in identities} - {lie.client_id}
     asked = [e for e in federation.journal() if e.kind == "key holder asked" and e.round == 3]
     assert len(asked) >= 3
+
+
+def test_sums_that_nobody_adds_up_are_opened_by_their_tags(found: Found) -> None:
+    """Five clients, of whom key holders would add up three: the same bits as without tags."""
+    plan = plan_of("bfv", 5, recompute_limit=3, clients_per_round=5)
+    federation = found(plan, 5)
+    assert protection_of(plan, N_ITEMS).chosen.n_tags
+    for number in range(5):
+        federation.client(number)
+    check_against_one_process(federation)
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    opened = [e for c in federation.clients for e in c.events if e.name == "revealed"]
+    assert len(opened) >= 2 * len(federation.published())

@@ -167,8 +167,10 @@ class RoundSettings(Section):
         default=64,
         ge=3,
         le=10_000,
-        description="Key holders recompute sums of up to this many contributions; encrypted "
-        "rounds never have more.",
+        description="Key holders add up to this many contributions themselves before they open "
+        "the sum. Under bfv a round may have more (clients_per_round): then tags inside the "
+        "ciphertexts show that the coordinator's sum is the right one. Other encryption: never "
+        "more.",
     )
     maximum_abandoned: int = Field(
         default=5, ge=1, description="The run fails after this many abandoned rounds in a row."

@@ -98,15 +98,17 @@ def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
             "Set rounds.clients_per_round = 5",
         ),
         (
-            plan({"clients_per_round": 65}),
+            plan({"clients_per_round": 65}, "ckks"),
             ("rounds.recompute_limit", "rounds.clients_per_round"),
             "Set rounds.recompute_limit = 65",
         ),
         (
-            plan({"minimum_clients": 100}, "none"),
+            plan({"minimum_clients": 100}, "ckks"),
             ("rounds.recompute_limit", "rounds.minimum_clients"),
             "Set rounds.recompute_limit = 100",
         ),
+        (plan({"clients_per_round": 1000, "minimum_clients": 100}), None, ""),
+        (plan({"minimum_clients": 100}, "none"), None, ""),
         (
             plan({"over_provision": 1.5}),
             ("rounds.over_provision", "rounds.clients_per_round"),

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from conformance.protection_suite import EncryptedSuite, extreme, make_party
 
+from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, SegmentSpec, VectorSpec
 from fedrec.protection.bfv import BFVMember
 from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
+from fedrec.protection.tags import TAGS
 
 
 class TestDefault(EncryptedSuite):
@@ -58,3 +62,50 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset: str) -> 
     budget = decryptor.invariant_noise_budget(cipher._loaded(block).ciphertext()[0])
     assert budget >= int(plan.headroom_bits) >= 6
     assert budget <= plan.headroom_bits + 5, "the bound is looser than it was"
+
+
+@pytest.mark.parametrize("preset", ["default", "wide"])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_as_many_tagged_messages_as_planned_are_known(preset: str, sign: int) -> None:
+    """Tags fill their slots whatever the messages are, so that they carry the most noise."""
+    segment = SegmentSpec(name="all", length=5000, max_abs_sum=2**20)
+    spec = VectorSpec(segments=(segment,), max_summands=100, tagged=True)
+    plan = BFV.plan(spec, preset=preset)
+    protection = BFV(spec, plan)
+    assert plan.n_tags == TAGS
+    assert plan.message_bytes == BFV.plan(replace(spec, tagged=False), preset=preset).message_bytes
+    context, secret = protection.generate()
+    member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
+    vector = extreme(spec, sign, 100)
+    accumulator = protection.accumulator(context)
+    names = tuple(f"client {n}".encode() for n in range(100))
+    for name in names:
+        accumulator.add(member.protect(vector, name))
+    total = accumulator.finish()
+    assert np.array_equal(member.reveal(total, 100, names), 100 * vector)
+    for wrong in (names[1:], (*names[1:], names[1]), (*names[1:], b"another")):
+        with pytest.raises(RevealRefused, match="tags"):
+            member.reveal(total, 100, wrong)
+
+
+def test_tags_without_a_key_are_refused() -> None:
+    spec = VectorSpec(
+        segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),),
+        max_summands=9,
+        tagged=True,
+    )
+    protection = BFV(spec, BFV.plan(spec))
+    context, secret = protection.generate()
+    with pytest.raises(KeysError, match="tagging key"):
+        protection.member(context, secret.export_for_wrapping())
+
+
+def test_a_plan_without_tags_opens_nothing_by_names() -> None:
+    spec = VectorSpec(
+        segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),), max_summands=9
+    )
+    party = make_party(BFV, "default", spec)
+    accumulator = party.protection.accumulator(party.context)
+    accumulator.add(party.member.protect(extreme(spec, 1, 9), b"one"))
+    with pytest.raises(RevealRefused, match="tags"):
+        party.member.reveal(accumulator.finish(), 1, (b"one",))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from conformance.protection_suite import EncryptedSuite, extreme, make_party, random_vectors
 
+from fedrec.errors import SettingsError
 from fedrec.protection import CKKS, SegmentSpec, VectorSpec
 from fedrec.protection.ckks import CKKSMember
 from fedrec.protection.modular import unpack_blocks
@@ -52,3 +53,13 @@ def test_the_measured_error_stays_below_the_bound(
     error = np.abs(decrypted - np.rint(decrypted)).max()
     assert error <= plan.error_bound <= 0.25
     assert plan.headroom_bits >= 6
+
+
+def test_sums_with_tags_are_refused() -> None:
+    spec = VectorSpec(
+        segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),),
+        max_summands=9,
+        tagged=True,
+    )
+    with pytest.raises(SettingsError, match=r"recompute_limit clients in a round, or use bfv"):
+        CKKS.plan(spec)

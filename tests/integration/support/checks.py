@@ -1,0 +1,23 @@
+"""What must hold at the end of a federation, whoever came, went or lied."""
+
+from __future__ import annotations
+
+import numpy as np
+from integration.support.bench import accepted, compute, federal
+from integration.support.parties import Federation
+
+
+def check_against_one_process(federation: Federation) -> list[frozenset[int]]:
+    """Compare everything with the same accepted sets in one process; return the sets."""
+    bench = federation.bench
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    rounds = accepted(bench, federation.published())
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert federal(federation.metrics()) == federal(wanted.metrics)
+    for number in range(bench.n_clients):
+        assert bench.model(number) == wanted.model
+        (kept,) = bench.private(number).tensors.values()
+        (expected,) = wanted.private[number].tensors.values()
+        assert np.array_equal(kept, expected)
+    return [played.clients for played in rounds]
