@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,8 @@ class TopK(Compressed):
 
     name: ClassVar[str] = "topk"
     own_settings: ClassVar[frozenset[str]] = frozenset({"compress", "ratio"})
+    in_numpy: ClassVar[bool] = True
+    """Whether a processor selects in numpy; tests of what devices do set it to False."""
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         super().__init__(settings, dim)
@@ -45,14 +47,8 @@ class TopK(Compressed):
 
     def compress(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the change without its smaller values."""
-        size = np.abs(change).reshape(-1)
-        kept = self.n_kept(size.size)
-        if kept >= size.size:
-            return change
-        least = np.partition(size, size.size - kept)[size.size - kept]
-        keep = size > least
-        keep[np.nonzero(size == least)[0][: kept - int(keep.sum())]] = True
-        return np.where(keep.reshape(change.shape), change, 0.0)
+        kept = self.n_kept(change.size)
+        return change if kept >= change.size else _largest(change, kept)
 
     def compress_each(self, rows: torch.Tensor, n_items: int) -> torch.Tensor:
         """Return every user's change without its smaller values."""
@@ -61,6 +57,10 @@ class TopK(Compressed):
         kept, flat = self.n_kept(n_items * self.dim), rows.reshape(len(rows), -1)
         if kept >= flat.shape[1]:
             return rows
+        if self.in_numpy and flat.device.type == "cpu":
+            # torch selects eight times slower than numpy on a processor.
+            values = flat.numpy()
+            return torch.from_numpy(np.stack([_largest(row, kept) for row in values])).view_as(rows)
         size = flat.abs()
         least = torch.kthvalue(size, flat.shape[1] - kept + 1, dim=1).values[:, None]
         more, tied = size > least, size == least
@@ -72,3 +72,14 @@ class TopK(Compressed):
         """Return 2 k both ways: a value and an index each."""
         size = 2 * self.n_kept(n_items * self.dim)
         return PaperNumbers(upload=size, download=size, payload=size)
+
+
+def _largest(values: NDArray[Any], kept: int) -> NDArray[Any]:
+    """Return the values with all but the `kept` largest magnitudes, of more than those, zero."""
+    size = np.abs(values).reshape(-1)
+    # Values that are not numbers sort last, and stay: the sums tell of them.
+    least = np.partition(size, size.size - kept)[size.size - kept]
+    keep = ~(size <= least)
+    ties = np.nonzero(size == least)[0]
+    keep[ties[: kept - int(keep.sum())]] = True
+    return np.where(keep.reshape(values.shape), values, values.dtype.type(0))

@@ -143,3 +143,18 @@ def test_what_one_is_warned_of(kind):
     by_client = UpdateSettings(structure=kind.name, compress="client")
     assert kind.warnings(by_client)[0] == size
     assert "grouped into clients" in kind.warnings(by_client)[1]
+
+
+@pytest.mark.parametrize("ratio", [0.01, 0.25, 0.9])
+def test_both_forms_of_topk_keep_the_same_values(
+    ratio: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With ties, zeros and a value that is no number: a processor and a device agree in bits."""
+    drawn = np.random.default_rng(4).integers(-3, 4, (5, 30, 4)).astype(np.float32)
+    drawn[2, 7, 1] = np.nan
+    rows = torch.from_numpy(drawn)
+    structure = TopK(UpdateSettings(structure="topk", ratio=ratio), 4)
+    in_numpy = structure.compress_each(rows, 30)
+    monkeypatch.setattr(TopK, "in_numpy", False)
+    in_tensors = structure.compress_each(rows, 30)
+    assert torch.equal(in_numpy.nan_to_num(99.0), in_tensors.nan_to_num(99.0))
