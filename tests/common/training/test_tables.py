@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from conformance.algorithm_suite import Party, assert_same, plan_of
+from conformance.party import Party, assert_same, plan_of
 from safetensors.numpy import load, save
 
 from fedrec.algorithms import ALGORITHMS
