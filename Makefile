@@ -1,5 +1,6 @@
 PYTHON ?= python3.11
 VENV ?= .venv
+WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -19,7 +20,8 @@ test: setup
 	$(BIN)/python -m pytest
 
 test-fast: setup
-	$(BIN)/python -m pytest tests/common tests/client tests/docs -m 'not cuda and not slow'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/common tests/client tests/docs \
+	  -m 'not cuda and not slow' --numprocesses $(WORKERS) --dist loadfile
 
 lint: setup
 	$(BIN)/ruff check .

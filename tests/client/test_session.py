@@ -134,6 +134,7 @@ def test_killed_after_the_acknowledgement_the_update_is_committed(tmp_path: Path
     assert stored(world).state.private == staged.private
 
 
+@pytest.mark.slow
 def test_killed_at_every_write_the_run_ends_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

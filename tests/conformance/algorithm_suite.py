@@ -2,146 +2,33 @@
 
 A new line in `ALGORITHMS` is tested without another line here, with every update structure that
 the table of combinations allows. An algorithm that does not learn with its own defaults on this
-little data names others in `ALGORITHM_SETTINGS`. One that is registered elsewhere subclasses the
-suite with a fixture `name` of its own.
+little data names others in `party.ALGORITHM_SETTINGS`. One that is registered elsewhere
+subclasses the suite with a fixture `name` of its own.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import pytest
-import torch
+from conformance.contribution_suite import ContributionSuite
+from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, plan_of, rows_of
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS, Algorithm
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.combinations import find_conflicts
-from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
-from fedrec.errors import TrainingError
 from fedrec.training.layout import shared_values
-from fedrec.training.learner import Contribution, Learner
+from fedrec.training.learner import Contribution
 from fedrec.training.state import PrivateState, SharedState
 
-N_USERS, N_ITEMS = 37, 60
-ROUND = 5
-SETTINGS: dict[str, dict[str, Any]] = {
-    "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 4},
-    "update": {"rank": 2, "clip": 8.0, "fraction_bits": 20},
-    "rounds": {"total": 8},
-}
-ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
-    "fedmf": {
-        "dim": 6,
-        "learning_rate": 0.4,
-        "regularisation": 0.01,
-        "local_epochs": 2,
-        "batch_size": 16,
-    },
-    "fedals": {"dim": 6, "regularisation": 2.0},
-    "fedncf": {"dim": 6, "batch_size": 16},
-    "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
-    "ease": {"regularisation": 2.0},
-}
-"""By an algorithm's name: settings in which it differs from its defaults."""
 WITHOUT_A_DRAW = frozenset({"ease"})
 """Algorithms whose initial state nothing is drawn for, so that it is the same for every seed."""
 
 
-def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
-    """Return the suite's plan for an algorithm and an update structure."""
-    choice = {
-        "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {})},
-        "update": {"structure": structure},
-    }
-    merged: dict[str, dict[str, Any]] = {}
-    if not ALGORITHMS[name].clips:
-        choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
-    for settings in (SETTINGS, choice, changes):
-        for section, values in settings.items():
-            merged[section] = merged.get(section, {}) | values
-    return Plan.model_validate(merged)
-
-
-def default_of(key: str) -> Any:
-    """Return the default of a setting of `update`."""
-    return UpdateSettings.model_fields[key].default
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Party:
-    """Everybody's users at one client, after the counting round."""
-
-    learner: Learner
-    algorithm: Algorithm
-    users: UserSplit
-    shared: SharedState
-    private: PrivateState
-
-    @classmethod
-    def of(cls, plan: Plan, users: UserSplit) -> Party:
-        learner = Learner(plan, N_ITEMS, device="cpu")
-        private = learner.initial_private(users)
-        counts = learner.contribute("count", 1, learner.initial_shared(), users, private)
-        return cls(
-            learner=learner,
-            algorithm=ALGORITHMS[plan.algorithm.name](plan, N_ITEMS),
-            users=users,
-            shared=learner.apply("count", 1, learner.initial_shared(), counts.vector),
-            private=private,
-        )
-
-    def train(
-        self,
-        users: UserSplit | None = None,
-        private: PrivateState | None = None,
-        participating: NDArray[np.bool_] | None = None,
-        shared: SharedState | None = None,
-    ) -> Contribution:
-        """Return the contribution of some users, by default of all, to a training round."""
-        chosen = self.users if users is None else users
-        own = self.learner.initial_private(chosen) if private is None else private
-        base = self.shared if shared is None else shared
-        return self.learner.contribute("train", ROUND, base, chosen, own, participating)
-
-    def parts(self, vector: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return all tensors end to end and the counts, (n_items,), of a vector."""
-        layout = self.learner.layout
-        return vector[layout.change_slice], vector[layout.count_slice]
-
-    def rows(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the tensors that have a row for each item side by side, (n_items, n_values)."""
-        layout = self.learner.layout
-        changes = layout.changes_of(vector)
-        nothing = np.zeros((N_ITEMS, 0), dtype=np.int64)
-        rows = [changes[tensor.name] for tensor in layout.tensors if tensor.per_item]
-        return np.concatenate([nothing, *rows], axis=1)
-
-    def fresh(self, private: PrivateState) -> PrivateState:
-        """Return what private parameters are before a round trains them."""
-        return self.learner.refreshed(self.shared, self.users, private)
-
-
-def assert_same(one: PrivateState, other: PrivateState) -> None:
-    """Compare two private states bit by bit."""
-    assert set(one.tensors) == set(other.tensors)
-    for name, values in one.tensors.items():
-        assert np.array_equal(values, other.tensors[name]), name
-
-
-def rows_of(state: PrivateState, rows: NDArray[np.int64]) -> PrivateState:
-    """Return the private parameters of some users."""
-    return PrivateState(
-        MappingProxyType({name: values[rows] for name, values in state.tensors.items()})
-    )
-
-
-class AlgorithmSuite:
+class AlgorithmSuite(ContributionSuite):
     """The conformance suite of the algorithm seam."""
 
     @pytest.fixture(
@@ -258,158 +145,6 @@ class AlgorithmSuite:
             assert sizes == sorted(sizes)
             assert sizes[0] > 0
 
-    # A contribution is a function of users, seed, round and shared model.
-
-    def test_training_again_gives_the_same_bits(self, party: Party, trained: Contribution) -> None:
-        again = Party.of(party.learner.plan, party.users).train()
-        assert np.array_equal(again.vector, trained.vector)
-        assert_same(again.private, trained.private)
-        assert trained.vector.any(), "nothing was trained"
-
-    def test_training_changes_none_of_its_inputs(self, party: Party) -> None:
-        before = party.shared.canonical_bytes(), party.private.to_bytes()
-        party.train(private=party.private)
-        assert (party.shared.canonical_bytes(), party.private.to_bytes()) == before
-
-    @pytest.mark.parametrize("n_groups", [2, 5, N_USERS])
-    def test_the_sum_does_not_depend_on_order_or_grouping(
-        self, party: Party, trained: Contribution, n_groups: int
-    ) -> None:
-        order = np.random.default_rng(n_groups).permutation(len(party.users))
-        total = np.zeros_like(trained.vector)
-        for rows in np.array_split(order, n_groups):
-            own = party.train(party.users.select(rows))
-            total += own.vector
-            assert_same(own.private, rows_of(trained.private, rows))
-        # Nobody was measured twice, so the metric sums are equal, too.
-        assert np.array_equal(total, trained.vector)
-
-    def test_chunks_change_no_bit(self, party: Party, trained: Contribution) -> None:
-        small = Party.of(party.learner.plan, party.users)
-        small.learner.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS, 1)
-        again = small.train()
-        assert np.array_equal(again.vector, trained.vector)
-        assert_same(again.private, trained.private)
-
-    def test_who_does_not_take_part_changes_nothing(
-        self, party: Party, trained: Contribution
-    ) -> None:
-        some = np.arange(len(party.users)) % 3 == 0
-        part = party.train(participating=some)
-        absent, present = np.nonzero(~some)[0], np.nonzero(some)[0]
-        assert_same(rows_of(part.private, absent), rows_of(party.fresh(party.private), absent))
-        assert_same(rows_of(part.private, present), rows_of(trained.private, present))
-        change, counts = party.parts(part.vector)
-        alone = party.parts(party.train(party.users.select(present)).vector)
-        assert np.array_equal(change, alone[0])
-        assert np.array_equal(counts, alone[1])
-        nobody = party.parts(party.train(participating=np.zeros_like(some)).vector)
-        assert not nobody[0].any()
-        assert not nobody[1].any()
-
-    def test_warming_up_leaves_nothing_behind(self, party: Party, trained: Contribution) -> None:
-        fresh = Party.of(party.learner.plan, party.users)
-        fresh.learner.warm_up()
-        assert np.array_equal(fresh.train().vector, trained.vector)
-
-    # What is handed over: exactly the vector, on the grid, within its proven bounds.
-
-    def test_the_vector_is_what_the_layout_promises(
-        self, party: Party, trained: Contribution
-    ) -> None:
-        layout = party.learner.layout
-        assert trained.vector.dtype == np.int64
-        assert trained.vector.shape == (layout.length,)
-        layout.vector_spec.validated(trained.vector)
-
-    def test_no_private_vector_is_in_the_vector(self, party: Party) -> None:
-        """Nowhere in one user's contribution, in the units of any tensor, with any sign."""
-        for index in (0, 20):
-            one = party.users.select(np.array([index]))
-            own = party.train(one)
-            for tensor in party.learner.layout.tensors:
-                sent = party.learner.layout.changes_of(own.vector)[tensor.name].reshape(-1)
-                for name, values in own.private.tensors.items():
-                    row = values.reshape(-1).astype(np.float64)
-                    if len(row) < 2 or len(row) > len(sent) or not row.any():
-                        continue
-                    windows = np.lib.stride_tricks.sliding_window_view(sent * tensor.step, len(row))
-                    for sign in (1.0, -1.0):
-                        apart = np.abs(windows - sign * row).max(1)
-                        assert apart.min() > 2 * tensor.step, (tensor.name, name)
-            assert not hasattr(own.private, "canonical_bytes")
-
-    def test_counts_are_the_users_who_touched_a_row(
-        self, party: Party, trained: Contribution
-    ) -> None:
-        active = np.isin(np.arange(N_ITEMS), party.learner.active_items(party.shared))
-        assert 0 < active.sum() < N_ITEMS, "the data has no item that is held too rarely"
-        total = np.zeros(N_ITEMS, dtype=np.int64)
-        for index in range(len(party.users)):
-            vector = party.train(party.users.select(np.array([index]))).vector
-            change, counts = party.rows(vector), party.parts(vector)[1]
-            assert set(np.unique(counts)) <= {0, 1}
-            held = np.isin(np.arange(N_ITEMS), party.users.train_of(index)) & active
-            if party.algorithm.counts_rows:
-                assert (counts[held] == 1).all()
-                assert not change[counts == 0].any()
-            else:
-                assert not counts.any()
-            total += counts
-        change, counts = party.rows(trained.vector), party.parts(trained.vector)[1]
-        assert np.array_equal(counts, total)
-        assert not counts[~active].any()
-        assert not change[~active].any()
-
-    def test_sums_stay_within_the_grids_bound(self, party: Party, trained: Contribution) -> None:
-        for clip in (party.learner.plan.update.clip, 1e-3):
-            found = trained if clip > 1e-3 else self.clipped(party, clip).train()
-            counts = party.parts(found.vector)[1]
-            changes = party.learner.layout.changes_of(found.vector)
-            for tensor in party.learner.layout.tensors:
-                counted = tensor.per_item and party.algorithm.counts_rows
-                users = counts[:, None] if counted else len(party.users)
-                assert (np.abs(changes[tensor.name]) <= users << tensor.fraction_bits).all()
-
-    def test_values_outside_the_range_are_clipped_and_reported(
-        self, party: Party, trained: Contribution
-    ) -> None:
-        assert trained.n_clipped == 0
-        tight = self.clipped(party, 1e-3)
-        found = tight.train()
-        if not party.algorithm.clips:
-            assert np.array_equal(found.vector, trained.vector)
-            return
-        sums = tight.learner.metrics(found.vector)
-        assert found.n_clipped > 0
-        assert sums.sum_of("clipped_values") == found.n_clipped
-        assert 0 < sums.sum_of("clipped_users") <= len(party.users)
-        # What a user keeps is not clipped: only what is handed over.
-        assert_same(found.private, trained.private)
-
-    def clipped(self, party: Party, clip: float) -> Party:
-        """Return the same party with another public range."""
-        update = party.learner.plan.update.model_copy(update={"clip": clip})
-        return Party.of(party.learner.plan.model_copy(update={"update": update}), party.users)
-
-    def test_values_that_are_not_finite_stop_the_round(self, party: Party) -> None:
-        name, values = next(iter(party.shared.tensors.items()))
-        broken = party.shared.with_tensors(**{name: values * np.nan})
-        with pytest.raises(TrainingError, match=r"algorithm\."):
-            party.train(shared=broken)
-
-    def test_losses_are_reported_for_those_who_trained(
-        self, party: Party, trained: Contribution
-    ) -> None:
-        active = party.learner.active_items(party.shared)
-        able = [
-            np.isin(party.users.train_of(index), active).any() for index in range(len(party.users))
-        ]
-        sums = party.learner.metrics(trained.vector)
-        assert sums.participants == sum(able) > 0
-        assert sums.loss is not None
-        assert sums.loss >= 0
-
     # The next version: a pure function of the sum.
 
     def applied(
@@ -507,32 +242,3 @@ class AlgorithmSuite:
         following = party.train(private=trained.private, shared=shared)
         again = party.train(private=kept, shared=stored)
         assert np.array_equal(again.vector, following.vector)
-
-    # The chunk's own result.
-
-    def test_a_chunks_result_covers_every_user_of_the_chunk(self, party: Party) -> None:
-        for chunk, result in self.fitted(party):
-            declared = {p.name for p in party.algorithm.parameters if p.scope == "private"}
-            assert set(result.private) == declared
-            for name, values in result.private.items():
-                expected = (chunk.n_users, *party.private.tensors[name].shape[1:])
-                assert tuple(values.shape) == expected, name
-                assert values.dtype == torch.float32
-            for values, kind in ((result.loss, torch.float32), (result.clipped, torch.int64)):
-                assert tuple(values.shape) == (chunk.n_users,)
-                assert values.dtype == kind
-            assert bool(torch.isfinite(result.loss).all())
-            assert not result.clipped.any()
-
-    def fitted(self, party: Party) -> Iterator[tuple[Any, Any]]:
-        """Yield every chunk with the result of fitting it."""
-        learner = party.learner
-        cohort = learner.cohort(party.shared, party.users)
-        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
-        sums = learner.empty_sums(len(cohort.active))
-        for chunk in learner.chunks(cohort):
-            own = {
-                name: torch.from_numpy(values)[chunk.user_index]
-                for name, values in party.fresh(party.private).tensors.items()
-            }
-            yield chunk, party.algorithm.fit(chunk, start, own, sums)

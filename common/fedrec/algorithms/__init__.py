@@ -1,13 +1,7 @@
 """Algorithms: one file each, one line each in `ALGORITHMS` or in an installed package."""
 
-from fedrec.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmSettings,
-    ChunkResult,
-    Parameter,
-    RoundStart,
-    UpdateTensor,
-)
+from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings

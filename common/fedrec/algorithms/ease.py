@@ -36,14 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.algorithm import (
-    Algorithm,
-    AlgorithmSettings,
-    ChunkResult,
-    Parameter,
-    RoundStart,
-    UpdateTensor,
-)
+from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.training.state import PrivateState, SharedState
 

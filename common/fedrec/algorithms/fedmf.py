@@ -28,13 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.algorithm import (
-    AlgorithmSettings,
-    ChunkResult,
-    Parameter,
-    RoundStart,
-    UpdateTensor,
-)
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
 from fedrec.training.state import SharedState
 from fedrec.updates import UPDATES, Compressed, PaperNumbers

@@ -34,22 +34,24 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from fedrec.algorithms.algorithm import (
-    AlgorithmSettings,
-    ChunkResult,
-    Parameter,
-    RoundStart,
-    UpdateTensor,
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.fedncf_network import (
+    UNITS,
+    initial_network,
+    network_preferences,
+    network_scores,
+    network_shapes,
 )
-from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
+from fedrec.algorithms.fedncf_settings import FedNCFSettings, problem_of, warnings_of
+from fedrec.algorithms.sampled import SampledAlgorithm
 from fedrec.errors import SettingsError
-from fedrec.streams import Purpose, normal, stream_key, uniform, user_stream
+from fedrec.streams import Purpose, normal, stream_key, user_stream
 from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
@@ -61,53 +63,8 @@ if TYPE_CHECKING:
 
 __all__ = ["FedNCF", "FedNCFSettings"]
 
-UNITS = (32, 16, 8, 1)
-"""Outputs of the layers."""
 WEIGHT_BITS = 12
 """A user's weight is its number of training items, at most 2^12, in units of 2^-12."""
-_SCORES_AT_ONCE = 1 << 17
-_LARGEST_USUAL_ADAM_RATE = 0.02
-
-
-class FedNCFSettings(SampledSettings):
-    """FedNCF: a shared network scores user and item vectors."""
-
-    name: Literal["fedncf"] = Field(default="fedncf", description="Which algorithm trains.")
-    dim: int = Field(default=32, ge=1, le=512, description="Length of an embedding vector.")
-    learning_rate: float = Field(
-        default=0.1, gt=0, le=1000, description="Step size (eta) of the network."
-    )
-    optimiser: Literal["sgd", "adam"] = Field(
-        default="sgd",
-        description="adam moves users, rows and network by eta alike, 0.001 as a rule.",
-    )
-    weight_decay: float = Field(
-        default=0.0,
-        ge=0,
-        le=10,
-        description="L2 coefficient on a user's vector, touched rows and network; 0 as published.",
-    )
-    user_rate_scale: float = Field(
-        default=80.0, gt=0, le=1e6, description="Users are trained with eta x this (sgd)."
-    )
-    item_rate_scale: float = Field(
-        default=80.0,
-        gt=0,
-        le=1e6,
-        description="Item rows are trained with eta x items of the catalogue x this (sgd).",
-    )
-    batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
-    aggregation: Literal["mf_secavg", "plain"] = Field(
-        default="mf_secavg",
-        description="mf_secavg divides rows by the users who touched them and weights networks "
-        "by training items; plain is the uniform mean of everything.",
-    )
-    network_clip: float = Field(
-        default=1.0,
-        gt=0,
-        le=1e6,
-        description="Like update.clip, for the network; under mf_secavg after weighting.",
-    )
 
 
 class FedNCF(SampledAlgorithm):
@@ -151,39 +108,14 @@ class FedNCF(SampledAlgorithm):
     @staticmethod
     def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
         """Refuse decay where whole tables are averaged."""
-        settings = plan.algorithm
-        assert isinstance(settings, FedNCFSettings)
-        if not settings.weight_decay or settings.aggregation == "mf_secavg":
-            return None
-        return (
-            ("algorithm.weight_decay", "algorithm.aggregation"),
-            f"algorithm.weight_decay is {settings.weight_decay:g} with aggregation = "
-            '"plain", under which it would move every row of every user. Set weight_decay = 0 or '
-            'aggregation = "mf_secavg".',
-        )
+        assert isinstance(plan.algorithm, FedNCFSettings)
+        return problem_of(plan.algorithm)
 
     @staticmethod
     def warnings(plan: Plan, n_items: int = 0) -> list[str]:
         """Say what Adam makes no use of, and when its steps are large."""
-        settings = plan.algorithm
-        assert isinstance(settings, FedNCFSettings)
-        if settings.optimiser == "sgd":
-            return []
-        found = []
-        fields = type(settings).model_fields
-        unused = [
-            f"algorithm.{name}"
-            for name in ("user_rate_scale", "item_rate_scale")
-            if getattr(settings, name) != fields[name].default
-        ]
-        if unused:
-            found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
-        if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
-            found.append(
-                f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
-                "about that much in each minibatch. 0.001 is usual."
-            )
-        return found
+        assert isinstance(plan.algorithm, FedNCFSettings)
+        return warnings_of(plan.algorithm)
 
     @property
     def item_rate(self) -> float:
@@ -202,12 +134,7 @@ class FedNCF(SampledAlgorithm):
     @property
     def network(self) -> dict[str, tuple[int, ...]]:
         """Names and shapes of the network's tensors, first layer first."""
-        inputs = (2 * self.settings.dim, *UNITS[:-1])
-        shapes: dict[str, tuple[int, ...]] = {}
-        for layer, (fan_in, fan_out) in enumerate(zip(inputs, UNITS, strict=True), start=1):
-            shapes[f"weight_{layer}"] = (fan_out, fan_in)
-            shapes[f"bias_{layer}"] = (fan_out,)
-        return shapes
+        return network_shapes(self.settings.dim)
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
@@ -240,12 +167,7 @@ class FedNCF(SampledAlgorithm):
         seed = self.plan.federation.seed
         key = stream_key(seed, Purpose.ITEM_EMBEDDING)
         tensors = {"item_embedding": normal(key, (self.n_items, self.settings.dim))}
-        fan_in = 1
-        for counter, (name, shape) in enumerate(self.network.items(), start=1):
-            fan_in = shape[1] if len(shape) == 2 else fan_in
-            key = stream_key(seed, Purpose.ITEM_EMBEDDING, 0, counter)
-            drawn = 2.0 * uniform(key, np.arange(math.prod(shape))) - 1.0
-            tensors[name] = drawn.reshape(shape) / math.sqrt(fan_in)
+        tensors |= initial_network(seed, self.settings.dim)
         return SharedState(MappingProxyType(tensors))
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
@@ -384,37 +306,13 @@ class FedNCF(SampledAlgorithm):
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the network's scores of all items for all users."""
-        import torch
-
-        from fedrec.training.grid import product_of_blocks
-
-        shared, dim = start.shared, self.settings.dim
-        first = shared["weight_1"]
-        of_users = product_of_blocks(private["user_embedding"], first[:, :dim].T.contiguous())
-        of_items = product_of_blocks(shared["item_embedding"], first[:, dim:].T.contiguous())
-        of_items = of_items + shared["bias_1"]
-        scores = of_users.new_empty((len(of_users), len(of_items)))
-        at_once = max(1, _SCORES_AT_ONCE // max(1, len(of_items)))
-        for begin in range(0, len(of_users), at_once):
-            units = torch.relu(of_users[begin : begin + at_once, None] + of_items).flatten(0, 1)
-            for layer in (2, 3):
-                weight, bias = shared[f"weight_{layer}"], shared[f"bias_{layer}"]
-                units = torch.relu(product_of_blocks(units, weight.T.contiguous()) + bias)
-            last = (units * shared["weight_4"]).sum(-1) + shared["bias_4"]
-            scores[begin : begin + at_once] = last.view(-1, len(of_items))
-        return scores
+        return network_scores(start.shared, private["user_embedding"])
 
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the network's scores of all items for one user vector."""
-        first, dim = serving["weight_1"], self.settings.dim
-        constant = first[:, :dim] @ vector + serving["bias_1"]
-        units = np.maximum(serving["item_embedding"] @ first[:, dim:].T + constant, 0.0)
-        for layer in (2, 3):
-            weight, bias = serving[f"weight_{layer}"], serving[f"bias_{layer}"]
-            units = np.maximum(units @ weight.T + bias, 0.0)
-        return np.asarray(units @ serving["weight_4"][0] + serving["bias_4"], dtype=np.float32)
+        return network_preferences(serving, vector)
 
     def apply(
         self,

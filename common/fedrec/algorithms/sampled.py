@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.algorithm import Algorithm, AlgorithmSettings
+from fedrec.algorithms.algorithm import Algorithm
+from fedrec.algorithms.declarations import AlgorithmSettings
 from fedrec.streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ processes, by the in-process federation and by key holders who only apply aggreg
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
@@ -20,25 +20,20 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import (
-    LOSS_BITS,
-    MAXIMUM_LOSS,
-    METRIC_NAMES,
-    MetricSums,
-    Protocol,
-)
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.training.cohort import Chunk, Cohort
+from fedrec.training.device import choose_device
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
+from fedrec.training.local_round import train_locally
 from fedrec.training.state import PrivateState, SharedState
 from fedrec.training.tables import TableRoom, copy_rows, rows_of
 from fedrec.training.user_tables import open_tables
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["Contribution", "Learner", "choose_device"]
+__all__ = ["Contribution", "Learner"]
 
-_MAXIMUM_CLIPPED = 1 << 20
 _PARTS_OF_INITIAL_TABLES = 8
 
 
@@ -57,28 +52,6 @@ class Contribution:
     private: PrivateState
     n_clipped: int
     also: Segments = field(default_factory=dict)
-
-
-def choose_device(name: str) -> torch.device:
-    """Return the device that `client.device` names.
-
-    Raises:
-        SettingsError: when CUDA is asked for and there is none.
-    """
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise SettingsError(
-            f'client.device is "{name}".', remedy="Use auto, cpu, cuda or cuda:N."
-        ) from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise SettingsError(
-            f'client.device is "{name}", but torch finds no CUDA device.',
-            remedy='Set client.device = "auto" or install a CUDA build of torch.',
-        )
-    return device
 
 
 class Learner:
@@ -203,68 +176,15 @@ class Learner:
                 )
                 metrics += also.pop(self.plan.evaluation.protocol)
         if kind == "train":
-            changes, counts, private, training = self._train(
-                round_id, shared, users, private, participating
-            )
-            metrics += training
-            n_clipped = MetricSums(training).sum_of("clipped_values")
+            found = train_locally(self, round_id, shared, users, private, participating)
+            changes, counts, private = found.changes, found.counts, found.private
+            metrics += found.metrics
+            n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
         return Contribution(
             vector=self.layout.pack(changes, counts, metrics),
             private=private,
             n_clipped=n_clipped,
             also=also,
-        )
-
-    def _train(
-        self,
-        round_id: int,
-        shared: SharedState,
-        users: UserSplit,
-        private: PrivateState,
-        participating: NDArray[np.bool_] | None,
-    ) -> tuple[dict[str, NDArray[np.int64]], NDArray[np.int64], PrivateState, NDArray[np.int64]]:
-        cohort = self.cohort(shared, users)
-        private = self.refreshed(shared, users, private)
-        start = replace(
-            self.algorithm.start(shared, cohort.active, round_id, self.device),
-            party_key=cohort.party_key,
-        )
-        sums = self.empty_sums(len(cohort.active))
-        tables = open_tables(private, self.room, self.device)
-        metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        for chunk in self.chunks(cohort, participating):
-            own = tables.take(chunk.user_index)
-            result = self.algorithm.fit(chunk, start, own, sums)
-            tables.put(chunk.user_index, result.private)
-            metrics[:4] += self._training_sums(result.loss, result.clipped)
-        trained = tables.finish()
-        if not sums.finite or not tables.finite:
-            raise self._diverged(round_id, users, "a value is no longer finite")
-        n_trained, loss = int(metrics[0]), int(metrics[1])
-        if n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
-            raise self._diverged(
-                round_id, users, f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
-            )
-        changes = {}
-        for tensor in self.layout.tensors:
-            summed = sums[tensor.name].change.cpu().numpy()
-            if tensor.per_item:
-                changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
-                changes[tensor.name][cohort.active] = summed
-            else:
-                changes[tensor.name] = summed
-        n_users = int(metrics[0])
-        changes, n_clipped = self.algorithm.compress(changes, n_users)
-        metrics[2] = min(metrics[2] + n_clipped, n_users * _MAXIMUM_CLIPPED)
-        counts = np.zeros(self.n_items, dtype=np.int64)
-        counts[cohort.active] = sums.counts.cpu().numpy()
-        return changes, counts, trained, metrics
-
-    def _diverged(self, round_id: int, users: UserSplit, what: str) -> TrainingError:
-        return TrainingError(
-            f"Training diverged in round {round_id} with {len(users)} users: {what}. The version "
-            "before this round is intact.",
-            remedy=self.algorithm.divergence_remedy,
         )
 
     def empty_sums(self, n_active: int) -> RoundSums:
@@ -338,23 +258,10 @@ class Learner:
         self, round_id: int, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> tuple[SharedState, PrivateState]:
         """Return the states after a round in which these users are the whole federation."""
-        changes, counts, private, _ = self._train(round_id, shared, users, private, None)
+        found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        aggregate = self.layout.pack(changes, counts, metrics)
-        return self.apply("train", round_id, shared, aggregate), private
-
-    @staticmethod
-    def _training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:
-        """Return (participants, loss, clipped values, clipped users) of a chunk, as integers."""
-        bounded = torch.nan_to_num(loss.clamp(0.0, MAXIMUM_LOSS), nan=MAXIMUM_LOSS)
-        units = torch.round(bounded * (1 << LOSS_BITS)).to(torch.int64)
-        parts = (
-            torch.ones_like(units),
-            units,
-            clipped.clamp(max=_MAXIMUM_CLIPPED),
-            (clipped > 0).to(torch.int64),
-        )
-        return torch.stack([part.sum() for part in parts]).cpu().numpy().astype(np.int64)
+        aggregate = self.layout.pack(found.changes, found.counts, metrics)
+        return self.apply("train", round_id, shared, aggregate), found.private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
         """Return the users' training tables for the active items, made once."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conformance.algorithm_suite import Party, plan_of
 from conformance.device_guard import DeviceGuard
+from conformance.party import Party, plan_of
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import generate, leave_one_out

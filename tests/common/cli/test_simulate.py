@@ -105,6 +105,7 @@ def test_exposing_clients_takes_a_flag(
     assert len(found["items"]) == 2
 
 
+@pytest.mark.slow
 def test_seeds_side_by_side_are_the_runs_of_each(
     fedrec: Fedrec, settings_file: Path, tmp_path: Path
 ) -> None:

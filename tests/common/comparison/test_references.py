@@ -18,7 +18,6 @@ from fedrec.comparison.references.reference import training_only
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Settings
 from fedrec.config.starter import TUNED
-from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.evaluation.protocols import held_out_ranks
 
@@ -68,15 +67,13 @@ def test_ease_solves_its_least_squares_problem_column_by_column():
         assert weights[item, item] == 0.0
 
 
-def test_ease_on_ml_100k(monkeypatch):
+def test_ease_on_ml_100k(ml_100k, ml_100k_users, monkeypatch):
     """The reference figure of DESIGN section 5: HR@10 .1442, NDCG@10 .0742 with lambda 300."""
-    dataset = fetch_ml_100k()
-    users = leave_one_out(dataset.read()[0], dataset.catalogue)
     settings = Settings.model_validate({"federation": {"minimum_item_users": 1}})
     task = Task(
         settings=settings,
-        catalogue=dataset.catalogue,
-        users=users,
+        catalogue=ml_100k.catalogue,
+        users=ml_100k_users,
         protocols=("full",),
         seeds=(1,),
     )

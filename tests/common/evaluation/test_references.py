@@ -7,7 +7,7 @@ import pytest
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan, Settings
-from fedrec.data import fetch_ml_100k, generate, leave_one_out
+from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.simulation import simulate
@@ -28,16 +28,14 @@ def popularity_of(interactions, catalogue):
     return MetricSums(measured).rates("popularity", "test")
 
 
-def test_popularity_on_ml_100k_whatever_the_order_of_rows():
+def test_popularity_on_ml_100k_whatever_the_order_of_rows(ml_100k, ml_100k_interactions):
     """The reference figures of DESIGN section 5."""
-    dataset = fetch_ml_100k()
-    interactions, _ = dataset.read()
-    found = popularity_of(interactions, dataset.catalogue)
+    found = popularity_of(ml_100k_interactions, ml_100k.catalogue)
     assert found.users == 943
     assert found.hr == pytest.approx(0.0764, abs=0.0005)
     assert found.ndcg == pytest.approx(0.0389, abs=0.0005)
-    order = np.random.default_rng(3).permutation(len(interactions))
-    assert popularity_of(interactions.take(order), dataset.catalogue) == found
+    order = np.random.default_rng(3).permutation(len(ml_100k_interactions))
+    assert popularity_of(ml_100k_interactions.take(order), ml_100k.catalogue) == found
 
 
 CAPACITY = {

@@ -11,7 +11,6 @@ import torch
 
 from fedrec.algorithms import FedMF
 from fedrec.clock import FakeClock
-from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.errors import DataError, SettingsError, StorageError, TrainingError
 from fedrec.simulation import against_popularity, round_kind, simulate
 from fedrec.simulation.checkpoint import CheckpointFolder
@@ -254,12 +253,10 @@ def test_the_data_file_of_the_settings_is_read(settings_of, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("protection", ["none", "bfv"])
-def test_ml_100k_has_the_same_bits_in_seven_clients(protection):
+def test_ml_100k_has_the_same_bits_in_seven_clients(ml_100k, ml_100k_users, protection):
     from fedrec.config.schema import Settings
 
-    dataset = fetch_ml_100k()
-    interactions, _ = dataset.read()
-    data = leave_one_out(interactions, dataset.catalogue), dataset.catalogue
+    data = ml_100k_users, ml_100k.catalogue
     settings = Settings.model_validate(
         {
             "protection": {"name": protection},

@@ -34,6 +34,7 @@ def alone(settings_of, data, tmp_path_factory):
     return folders
 
 
+@pytest.mark.slow
 def test_side_by_side_stopped_and_resumed_gives_the_bits_of_one_by_one(
     settings_of, data, alone, tmp_path
 ):
@@ -78,6 +79,7 @@ def test_one_run_that_diverges_stops_the_others_and_is_named(settings_of, data, 
         simulate_seeds(settings, folders, users=users, catalogue=catalogue)
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
     users, catalogue = data
 

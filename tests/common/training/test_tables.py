@@ -9,7 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
-from conformance.algorithm_suite import Party, assert_same, plan_of
+from conformance.party import Party, assert_same, plan_of
 from safetensors.numpy import load, save
 
 from fedrec.algorithms import ALGORITHMS
@@ -149,6 +149,7 @@ def test_divergence_is_seen_in_mapped_tables(users, tmp_path):
         learner.contribute("train", 2, learner.initial_shared(), users, private)
 
 
+@pytest.mark.slow
 def test_peak_memory_stays_within_the_budget(tmp_path):
     """Of a table of 256 MB under a budget of 64 MiB, measured in a process of its own.
 

@@ -1,0 +1,109 @@
+"""Training one party's users in one round: chunk by chunk into integer sums."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedrec.data.splits import UserSplit
+from fedrec.errors import TrainingError
+from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
+from fedrec.training.state import PrivateState, SharedState
+from fedrec.training.user_tables import open_tables
+
+if TYPE_CHECKING:
+    from fedrec.training.learner import Learner
+
+__all__ = ["LocalRound", "train_locally", "training_sums"]
+
+_MAXIMUM_CLIPPED = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LocalRound:
+    """What training left behind.
+
+    Attributes:
+        changes: the update's tensors by name, summed over the users who trained, in grid steps,
+            as they are sent.
+        counts: users who touched each item, int64 (n_items,).
+        private: the users' new private parameters.
+        metrics: a metrics segment with what training adds to it, int64 (len(METRIC_NAMES),).
+    """
+
+    changes: dict[str, NDArray[np.int64]]
+    counts: NDArray[np.int64]
+    private: PrivateState
+    metrics: NDArray[np.int64]
+
+
+def train_locally(
+    learner: Learner,
+    round_id: int,
+    shared: SharedState,
+    users: UserSplit,
+    private: PrivateState,
+    participating: NDArray[np.bool_] | None = None,
+) -> LocalRound:
+    """Train the participating users, all of them by default, bool (n_users,).
+
+    Raises:
+        TrainingError: when values are no longer finite, or every user's loss exploded.
+    """
+    cohort = learner.cohort(shared, users)
+    private = learner.refreshed(shared, users, private)
+    start = replace(
+        learner.algorithm.start(shared, cohort.active, round_id, learner.device),
+        party_key=cohort.party_key,
+    )
+    sums = learner.empty_sums(len(cohort.active))
+    tables = open_tables(private, learner.room, learner.device)
+    metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    for chunk in learner.chunks(cohort, participating):
+        own = tables.take(chunk.user_index)
+        result = learner.algorithm.fit(chunk, start, own, sums)
+        tables.put(chunk.user_index, result.private)
+        metrics[:4] += training_sums(result.loss, result.clipped)
+    trained = tables.finish()
+    n_trained, loss = int(metrics[0]), int(metrics[1])
+    wrong = ""
+    if not sums.finite or not tables.finite:
+        wrong = "a value is no longer finite"
+    elif n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
+        wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
+    if wrong:
+        raise TrainingError(
+            f"Training diverged in round {round_id} with {len(users)} users: {wrong}. The version "
+            "before this round is intact.",
+            remedy=learner.algorithm.divergence_remedy,
+        )
+    changes = {}
+    for tensor in learner.layout.tensors:
+        summed = sums[tensor.name].change.cpu().numpy()
+        if tensor.per_item:
+            changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
+            changes[tensor.name][cohort.active] = summed
+        else:
+            changes[tensor.name] = summed
+    changes, n_clipped = learner.algorithm.compress(changes, n_trained)
+    metrics[2] = min(metrics[2] + n_clipped, n_trained * _MAXIMUM_CLIPPED)
+    counts = np.zeros(learner.n_items, dtype=np.int64)
+    counts[cohort.active] = sums.counts.cpu().numpy()
+    return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
+
+
+def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:
+    """Return (participants, loss, clipped values, clipped users) of a chunk, as integers."""
+    bounded = torch.nan_to_num(loss.clamp(0.0, MAXIMUM_LOSS), nan=MAXIMUM_LOSS)
+    units = torch.round(bounded * (1 << LOSS_BITS)).to(torch.int64)
+    parts = (
+        torch.ones_like(units),
+        units,
+        clipped.clamp(max=_MAXIMUM_CLIPPED),
+        (clipped > 0).to(torch.int64),
+    )
+    return torch.stack([part.sum() for part in parts]).cpu().numpy().astype(np.int64)

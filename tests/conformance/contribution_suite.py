@@ -1,0 +1,199 @@
+"""What every algorithm's contribution to a round must be: a part of `AlgorithmSuite`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, rows_of
+
+from fedrec.errors import TrainingError
+from fedrec.training.learner import Contribution
+
+
+class ContributionSuite:
+    """Of one party, with the fixtures `party` and `trained`."""
+
+    # A function of users, seed, round and shared model.
+
+    def test_training_again_gives_the_same_bits(self, party: Party, trained: Contribution) -> None:
+        again = Party.of(party.learner.plan, party.users).train()
+        assert np.array_equal(again.vector, trained.vector)
+        assert_same(again.private, trained.private)
+        assert trained.vector.any(), "nothing was trained"
+
+    def test_training_changes_none_of_its_inputs(self, party: Party) -> None:
+        before = party.shared.canonical_bytes(), party.private.to_bytes()
+        party.train(private=party.private)
+        assert (party.shared.canonical_bytes(), party.private.to_bytes()) == before
+
+    @pytest.mark.parametrize("n_groups", [2, 5, N_USERS])
+    def test_the_sum_does_not_depend_on_order_or_grouping(
+        self, party: Party, trained: Contribution, n_groups: int
+    ) -> None:
+        order = np.random.default_rng(n_groups).permutation(len(party.users))
+        total = np.zeros_like(trained.vector)
+        for rows in np.array_split(order, n_groups):
+            own = party.train(party.users.select(rows))
+            total += own.vector
+            assert_same(own.private, rows_of(trained.private, rows))
+        # Nobody was measured twice, so the metric sums are equal, too.
+        assert np.array_equal(total, trained.vector)
+
+    def test_chunks_change_no_bit(self, party: Party, trained: Contribution) -> None:
+        small = Party.of(party.learner.plan, party.users)
+        small.learner.memory_bytes = 3 * small.algorithm.bytes_per_user(N_ITEMS, 1)
+        again = small.train()
+        assert np.array_equal(again.vector, trained.vector)
+        assert_same(again.private, trained.private)
+
+    def test_who_does_not_take_part_changes_nothing(
+        self, party: Party, trained: Contribution
+    ) -> None:
+        some = np.arange(len(party.users)) % 3 == 0
+        part = party.train(participating=some)
+        absent, present = np.nonzero(~some)[0], np.nonzero(some)[0]
+        assert_same(rows_of(part.private, absent), rows_of(party.fresh(party.private), absent))
+        assert_same(rows_of(part.private, present), rows_of(trained.private, present))
+        change, counts = party.parts(part.vector)
+        alone = party.parts(party.train(party.users.select(present)).vector)
+        assert np.array_equal(change, alone[0])
+        assert np.array_equal(counts, alone[1])
+        nobody = party.parts(party.train(participating=np.zeros_like(some)).vector)
+        assert not nobody[0].any()
+        assert not nobody[1].any()
+
+    def test_warming_up_leaves_nothing_behind(self, party: Party, trained: Contribution) -> None:
+        fresh = Party.of(party.learner.plan, party.users)
+        fresh.learner.warm_up()
+        assert np.array_equal(fresh.train().vector, trained.vector)
+
+    # What is handed over: exactly the vector, on the grid, within its proven bounds.
+
+    def test_the_vector_is_what_the_layout_promises(
+        self, party: Party, trained: Contribution
+    ) -> None:
+        layout = party.learner.layout
+        assert trained.vector.dtype == np.int64
+        assert trained.vector.shape == (layout.length,)
+        layout.vector_spec.validated(trained.vector)
+
+    def test_no_private_vector_is_in_the_vector(self, party: Party) -> None:
+        """Nowhere in one user's contribution, in the units of any tensor, with any sign."""
+        for index in (0, 20):
+            one = party.users.select(np.array([index]))
+            own = party.train(one)
+            for tensor in party.learner.layout.tensors:
+                sent = party.learner.layout.changes_of(own.vector)[tensor.name].reshape(-1)
+                for name, values in own.private.tensors.items():
+                    row = values.reshape(-1).astype(np.float64)
+                    if len(row) < 2 or len(row) > len(sent) or not row.any():
+                        continue
+                    windows = np.lib.stride_tricks.sliding_window_view(sent * tensor.step, len(row))
+                    for sign in (1.0, -1.0):
+                        apart = np.abs(windows - sign * row).max(1)
+                        assert apart.min() > 2 * tensor.step, (tensor.name, name)
+            assert not hasattr(own.private, "canonical_bytes")
+
+    def test_counts_are_the_users_who_touched_a_row(
+        self, party: Party, trained: Contribution
+    ) -> None:
+        active = np.isin(np.arange(N_ITEMS), party.learner.active_items(party.shared))
+        assert 0 < active.sum() < N_ITEMS, "the data has no item that is held too rarely"
+        total = np.zeros(N_ITEMS, dtype=np.int64)
+        for index in range(len(party.users)):
+            vector = party.train(party.users.select(np.array([index]))).vector
+            change, counts = party.rows(vector), party.parts(vector)[1]
+            assert set(np.unique(counts)) <= {0, 1}
+            held = np.isin(np.arange(N_ITEMS), party.users.train_of(index)) & active
+            if party.algorithm.counts_rows:
+                assert (counts[held] == 1).all()
+                assert not change[counts == 0].any()
+            else:
+                assert not counts.any()
+            total += counts
+        change, counts = party.rows(trained.vector), party.parts(trained.vector)[1]
+        assert np.array_equal(counts, total)
+        assert not counts[~active].any()
+        assert not change[~active].any()
+
+    def test_sums_stay_within_the_grids_bound(self, party: Party, trained: Contribution) -> None:
+        for clip in (party.learner.plan.update.clip, 1e-3):
+            found = trained if clip > 1e-3 else self.clipped(party, clip).train()
+            counts = party.parts(found.vector)[1]
+            changes = party.learner.layout.changes_of(found.vector)
+            for tensor in party.learner.layout.tensors:
+                counted = tensor.per_item and party.algorithm.counts_rows
+                users = counts[:, None] if counted else len(party.users)
+                assert (np.abs(changes[tensor.name]) <= users << tensor.fraction_bits).all()
+
+    def test_values_outside_the_range_are_clipped_and_reported(
+        self, party: Party, trained: Contribution
+    ) -> None:
+        assert trained.n_clipped == 0
+        tight = self.clipped(party, 1e-3)
+        found = tight.train()
+        if not party.algorithm.clips:
+            assert np.array_equal(found.vector, trained.vector)
+            return
+        sums = tight.learner.metrics(found.vector)
+        assert found.n_clipped > 0
+        assert sums.sum_of("clipped_values") == found.n_clipped
+        assert 0 < sums.sum_of("clipped_users") <= len(party.users)
+        # What a user keeps is not clipped: only what is handed over.
+        assert_same(found.private, trained.private)
+
+    def clipped(self, party: Party, clip: float) -> Party:
+        """Return the same party with another public range."""
+        update = party.learner.plan.update.model_copy(update={"clip": clip})
+        return Party.of(party.learner.plan.model_copy(update={"update": update}), party.users)
+
+    def test_values_that_are_not_finite_stop_the_round(self, party: Party) -> None:
+        name, values = next(iter(party.shared.tensors.items()))
+        broken = party.shared.with_tensors(**{name: values * np.nan})
+        with pytest.raises(TrainingError, match=r"algorithm\."):
+            party.train(shared=broken)
+
+    def test_losses_are_reported_for_those_who_trained(
+        self, party: Party, trained: Contribution
+    ) -> None:
+        active = party.learner.active_items(party.shared)
+        able = [
+            np.isin(party.users.train_of(index), active).any() for index in range(len(party.users))
+        ]
+        sums = party.learner.metrics(trained.vector)
+        assert sums.participants == sum(able) > 0
+        assert sums.loss is not None
+        assert sums.loss >= 0
+
+    # The chunk's own result.
+
+    def test_a_chunks_result_covers_every_user_of_the_chunk(self, party: Party) -> None:
+        for chunk, result in self.fitted(party):
+            declared = {p.name for p in party.algorithm.parameters if p.scope == "private"}
+            assert set(result.private) == declared
+            for name, values in result.private.items():
+                expected = (chunk.n_users, *party.private.tensors[name].shape[1:])
+                assert tuple(values.shape) == expected, name
+                assert values.dtype == torch.float32
+            for values, kind in ((result.loss, torch.float32), (result.clipped, torch.int64)):
+                assert tuple(values.shape) == (chunk.n_users,)
+                assert values.dtype == kind
+            assert bool(torch.isfinite(result.loss).all())
+            assert not result.clipped.any()
+
+    def fitted(self, party: Party) -> Iterator[tuple[Any, Any]]:
+        """Yield every chunk with the result of fitting it."""
+        learner = party.learner
+        cohort = learner.cohort(party.shared, party.users)
+        start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
+        sums = learner.empty_sums(len(cohort.active))
+        for chunk in learner.chunks(cohort):
+            own = {
+                name: torch.from_numpy(values)[chunk.user_index]
+                for name, values in party.fresh(party.private).tensors.items()
+            }
+            yield chunk, party.algorithm.fit(chunk, start, own, sums)

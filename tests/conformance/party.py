@@ -1,0 +1,130 @@
+"""Everybody's users at one client, and the plans that conformance trains them with.
+
+An algorithm that does not learn with its own defaults on this little data names others in
+`ALGORITHM_SETTINGS`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.algorithms import ALGORITHMS, Algorithm
+from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.data import UserSplit
+from fedrec.training.learner import Contribution, Learner
+from fedrec.training.state import PrivateState, SharedState
+
+N_USERS, N_ITEMS = 37, 60
+ROUND = 5
+SETTINGS: dict[str, dict[str, Any]] = {
+    "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 4},
+    "update": {"rank": 2, "clip": 8.0, "fraction_bits": 20},
+    "rounds": {"total": 8},
+}
+ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
+    "fedmf": {
+        "dim": 6,
+        "learning_rate": 0.4,
+        "regularisation": 0.01,
+        "local_epochs": 2,
+        "batch_size": 16,
+    },
+    "fedals": {"dim": 6, "regularisation": 2.0},
+    "fedncf": {"dim": 6, "batch_size": 16},
+    "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
+    "ease": {"regularisation": 2.0},
+}
+"""By an algorithm's name: settings in which it differs from its defaults."""
+
+
+def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
+    """Return the suite's plan for an algorithm and an update structure."""
+    choice = {
+        "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {})},
+        "update": {"structure": structure},
+    }
+    merged: dict[str, dict[str, Any]] = {}
+    if not ALGORITHMS[name].clips:
+        choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
+    for settings in (SETTINGS, choice, changes):
+        for section, values in settings.items():
+            merged[section] = merged.get(section, {}) | values
+    return Plan.model_validate(merged)
+
+
+def default_of(key: str) -> Any:
+    """Return the default of a setting of `update`."""
+    return UpdateSettings.model_fields[key].default
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Party:
+    """Everybody's users at one client, after the counting round."""
+
+    learner: Learner
+    algorithm: Algorithm
+    users: UserSplit
+    shared: SharedState
+    private: PrivateState
+
+    @classmethod
+    def of(cls, plan: Plan, users: UserSplit) -> Party:
+        learner = Learner(plan, N_ITEMS, device="cpu")
+        private = learner.initial_private(users)
+        counts = learner.contribute("count", 1, learner.initial_shared(), users, private)
+        return cls(
+            learner=learner,
+            algorithm=ALGORITHMS[plan.algorithm.name](plan, N_ITEMS),
+            users=users,
+            shared=learner.apply("count", 1, learner.initial_shared(), counts.vector),
+            private=private,
+        )
+
+    def train(
+        self,
+        users: UserSplit | None = None,
+        private: PrivateState | None = None,
+        participating: NDArray[np.bool_] | None = None,
+        shared: SharedState | None = None,
+    ) -> Contribution:
+        """Return the contribution of some users, by default of all, to a training round."""
+        chosen = self.users if users is None else users
+        own = self.learner.initial_private(chosen) if private is None else private
+        base = self.shared if shared is None else shared
+        return self.learner.contribute("train", ROUND, base, chosen, own, participating)
+
+    def parts(self, vector: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return all tensors end to end and the counts, (n_items,), of a vector."""
+        layout = self.learner.layout
+        return vector[layout.change_slice], vector[layout.count_slice]
+
+    def rows(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the tensors that have a row for each item side by side, (n_items, n_values)."""
+        layout = self.learner.layout
+        changes = layout.changes_of(vector)
+        nothing = np.zeros((N_ITEMS, 0), dtype=np.int64)
+        rows = [changes[tensor.name] for tensor in layout.tensors if tensor.per_item]
+        return np.concatenate([nothing, *rows], axis=1)
+
+    def fresh(self, private: PrivateState) -> PrivateState:
+        """Return what private parameters are before a round trains them."""
+        return self.learner.refreshed(self.shared, self.users, private)
+
+
+def assert_same(one: PrivateState, other: PrivateState) -> None:
+    """Compare two private states bit by bit."""
+    assert set(one.tensors) == set(other.tensors)
+    for name, values in one.tensors.items():
+        assert np.array_equal(values, other.tensors[name]), name
+
+
+def rows_of(state: PrivateState, rows: NDArray[np.int64]) -> PrivateState:
+    """Return the private parameters of some users."""
+    return PrivateState(
+        MappingProxyType({name: values[rows] for name, values in state.tensors.items()})
+    )
