@@ -18,6 +18,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
+from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import VOUCHERS, Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
@@ -125,12 +126,12 @@ class CatchingUp:
         n_summands = 1 if found.sealed else len(found.contributions)
         aggregate = member.unpack(packed, n_summands)
         shared = self._model.after(found.kind, found.round, aggregate)
-        metrics = aggregate[member.layout.metrics_slice].astype("<i8")
+        metrics = aggregate[member.layout.metrics_slice]
         content = RoundContent(
             manifest_digest=manifest,
             aggregate_tag=seal.aggregate_tag(aggregate),
             state_tag=seal.state_tag(shared.canonical_bytes()),
-            metrics=metrics.tobytes(),
+            metrics=stated_metrics(member.protection.chosen, metrics),
         )
         if signed is not None:
             _same(signed, content)

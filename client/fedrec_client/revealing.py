@@ -16,6 +16,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
+from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -147,7 +148,9 @@ class Revealing:
             manifest_digest=manifest,
             aggregate_tag=seal.aggregate_tag(aggregate),
             state_tag=seal.state_tag(shared.canonical_bytes()),
-            metrics=aggregate[member.layout.metrics_slice].astype("<i8").tobytes(),
+            metrics=stated_metrics(
+                member.protection.chosen, aggregate[member.layout.metrics_slice]
+            ),
         )
         sealed = seal.seal_aggregate(member.pack(aggregate)) if task.role == "reveal" else b""
         self._link.submit_reveal(member.sign_statement(statement), sealed)
@@ -164,7 +167,9 @@ class Revealing:
             "train": (),
             "evaluate": (layout.change_slice, layout.count_slice),
         }[task.kind]
-        if any(aggregate[part].any() for part in empty):
+        # Under an approximate set a sum of nothing is off like any other.
+        off = self._membership.protection.chosen.largest_error
+        if any(np.abs(aggregate[part]).max(initial=0) > off for part in empty):
             raise RefusedError(
                 f"Round {task.round} is of kind {task.kind}, but its sum holds what only a round "
                 "of another kind has."

@@ -47,16 +47,16 @@ class BlockMember(Member):
         padded = np.zeros(self._plan.n_blocks * per_block, dtype=np.int64)
         padded[: len(limbs)] = limbs
         rows[:, :-1] = padded.reshape(-1, per_block)
-        frames = (self._layout.pack(cipher.encrypt(row.tolist())) for row in rows)
+        frames = (self._layout.pack(cipher.encrypt(row)) for row in self.encoded(rows))
         return self._envelope.close_message(b"".join(frames))
 
     def reveal(self, total: bytes, n_summands: int) -> Integers:
-        """Return the exact sum; see `Member.reveal`."""
+        """Return the sum; see `Member.reveal`."""
         cipher = self._open_cipher()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
         blocks = unpack_blocks(self._layout, body)
-        rows = np.stack([self.whole(cipher.decrypt(block)) for block in blocks])
+        rows = self.whole([cipher.decrypt(block) for block in blocks])
         slots = rows[:, :-1].reshape(-1)
         if (rows[:, -1] != n_summands).any() or slots[self._plan.n_slots :].any():
             raise RevealRefused(
@@ -69,9 +69,18 @@ class BlockMember(Member):
         """Forget the key."""
         self._cipher = None
 
+    def encoded(self, rows: Integers) -> list[list[float]]:
+        """Return what is encrypted for limbs and counters of shape (n_blocks, n_slots)."""
+        values: list[list[float]] = rows.tolist()
+        return values
+
     @abstractmethod
-    def whole(self, values: list[float]) -> Integers:
-        """Return the integers that one block's decrypted slots stand for, or refuse them."""
+    def whole(self, values: list[list[float]]) -> Integers:
+        """Return the integers that the blocks' decrypted slots stand for, or refuse them.
+
+        Returns:
+            int64 (n_blocks, n_slots).
+        """
 
     def _open_cipher(self) -> BlockCipher:
         if self._cipher is None:
@@ -83,6 +92,9 @@ class BlockProtection(Protection):
     """What BFV and CKKS share: keys, contexts, and sums of residues."""
 
     member_kind: type[BlockMember]
+
+    def _member_kind(self) -> type[BlockMember]:
+        return self.member_kind
 
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
@@ -103,4 +115,4 @@ class BlockProtection(Protection):
                 remedy="Unwrap the key of the present epoch.",
             )
         keys = content[len(context) :]
-        return self.member_kind(self.spec, self.chosen, envelope, keys)
+        return self._member_kind()(self.spec, self.chosen, envelope, keys)
