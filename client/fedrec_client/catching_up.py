@@ -19,6 +19,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
+from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
@@ -127,7 +128,7 @@ class CatchingUp:
         n_summands = 1 if found.sealed else len(found.contributions)
         aggregate = member.unpack(packed, n_summands)
         shared = self._model.after(found.kind, found.round, aggregate)
-        metrics = aggregate[member.layout.metrics_slice].astype("<i8").tobytes()
+        metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
         content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
         if signed is not None:
             _same(signed, content)

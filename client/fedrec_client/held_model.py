@@ -27,10 +27,12 @@ class HeldModel:
 
     Attributes:
         pin: the run that it belongs to.
+        epoch: the key epoch that the client is in.
         private: its users' own parameters; None while they are the initial ones.
     """
 
     pin: RunPin
+    epoch: int
     plan: Plan
     catalogue: Catalogue
     version: RoundId
@@ -58,6 +60,7 @@ def read_held_model(settings: Settings, which: Which) -> HeldModel:
     memory_bytes = settings.client.memory_mib << 20
     return HeldModel(
         pin=state.pin,
+        epoch=state.epoch,
         plan=plan_from_json(state.pin.plan_json.encode()),
         catalogue=catalogue,
         version=version,

@@ -12,6 +12,7 @@ from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.training.state import PrivateState, SharedState
 from fedrec.wire.messages import RoundKind
+from fedrec_client.measured import record_measured
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_terms import RoundTerms
@@ -115,6 +116,7 @@ class LocalModel:
         counted: bool,
     ) -> None:
         """Move to a published round and keep the model that it measured, if it is the best."""
+        record_measured(self._store.folder, round_id, metrics)
         self._store.publish(
             round_id,
             shared.to_bytes(),

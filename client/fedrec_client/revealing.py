@@ -18,6 +18,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
+from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -173,7 +174,7 @@ class Revealing:
         except (ProtocolError, RefusedError) as error:
             raise self._refusal(task, error) from error
         seal = member.seal_of(task.round, task.kind)
-        metrics = aggregate[member.layout.metrics_slice].astype("<i8").tobytes()
+        metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
         content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
         statement = RevealStatement(
             federation=member.federation,
@@ -199,7 +200,12 @@ class Revealing:
             "train": (),
             "evaluate": (layout.change_slice, layout.count_slice),
         }[task.kind]
-        if any(aggregate[part].any() for part in empty):
+        # Under an approximate set a sum of no changes is off like any other; counts are exact.
+        off = self._membership.protection.chosen.largest_error
+        if any(
+            np.abs(aggregate[part]).max(initial=0) > (off if part == layout.change_slice else 0)
+            for part in empty
+        ):
             raise RefusedError(
                 f"Round {task.round} is of kind {task.kind}, but its sum holds what only a round "
                 "of another kind has."

@@ -126,7 +126,9 @@ class Federation:
 
     @property
     def metrics_bytes(self) -> int:
-        """Return the length of a statement's metrics."""
+        """Return the length of a statement's metrics, 0 where they stay with the clients."""
+        if not self.protection.chosen.releases_metrics:
+            return 0
         return 8 * next(s.length for s in self.spec.segments if s.name == METRICS)
 
     def readable_metrics(self, total: bytes, n_summands: int) -> bytes:

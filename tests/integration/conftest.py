@@ -27,7 +27,7 @@ def quiet() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def loop() -> Iterator[Loop]:
     """The loop on which coordinators live."""
-    made = Loop()
+    made = Loop.shared()
     yield made
     made.close()
 

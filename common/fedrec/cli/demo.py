@@ -38,7 +38,7 @@ def demo(
         str, typer.Option(help="none, bfv or ckks: what the coordinator adds up.")
     ] = "ckks",
     preset: Annotated[
-        str, typer.Option(help="Parameter set; ckks knows lean (default) and paper.")
+        str, typer.Option(help="Parameter set; ckks knows lean (default), paper and approximate.")
     ] = "default",
     rounds: Annotated[
         int, typer.Option(min=0, help="Training rounds; 0 takes as many as `fedrec init`.")

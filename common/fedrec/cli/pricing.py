@@ -174,6 +174,26 @@ def _priced_set(
     )
 
 
+def _approximate_warnings(plan: Plan, n_items: int) -> list[str]:
+    """Return what follows from sums that are only near the exact ones."""
+    spec = vector_spec(plan, max(1, n_items))
+    try:
+        chosen = PROTECTIONS[plan.protection.name].plan(spec, preset=plan.protection.preset)
+    except SettingsError:
+        return []
+    if chosen.exact:
+        return []
+    return [
+        f"{chosen.protection}/{chosen.preset} is approximate: a sum of changes is off by up to "
+        f"{chosen.largest_error} grid units, and two runs do not give the same bits. Counts and "
+        "metrics stay exact.",
+        "What members decrypt carries noise that gives the secret key away. So the coordinator "
+        "is told no metrics: `fedrec watch` and its run folder show no quality, and `fedrec "
+        "client measured` on a member's machine does. `fedrec client export-model` is refused "
+        "without --flood, which spoils the model.",
+    ]
+
+
 def _most_modulus_bits(degree: int) -> int:
     """Return the largest modulus with which a ring has 128 bits of security."""
     bits = 0
@@ -209,6 +229,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
             "All clients hold the same secret key: one that colludes with the coordinator opens "
             "every update.",
         ]
+        found += _approximate_warnings(plan, n_items)
     else:
         found.append(
             'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '

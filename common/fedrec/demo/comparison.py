@@ -32,19 +32,22 @@ class Comparison:
     rounds: tuple[RoundReport, ...]
     bootstrap: PairedBootstrap
 
-    def sentences(self, protected: list[RoundReport]) -> list[str]:
+    def sentences(self, protected: list[RoundReport], *, exact: bool) -> list[str]:
         """Return what the comparison shows.
 
         Args:
             protected: the rounds of the federation of processes.
+            exact: whether its protection promises exact sums.
         """
         own = [(report.loss, report.validation, report.test) for report in self.rounds]
         others = [(report.loss, report.validation, report.test) for report in protected]
         same = own == others
         interval = self.bootstrap.difference
+        found = "the same." if same else "NOT the same."
+        if not exact:
+            found = "exact; those of the processes are only near them, as their set says."
         return [
-            "Without encryption, in one process, every round's sums are "
-            + ("the same." if same else "NOT the same."),
+            f"Without encryption, in one process, every round's sums are {found}",
             f"NDCG minus popularity's: {interval.estimate:.4f}, "
             f"{self.bootstrap.confidence:.0%} interval over {self.bootstrap.users} users "
             f"[{interval.low:.4f}, {interval.high:.4f}].",

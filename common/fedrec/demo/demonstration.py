@@ -111,6 +111,7 @@ class _Outcome:
     costs: RoundCosts
     bars: tuple[SizeBar, ...]
     exposure: Exposure
+    exact: bool
     comparison: Comparison | None
     second: SecondAct | None
     recommendations: dict[str, Any]
@@ -151,6 +152,10 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue)).warm_up()
     view = run_federation(workspace, folder, console, accept_exposure=options.accept_exposure)
+    if not chosen.releases_metrics:
+        # The coordinator was never told: a key holder is asked what it keeps.
+        kept = _ask_client(workspace.client_settings[0], "measured")["rounds"]
+        view.supply({int(number): sums for number, sums in kept.items()})
     best = view.best
     if best is None or best.test is None:
         raise TrainingError("The run measured nothing: no user has a held-out item.")
@@ -164,8 +169,9 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
             second_plan, data, folder.path / SECOND, n_clients=options.n_clients, console=console
         )
     user, found = _recommend(workspace)
-    # The coordinator has no model to leave behind: a client gives the shared one.
-    _ask_client(workspace.client_settings[0], "export-model", "--to", str(folder.path))
+    if chosen.exact:
+        # The coordinator has no model to leave behind: a client gives the shared one.
+        _ask_client(workspace.client_settings[0], "export-model", "--to", str(folder.path))
     outcome = _Outcome(
         view=view,
         costs=measured_costs(workspace),
@@ -173,6 +179,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         test=best.test,
         best_version=best.round - 1,
         exposure=look_at_coordinator(workspace),
+        exact=chosen.exact,
         comparison=comparison,
         second=second,
         recommendations=found,
@@ -181,9 +188,13 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
-    console.print("\nClient 1 exported the shared model into the run's folder, without any user's")
-    console.print("vector. It recommends from a history that is on this machine:")
-    console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
+    if chosen.exact:
+        console.print("\nClient 1 exported the shared model into the run's folder, without any")
+        console.print("user's vector. It recommends from a history that is on this machine:")
+        console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
+    else:
+        console.print("\nThe sums were approximate, so the model stays with the clients, and what")
+        console.print("the rounds measured came from client 1: the coordinator was told nothing.")
     console.print(f"\nTook {outcome.seconds:.0f} s.")
     return folder.path
 
@@ -240,7 +251,7 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
         ratio = outcome.test.ndcg / popularity.ndcg
         findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
     if outcome.comparison is not None:
-        findings += outcome.comparison.sentences(outcome.view.rounds)
+        findings += outcome.comparison.sentences(outcome.view.rounds, exact=outcome.exact)
     if outcome.second is not None:
         findings.append(outcome.second.sentence(plan, outcome.test))
     return findings

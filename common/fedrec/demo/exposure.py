@@ -24,6 +24,7 @@ class Exposure:
         aggregate_files, aggregate_bytes: published sums that are kept for late joiners.
         readable: whether those sums are readable without a client's key.
         private_matches: private vectors of clients found anywhere in the folder.
+        knows_metrics: whether key holders stated the sums of the metrics to it.
     """
 
     context_bytes: int
@@ -33,16 +34,18 @@ class Exposure:
     aggregate_bytes: int
     readable: bool
     private_matches: int
+    knows_metrics: bool
 
     def sentences(self) -> list[str]:
         """Return the findings for people to read."""
+        metrics = "in the clear" if self.knows_metrics else "none"
         keys = "no key" if not self.context_has_key else "A KEY"
         content = "readable" if self.readable else "sealed under a key that only clients hold"
         return [
             f"Key material: a context of {self.context_bytes} bytes, which holds {keys}.",
             f"Stored: {self.aggregate_files} published sums, "
-            f"{self.aggregate_bytes / 2**20:.1f} MiB, {content}; the sums of the metrics, in the "
-            "clear; who took part and when.",
+            f"{self.aggregate_bytes / 2**20:.1f} MiB, {content}; the sums of the metrics, "
+            f"{metrics}; who took part and when.",
             f"Deleted: every client's update; {self.update_files} are left.",
             f"Private vectors of clients found on its disk: {self.private_matches}.",
         ]
@@ -73,6 +76,7 @@ def look_at_coordinator(workspace: Workspace) -> Exposure:
         aggregate_bytes=sum(path.stat().st_size for path in published),
         readable=not protection.needs_reveal,
         private_matches=_private_matches(workspace, files),
+        knows_metrics=protection.chosen.releases_metrics,
     )
 
 

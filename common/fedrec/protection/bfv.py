@@ -24,8 +24,8 @@ __all__ = ["BFV"]
 class BFVMember(BlockMember):
     """Takes the centred integers as they are decrypted."""
 
-    def whole(self, values: list[float]) -> Integers:
-        """Return the slots of one block; BFV decrypts to integers."""
+    def whole(self, values: list[list[float]]) -> Integers:
+        """Return the slots of all blocks; BFV decrypts to integers."""
         return np.array(values, dtype=np.int64)
 
 

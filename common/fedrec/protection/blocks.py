@@ -60,18 +60,18 @@ class BlockMember(Member):
         rows[:, :counter] = padded.reshape(-1, counter)
         if self._tagging is not None:
             rows[:, counter + 1 :] = self._tagging.of_message(rows[:, : counter + 1], name)
-        frames = (self._layout.pack(cipher.encrypt(row.tolist())) for row in rows)
+        frames = (self._layout.pack(cipher.encrypt(row)) for row in self.encoded(rows))
         return self._envelope.close_message(b"".join(frames))
 
     def reveal(
         self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None = None
     ) -> Integers:
-        """Return the exact sum; see `Member.reveal`."""
+        """Return the sum; see `Member.reveal`."""
         cipher = self._open_cipher()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
         blocks = unpack_blocks(self._layout, body)
-        rows = np.stack([self.whole(cipher.decrypt(block)) for block in blocks])
+        rows = self.whole([cipher.decrypt(block) for block in blocks])
         counter = cipher.n_slots - self._plan.n_tags - 1
         if names is not None:
             self._check_tags(rows[:, : counter + 1], rows[:, counter + 1 :], names, n_summands)
@@ -98,9 +98,18 @@ class BlockMember(Member):
         """Forget the key."""
         self._cipher = self._tagging = None
 
+    def encoded(self, rows: Integers) -> list[list[float]]:
+        """Return what is encrypted for limbs and counters of shape (n_blocks, n_slots)."""
+        values: list[list[float]] = rows.tolist()
+        return values
+
     @abstractmethod
-    def whole(self, values: list[float]) -> Integers:
-        """Return the integers that one block's decrypted slots stand for, or refuse them."""
+    def whole(self, values: list[list[float]]) -> Integers:
+        """Return the integers that the blocks' decrypted slots stand for, or refuse them.
+
+        Returns:
+            int64 (n_blocks, n_slots).
+        """
 
     def _open_cipher(self) -> BlockCipher:
         if self._cipher is None:
@@ -112,6 +121,9 @@ class BlockProtection(Protection):
     """What BFV and CKKS share: keys, contexts, and sums of residues."""
 
     member_kind: type[BlockMember]
+
+    def _member_kind(self) -> type[BlockMember]:
+        return self.member_kind
 
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
@@ -132,4 +144,4 @@ class BlockProtection(Protection):
                 remedy="Unwrap the key of the present epoch.",
             )
         keys = content[len(context) :]
-        return self.member_kind(self.spec, self.chosen, envelope, keys, tag_key)
+        return self._member_kind()(self.spec, self.chosen, envelope, keys, tag_key)

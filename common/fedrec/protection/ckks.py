@@ -1,10 +1,10 @@
-"""CKKS in exact mode: integers encoded far above the noise, and rounded as they are revealed.
+"""CKKS: exact where the parameters prove it, approximate and kept among key holders where not.
 
 Cheon, Kim, Kim and Song, Homomorphic encryption for arithmetic of approximate numbers (eprint
 2016/421), by SEAL. A decrypted CKKS value carries noise from which the secret key can be computed
-(Li and Micciancio, eprint 2020/1533). Here every value is an integer on the grid, so `reveal`
-rounds to it and nothing of the noise is left; the planner proves that rounding is right. There
-is no approximate mode.
+(Li and Micciancio, eprint 2020/1533). In exact mode every value is an integer encoded far above
+the noise: `reveal` rounds to it and nothing of the noise is left; the planner proves that rounding
+is right. The approximate mode is in `approximate`.
 
 What it does not give: what `bfv` does not give either, at more than twice its bytes.
 """
@@ -16,6 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedrec.errors import RevealRefused
+from fedrec.protection.approximate import ApproximateMember
 from fedrec.protection.blocks import BlockMember, BlockProtection
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.planner import CKKS_PRESETS, plan_ckks
@@ -30,8 +31,8 @@ MAX_VALUE = 2.0**53
 class CKKSMember(BlockMember):
     """Rounds every decrypted slot to the integer that it must be."""
 
-    def whole(self, values: list[float]) -> Integers:
-        """Return the slots of one block as integers.
+    def whole(self, values: list[list[float]]) -> Integers:
+        """Return the slots of all blocks as integers.
 
         Raises:
             RevealRefused: for a slot that is further from an integer than noise can carry it.
@@ -48,12 +49,15 @@ class CKKSMember(BlockMember):
 
 
 class CKKS(BlockProtection):
-    """Exact sums with the papers' scheme, at 30 bytes a value (lean) or 70 (paper)."""
+    """The papers' scheme: exact at 30 (lean) or 70 (paper) bytes a value, or near at 20."""
 
     name: ClassVar[str] = "ckks"
     needs_reveal: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
     member_kind = CKKSMember
+
+    def _member_kind(self) -> type[BlockMember]:
+        return ApproximateMember if self.chosen.unit_bits else CKKSMember
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:

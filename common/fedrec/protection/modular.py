@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedrec.errors import RoundError
+from fedrec.errors import MalformedUpdate, RoundError
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator
@@ -40,6 +40,10 @@ class ModularAccumulator(Accumulator):
                 f"The plan allows {self._envelope.max_summands} messages in a sum, not one more."
             )
         blocks = unpack_blocks(self._layout, body)
+        if not all(block[1].any() for block in blocks):
+            raise MalformedUpdate(
+                "A ciphertext is transparent: its second polynomial is zero, so it hides nothing."
+            )
         for total, block in zip(self._total, blocks, strict=True):
             self._layout.add_to(total, block)
         self._count += 1

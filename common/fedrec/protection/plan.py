@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -25,14 +26,17 @@ class ProtectionPlan:
         poly_modulus_degree: N; 0 without encryption.
         coeff_mod_bit_sizes: bits of the coefficient primes, the special one last.
         plain_modulus: t of BFV.
-        scale_bits: CKKS encodes one grid unit as 2^scale_bits.
+        scale_bits: CKKS encodes one grid unit as 2^scale_bits, unless ``unit_bits`` says else.
+        unit_bits: empty, or for each segment, and last for the counters, the bits as which an
+            approximate set encodes one grid unit.
         n_values: length of the vector.
         n_slots: values after splitting into limbs.
         n_blocks: ciphertexts of one message.
         frame_bytes: bytes of one block, the same for every input.
         message_bytes: bytes of a message and of a sum, the same for every input.
         security_bits: from the homomorphic encryption standard; 0 without encryption.
-        error_bound: largest error before rounding, in grid units; rounding is right below 0.5.
+        error_bound: largest error before rounding, in grid units; rounding is right below 0.5,
+            and where it is not exact, no sum is further off.
         headroom_bits: bits to spare before noise (BFV) or overflow (CKKS) spoils a sum.
         proof: ``worst case``: the error bound holds whatever the dice; ``probability``: it
             fails with probability below 2^-40 for a summed vector (see `noise`).
@@ -62,7 +66,22 @@ class ProtectionPlan:
     max_summands: int
     limb_bits: int
     limbs: tuple[int, ...]
+    unit_bits: tuple[int, ...] = ()
     n_tags: int = 0
+
+    @property
+    def releases_metrics(self) -> bool:
+        """Whether key holders may state a round's metric sums to the coordinator.
+
+        Under an approximate set nothing that was decrypted may reach it: what clients measure
+        follows from models in which the noise of earlier decryptions is.
+        """
+        return self.exact
+
+    @property
+    def largest_error(self) -> int:
+        """How far a revealed sum of real values may be off, in whole grid units; 0 if exact."""
+        return 0 if self.exact else math.ceil(self.error_bound)
 
     @property
     def layout(self) -> LimbLayout:
@@ -88,13 +107,15 @@ class ProtectionPlan:
             *self.limbs,
             self.n_tags,
         ]
+        if self.unit_bits:
+            parts += ["unit bits", *self.unit_bits]
         return digest("fedrec.protection.plan.v1", *parts).hex()
 
     def describe(self) -> tuple[tuple[str, str], ...]:
         """Return the rows of a price table: what, and how much with its unit."""
         rows = [
             ("protection", f"{self.protection}, preset {self.preset}"),
-            ("sums", "exact integers" if self.exact else "approximate"),
+            ("sums", "exact integers" if self.exact else self._describe_error()),
             ("message", f"{self.message_bytes} bytes for {self.n_values} values"),
             ("per value", f"{self.message_bytes / self.n_values:.2f} bytes"),
             ("most messages in a sum", str(self.max_summands)),
@@ -102,6 +123,9 @@ class ProtectionPlan:
         if self.poly_modulus_degree:
             rows += self._describe_encryption()
         return tuple(rows)
+
+    def _describe_error(self) -> str:
+        return f"approximate, at most {self.largest_error} grid units off; counts are exact"
 
     def _describe_encryption(self) -> list[tuple[str, str]]:
         primes = " ".join(map(str, self.coeff_mod_bit_sizes))
@@ -118,7 +142,10 @@ class ProtectionPlan:
         ]
         if self.plain_modulus is not None:
             rows.append(("plain modulus", str(self.plain_modulus)))
-        if self.scale_bits is not None:
+        if self.unit_bits:
+            units = " ".join(map(str, self.unit_bits))
+            rows.append(("scale", f"2^[{units}] for one grid unit of each segment and counter"))
+        elif self.scale_bits is not None:
             rows.append(("scale", f"2^{self.scale_bits} for one grid unit"))
         return rows
 
@@ -137,7 +164,7 @@ class ProtectionPlan:
         """
         try:
             found: dict[str, Any] = json.loads(text)
-            for name in ("coeff_mod_bit_sizes", "limbs"):
+            for name in ("coeff_mod_bit_sizes", "limbs", "unit_bits"):
                 found[name] = tuple(found[name])
             plan = cls(**found)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -162,6 +189,6 @@ def _check_types(plan: ProtectionPlan) -> None:
         for field in fields(plan)
         if not isinstance(getattr(plan, field.name), kinds[str(field.type)])
     ]
-    whole = (*plan.coeff_mod_bit_sizes, *plan.limbs) if not wrong else ()
+    whole = (*plan.coeff_mod_bit_sizes, *plan.limbs, *plan.unit_bits) if not wrong else ()
     if wrong or not all(isinstance(number, int) for number in whole):
         raise PlanMismatch(f"The protection plan has fields of the wrong type: {wrong}.")

@@ -32,12 +32,16 @@ class SegmentSpec:
             slots, over all users of all clients; users x clip is such a bound. It also bounds
             every single message.
         signed: whether values may be negative.
+        real: whether values stand for real numbers rounded to the grid, of which a sum that is
+            off by some grid units still means something. Counts are not: one more or less is
+            another count. Only approximate parameter sets make a difference.
     """
 
     name: str
     length: int
     max_abs_sum: int
     signed: bool = True
+    real: bool = False
 
     def __post_init__(self) -> None:
         problems = []

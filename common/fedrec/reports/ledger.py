@@ -35,6 +35,13 @@ _BY_PROTECTION = {
     "message.",
 }
 
+_APPROXIMATE = (
+    "Under approximate ckks the coordinator sees ciphertexts and is told nothing that was "
+    "decrypted: the members' sums are off by noise from which the secret key can be computed, so "
+    "they stay among the members, who share that key: one who colludes with the coordinator opens "
+    "every message."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
@@ -89,6 +96,8 @@ def ledger_of(plan: Plan, rounds: Sequence[RoundReport], *, simulated: bool) -> 
         if numbers
     )
     where = _SIMULATED if simulated else _BY_PROTECTION[plan.protection.name]
+    if not simulated and plan.protection.preset == "approximate":
+        where = _APPROXIMATE
     return Ledger(
         format=_FORMAT,
         differential_privacy=False,

@@ -60,7 +60,8 @@ def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -
     """Return the adder and the bytes of one client's message under the plan's protection.
 
     Args:
-        protect: really protect, add and reveal, which takes time and changes no bit.
+        protect: really protect, add and reveal, which takes time and, unless the parameter set
+            is approximate, changes no bit.
 
     Raises:
         SettingsError: the protection cannot protect this vector, or that many clients.

@@ -92,6 +92,8 @@ class Layout:
                 length=tensor.size,
                 max_abs_sum=users << tensor.fraction_bits,
                 signed=tensor.signed,
+                # Weights and counts divide, so that an error there has no bound in the model.
+                real=tensor.signed and tensor.fraction_bits > 0,
             )
             for tensor in self.tensors
         )

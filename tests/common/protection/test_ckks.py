@@ -23,6 +23,11 @@ class TestPaper(EncryptedSuite):
     preset = "paper"
 
 
+class TestCountsUnderAnApproximateSet(EncryptedSuite):
+    kind = CKKS
+    preset = "approximate"
+
+
 @pytest.mark.parametrize(
     ("preset", "n_summands", "largest"),
     [("lean", 256, 2**27), ("lean", 16, 2**28), ("paper", 16, 2**32)],

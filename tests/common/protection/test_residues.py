@@ -54,14 +54,21 @@ def test_addition_is_addition_modulo_the_primes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "preset"), [("bfv", "default"), ("bfv", "wide"), ("ckks", "lean"), ("ckks", "paper")]
+    ("name", "preset"),
+    [
+        ("bfv", "default"),
+        ("bfv", "wide"),
+        ("ckks", "lean"),
+        ("ckks", "paper"),
+        ("ckks", "approximate"),
+    ],
 )
 def test_the_plain_twin_is_addition_by_seal(name: str, preset: str) -> None:
     party = make_party(PROTECTIONS[name], preset, SMALL)
     assert isinstance(party.member, BlockMember)
     cipher = party.member._open_cipher()
     layout = ResidueLayout.of_plan(party.protection.chosen)
-    values = list(range(cipher.n_slots))
+    values = [slot % 7 for slot in range(cipher.n_slots)]
     first, second = cipher.encrypt(values).copy(), cipher.encrypt(values)
     by_seal = cipher._loaded(first)
     by_seal += cipher._loaded(second)

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from functools import cache
 from typing import Any, TypeVar
 
 from integration.support.bench import N_ITEMS, Bench
@@ -37,12 +38,20 @@ class Loop:
         self._thread = threading.Thread(target=self._loop.run_forever, name="coordinators")
         self._thread.start()
 
+    @classmethod
+    @cache
+    def shared(cls) -> Loop:
+        """Return the loop of this process, whichever folder's tests ask for it."""
+        return cls()
+
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """Run to the end and return the result."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(DEADLINE_SECONDS)
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; a second call does nothing."""
+        if self._loop.is_closed():
+            return
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()

@@ -1,0 +1,191 @@
+"""Scenario 10, POISON-CTX, for bfv and ckks: bad ciphertexts are refused before they are summed.
+
+What cannot be told from a good one without the key, a ciphertext of another key under the right
+name, is refused when it is revealed: nothing is published and the round is abandoned.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from conformance.protection_suite import Party, make_party
+from integration.conftest import Found
+from integration.support.bench import N_ITEMS, plan_of
+from integration.support.links import Passing, poll
+
+from fedrec.errors import MalformedUpdate, RevealRefused
+from fedrec.identity.identity import Identity
+from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.training.layout import Layout
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.audit import AUDIT_FILE
+
+HEADER_BYTES = 44
+SPEC = VectorSpec(
+    segments=(SegmentSpec(name="all", length=5000, max_abs_sum=10**6, real=True),), max_summands=4
+)
+SETS = [("bfv", "default"), ("ckks", "lean"), ("ckks", "approximate")]
+
+
+@pytest.fixture(scope="module", params=SETS, ids="-".join)
+def party(request: pytest.FixtureRequest) -> Party:
+    name, preset = request.param
+    return make_party(PROTECTIONS[name], preset, SPEC)
+
+
+@pytest.fixture(scope="module")
+def good(party: Party) -> bytes:
+    return party.member.protect(np.ones(SPEC.length, dtype=np.int64))
+
+
+def foreign(party: Party, preset: str) -> bytes:
+    """Return a message of other parameters, or of the same and another key."""
+    kind = PROTECTIONS["ckks" if preset in ("lean", "paper", "approximate") else "bfv"]
+    return make_party(kind, preset, SPEC).member.protect(np.zeros(SPEC.length, dtype=np.int64))
+
+
+def under_its_name(party: Party, good: bytes, body: bytes) -> bytes:
+    """Return a body under the right header, cut or filled to the right length."""
+    length = len(good) - HEADER_BYTES
+    return good[:HEADER_BYTES] + body[:length].ljust(length, b"\0")
+
+
+BAD: dict[str, Callable[[Party, bytes], bytes]] = {
+    "foreign key": lambda party, good: foreign(party, party.protection.chosen.preset),
+    "other parameters": lambda party, good: foreign(party, "paper"),
+    "short": lambda party, good: good[:-1],
+    "long": lambda party, good: good + b"\0",
+    "empty": lambda party, good: b"",
+    "residues above their primes": lambda party, good: under_its_name(
+        party, good, b"\xff" * len(good)
+    ),
+    "random 60 kB": lambda party, good: np.random.default_rng(1).bytes(60_000),
+    "a vector that TenSEAL crashes on": lambda party, good: b"\x08\x01\x12\x00",
+}
+
+
+@pytest.mark.parametrize("poison", BAD)
+def test_scenario_10_refused_before_the_sum_changes(party: Party, good: bytes, poison: str) -> None:
+    accumulator = party.protection.accumulator(party.context)
+    accumulator.add(good)
+    before = accumulator.finish()
+    with pytest.raises(MalformedUpdate):
+        accumulator.add(BAD[poison](party, good))
+    assert accumulator.finish() == before
+    accumulator.add(good)
+    revealed = party.member.reveal(accumulator.finish(), 2)
+    slack = party.protection.chosen.largest_error
+    assert np.abs(revealed - 2).max() <= slack
+
+
+def test_scenario_10_a_message_of_another_scale_is_another_plan(party: Party, good: bytes) -> None:
+    """The scale is no field that a peer could change: it follows from the plan."""
+    segment = replace(SPEC.segments[0], max_abs_sum=10**9)
+    spec = replace(SPEC, segments=(segment,))
+    kind, preset = type(party.protection), party.protection.chosen.preset
+    other = make_party(kind, preset, spec).member.protect(np.zeros(spec.length, dtype=np.int64))
+    with pytest.raises(MalformedUpdate, match="another protection plan"):
+        accumulator = party.protection.accumulator(party.context)
+        accumulator.add(other if len(other) == len(good) else other[:44] + good[44:])
+
+
+def test_scenario_10_a_transparent_ciphertext_counts_for_nothing(party: Party, good: bytes) -> None:
+    """(m, 0) is readable by everybody and no ciphertext; its counter gives it away, too."""
+    empty = under_its_name(party, good, b"")
+    accumulator = party.protection.accumulator(party.context)
+    accumulator.add(good)
+    before = accumulator.finish()
+    with pytest.raises(MalformedUpdate, match="transparent"):
+        accumulator.add(empty)
+    assert accumulator.finish() == before
+
+
+# Residues fill their bits, so that nearly all bytes of the right length are a ciphertext.
+UNTOLD: dict[str, Callable[[Party, bytes], bytes]] = {
+    "foreign key": lambda party, good: foreign(party, party.protection.chosen.preset)[44:],
+    "other parameters": lambda party, good: foreign(party, "paper")[44:],
+    "NaN": lambda party, good: np.full(len(good) // 8, np.nan).tobytes(),
+}
+
+
+@pytest.mark.parametrize("poison", UNTOLD)
+def test_scenario_10_what_nobody_can_tell_is_refused_when_revealed(
+    party: Party, good: bytes, poison: str
+) -> None:
+    forged = under_its_name(party, good, UNTOLD[poison](party, good))
+    accumulator = party.protection.accumulator(party.context)
+    for message in (good, good, forged):
+        accumulator.add(message)
+    with pytest.raises(RevealRefused):
+        party.member.reveal(accumulator.finish(), 3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_scenario_10_nan_is_no_integer_and_never_encrypted(party: Party, value: float) -> None:
+    with pytest.raises(MalformedUpdate, match="float64"):
+        party.member.protect(np.full(SPEC.length, value))
+
+
+def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
+    """The coordinator's process adds and refuses without SEAL: nothing there can crash it."""
+    code = (
+        "import sys\n"
+        "import fedrec_server.app\n"
+        "from fedrec.protection import modular, residues, envelope\n"
+        "assert not {'tenseal', '_tenseal_cpp', 'fedrec_client'} & set(sys.modules)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+class Poisoner(Passing):
+    """Sends, in one round, a message of its own key under the epoch's name, well signed."""
+
+    def __init__(self, link: Link, *, identity: Identity, protection: str) -> None:
+        super().__init__(link)
+        self._identity = identity
+        self._protection = protection
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        if header.round == 2:
+            plan = plan_of(self._protection)
+            spec = Layout.of(plan, N_ITEMS).vector_spec
+            kind = PROTECTIONS[plan.protection.name]
+            body = make_party(kind, plan.protection.preset, spec).member.protect(
+                np.zeros(spec.length, dtype=np.int64)
+            )
+            payload = payload[:HEADER_BYTES] + body[HEADER_BYTES:]
+            changed = replace(header, digest=blake3(payload).digest(), signature=b"")
+            header = replace(changed, signature=self._identity.sign(changed.statement()))
+        return super().submit_update(header, payload)
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "ckks/approximate"])
+def test_scenario_10_a_poisoned_round_publishes_nothing(found: Found, protection: str) -> None:
+    federation = found(plan_of(protection))
+    bench = federation.bench
+    identity = Identity.load(bench.state(2))
+    federation.client(0)
+    federation.client(1)
+    federation.client(2, wrap=lambda link: Poisoner(link, identity=identity, protection=protection))
+
+    def refused() -> bool:
+        # Two key holders are asked, so that at least one of them is honest.
+        return any((bench.state(number) / AUDIT_FILE).exists() for number in (0, 1))
+
+    poll(refused)
+    lines = [
+        json.loads(line)
+        for number in (0, 1)
+        if (bench.state(number) / AUDIT_FILE).exists()
+        for line in (bench.state(number) / AUDIT_FILE).read_text().splitlines()
+    ]
+    assert {(line["event"], line["code"]) for line in lines} == {("reveal_refused",) * 2}
+    assert [entry.round for entry in federation.published()] == [1]
