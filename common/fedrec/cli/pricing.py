@@ -118,10 +118,11 @@ class ParameterSet:
         chosen: whether the settings choose it.
         message_bytes: an upload; 0 where the set cannot carry the sums.
         bytes_per_value: its share for each value of the vector.
-        security_bits: by the homomorphic encryption standard; 0 without encryption.
-        modulus_bits: bits of all primes together.
-        most_modulus_bits: as many would still have 128 bits of security.
-        headroom_bits: to spare before noise or overflow could spoil a sum.
+        security_bits: classical; 0 without encryption.
+        modulus_bits: bits of all primes together; 0 without a ring.
+        most_modulus_bits: as many would still have 128 bits of security; 0 without a ring.
+        headroom_bits: to spare before noise or overflow could spoil a sum; 0 without a ring.
+        key_bits: bits of a modulus that must not be factored; 0 where there is none.
         problem: why the set cannot carry the sums, or an empty string.
     """
 
@@ -134,6 +135,7 @@ class ParameterSet:
     modulus_bits: int = 0
     most_modulus_bits: int = 0
     headroom_bits: float = 0.0
+    key_bits: int = 0
     problem: str = ""
 
 
@@ -171,6 +173,7 @@ def _priced_set(
         modulus_bits=sum(priced.coeff_mod_bit_sizes),
         most_modulus_bits=_most_modulus_bits(degree) if degree else 0,
         headroom_bits=priced.headroom_bits,
+        key_bits=priced.key_bits,
     )
 
 

@@ -51,6 +51,7 @@ class CKKS(BlockProtection):
     """Exact sums with the papers' scheme, at 30 bytes a value (lean) or 70 (paper)."""
 
     name: ClassVar[str] = "ckks"
+    summary: ClassVar[str] = "the papers' scheme"
     needs_reveal: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
     member_kind = CKKSMember

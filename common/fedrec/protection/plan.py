@@ -26,12 +26,14 @@ class ProtectionPlan:
         coeff_mod_bit_sizes: bits of the coefficient primes, the special one last.
         plain_modulus: t of BFV.
         scale_bits: CKKS encodes one grid unit as 2^scale_bits.
+        key_bits: bits of Paillier's modulus; 0 for everything else.
         n_values: length of the vector.
         n_slots: values after splitting into limbs.
         n_blocks: ciphertexts of one message.
         frame_bytes: bytes of one block, the same for every input.
         message_bytes: bytes of a message and of a sum, the same for every input.
-        security_bits: from the homomorphic encryption standard; 0 without encryption.
+        security_bits: from the homomorphic encryption standard, or of factoring the modulus; 0
+            without encryption.
         error_bound: largest error before rounding, in grid units; rounding is right below 0.5.
         headroom_bits: bits to spare before noise (BFV) or overflow (CKKS) spoils a sum.
         proof: ``worst case``: the error bound holds whatever the dice; ``probability``: it
@@ -61,6 +63,7 @@ class ProtectionPlan:
     max_summands: int
     limb_bits: int
     limbs: tuple[int, ...]
+    key_bits: int = 0
 
     @property
     def layout(self) -> LimbLayout:
@@ -80,6 +83,7 @@ class ProtectionPlan:
             *self.coeff_mod_bit_sizes,
             f"plain modulus {self.plain_modulus}",
             f"scale bits {self.scale_bits}",
+            f"key bits {self.key_bits}",
             self.message_bytes,
             self.max_summands,
             self.limb_bits,
@@ -98,6 +102,13 @@ class ProtectionPlan:
         ]
         if self.poly_modulus_degree:
             rows += self._describe_encryption()
+        if self.key_bits:
+            rows += [
+                ("key", f"modulus of {self.key_bits} bits"),
+                ("security", f"{self.security_bits} bits, classical"),
+                ("blocks", f"{self.n_blocks} of {self.frame_bytes} bytes"),
+                ("values in a block", f"{self.n_values / self.n_blocks:.1f} on average"),
+            ]
         return tuple(rows)
 
     def _describe_encryption(self) -> list[tuple[str, str]]:

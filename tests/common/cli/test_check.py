@@ -88,7 +88,11 @@ def test_every_parameter_set_is_listed_and_the_chosen_one_marked(
     price = fedrec("check", settings_file, "--json").json["price"]
     assert chosen["message_bytes"] == price["upload_bytes"]
     for entry in sets:
-        if entry["security_bits"]:
+        if entry["key_bits"]:
+            # NIST SP 800-57 part 1, table 2; the default's 128 bits come first.
+            strength = {3072: 128, 2048: 112}[entry["key_bits"]]
+            assert (entry["protection"], entry["security_bits"]) == ("paillier", strength)
+        elif entry["security_bits"]:
             assert entry["security_bits"] >= 128
             assert entry["modulus_bits"] <= entry["most_modulus_bits"]
             assert entry["headroom_bits"] >= 6

@@ -53,7 +53,12 @@ UPDATES = {
 
 
 def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float) -> Plan:
-    """Return the plan of the tests; every client is needed in every round unless told otherwise."""
+    """Return the plan of the tests; every client is needed in every round unless told otherwise.
+
+    Args:
+        protection: its name, and after a slash a parameter set.
+    """
+    name, _, preset = protection.partition("/")
     return Plan.model_validate(
         {
             "federation": {
@@ -61,7 +66,7 @@ def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rou
             },
             "algorithm": {"name": algorithm} | ({} if algorithm == "ease" else {"dim": 4}),
             "update": UPDATES[algorithm],
-            "protection": {"name": protection},
+            "protection": {"name": name, "preset": preset or "default"},
             "evaluation": {"at": 5},
             "rounds": {"total": ROUNDS, "minimum_clients": n_clients, **rounds},
         }
