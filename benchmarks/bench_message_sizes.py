@@ -12,7 +12,13 @@ from measuring import describe_machine
 from fedrec.config.schema import Plan
 from fedrec.training.layout import Layout, protection_of
 
-PRESETS = (("none", "default"), ("bfv", "default"), ("ckks", "lean"), ("ckks", "paper"))
+PRESETS = (
+    ("none", "default"),
+    ("bfv", "default"),
+    ("ckks", "lean"),
+    ("ckks", "paper"),
+    ("paillier", "packed-3072"),
+)
 
 
 def main() -> None:
@@ -48,7 +54,7 @@ def main() -> None:
             exact = np.array_equal(member.reveal(total.finish(), 3), sum(vectors))
             sizes[name, preset] = len(message)
             print(
-                f"{layout.length:>8,} values  {name:<5} {preset:<8} {len(message):>10,} bytes  "
+                f"{layout.length:>8,} values  {name:<8} {preset:<11} {len(message):>10,} bytes  "
                 f"{len(message) / layout.length:6.2f} B/value  sum of three exact: {exact}"
             )
         paper = sizes["ckks", "paper"]
