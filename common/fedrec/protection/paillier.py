@@ -141,8 +141,8 @@ class Paillier(Protection):
         expected = CONTEXT_BYTES + self.chosen.key_bits // 8
         if len(context) != expected:
             raise KeysError(
-                f"A coordinator's context under {self.name} has {expected} bytes, the last "
-                f"{self.chosen.key_bits // 8} of them the public modulus; found {len(context)}.",
+                f"A coordinator's context under {self.name} has {expected} bytes, the public "
+                f"modulus at their end, and no key that opens anything; found {len(context)}.",
                 remedy="Give the coordinator the context that `generate` returned, and no key.",
             )
         modulus = context[CONTEXT_BYTES:]

@@ -28,6 +28,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import NoReturn
 
 import gmpy2
 from gmpy2 import mpz
@@ -177,6 +178,12 @@ class PaillierSecretKey:
             q, q_generator = _prime_with_generator(half)
             if abs(p - q).bit_length() > half - CLOSEST_BITS:
                 return cls(p, q, p_generator, q_generator)
+
+    def __repr__(self) -> str:
+        return "PaillierSecretKey(hidden)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a PaillierSecretKey cannot be pickled or copied")
 
     def to_bytes(self) -> bytes:
         """Return both primes and their generators, each in a quarter of the ciphertext's bytes."""

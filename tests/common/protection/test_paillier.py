@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import os
+import pickle
 from itertools import islice
 
 import gmpy2
@@ -149,6 +152,27 @@ def test_every_ciphertext_has_a_residue_of_its_own(key: PaillierSecretKey) -> No
         # An n-th residue modulo n^2 is of an order that divides (p - 1)(q - 1).
         assert gmpy2.powmod(residue, (p - 1) * (q - 1), key.public.n_squared) == 1
         assert key.decrypt(residue) == 0
+
+
+def test_a_forked_process_draws_other_residues(key: PaillierSecretKey) -> None:
+    key.encrypt(mpz(0))
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, key.public.write([key.encrypt(mpz(0))]))
+        os._exit(0)
+    os.close(writing)
+    assert os.waitpid(child, 0)[1] == 0
+    with os.fdopen(reading, "rb") as stream:
+        (theirs,) = key.public.read(memoryview(stream.read()))
+    assert theirs != key.encrypt(mpz(0))
+
+
+def test_a_key_is_not_shown_or_copied(key: PaillierSecretKey) -> None:
+    assert repr(key) == "PaillierSecretKey(hidden)"
+    for steal in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(TypeError):
+            steal(key)
 
 
 def test_the_bases_of_members_generate_all_residues(key: PaillierSecretKey) -> None:
