@@ -20,6 +20,7 @@ PRESETS = (
     ("ckks", "lean"),
     ("ckks", "paper"),
     ("ckks", "approximate"),
+    ("paillier", "packed-3072"),
 )
 USERS = 1024
 
@@ -60,7 +61,7 @@ def main() -> None:
             error = off.max() * tensor.step / tensor.limit / USERS
             sizes[name, preset] = len(message)
             print(
-                f"{layout.length:>8,} values  {name:<5} {preset:<8} {len(message):>10,} bytes  "
+                f"{layout.length:>8,} values  {name:<8} {preset:<11} {len(message):>10,} bytes  "
                 f"{len(message) / layout.length:6.2f} B/value  sum of three: "
                 + ("exact" if not off.any() else f"off by {off.max():,} steps, ")
                 + ("" if not off.any() else f"{error:.1e} of a user's range")

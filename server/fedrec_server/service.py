@@ -117,12 +117,17 @@ class CoordinatorService(CoordinatorServicer):
             yield part
 
     async def FetchSum(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send the coordinator's sum to a key holder."""
+        """Send the coordinator's sum to a key holder, refreshed where the protection can."""
         round_ = self._revealing(request)
         if round_.total is None:
             raise RoundError(f"Round {round_.number} has no sum.")
         data = await self._read(sum_name(round_.number), round_.total)
-        for part in _parts(coordinator_pb2.ContributionPart, data, round_.total):
+        federation = self._engine.federation
+        fresh = await self._engine.work.beside(
+            federation.protection.refreshed, federation.keys.server_context, data
+        )
+        blob = round_.total if fresh is data else Blob.of(fresh)
+        for part in _parts(coordinator_pb2.ContributionPart, fresh, blob):
             yield part
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:

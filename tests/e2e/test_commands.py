@@ -25,20 +25,25 @@ Start = Callable[..., Command]
 @pytest.fixture
 def workspace(tmp_path: Path) -> Workspace:
     """The folders of three clients under encryption."""
+    return folders(tmp_path, {"name": "bfv"}, total=ROUNDS)
+
+
+def folders(folder: Path, protection: dict[str, str], *, total: int) -> Workspace:
+    """Write what a coordinator and three clients start from."""
     plan = Plan.model_validate(
         {
             "federation": {"name": "tests", "maximum_users": 64, "minimum_item_users": 6},
             "algorithm": {"dim": 4},
             "update": {"rank": 2},
-            "protection": {"name": "bfv"},
-            "rounds": {"total": ROUNDS},
+            "protection": protection,
+            "rounds": {"total": total},
         }
     )
     made = generate(
         n_users=40, n_items=60, n_clusters=4, interactions_per_user=12, noise=0.2, seed=5
     )
     data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
-    return prepare(tmp_path, plan, data, n_clients=3)
+    return prepare(folder, plan, data, n_clients=3)
 
 
 @pytest.fixture
@@ -54,7 +59,7 @@ def test_a_federation_of_separate_commands(
     coordinator = start(
         tmp_path / "coordinator.log", "coordinator", "run", str(workspace.coordinator_settings),
         "--until-finished",
-        missing=["torch", "fedrec_client", "pyarrow", "matplotlib", "phe"],
+        missing=["torch", "fedrec_client", "pyarrow", "matplotlib", "phe", "gmpy2"],
     )  # fmt: skip
     address = json.loads(coordinator.first_line())["address"]
 
@@ -76,6 +81,27 @@ def test_a_federation_of_separate_commands(
         outcome = json.loads(command.out)
         assert outcome["reason"] == "all rounds are published"
         assert outcome["version"] == ROUNDS + 2
+    assert coordinator.ended() == 0, coordinator.told
+
+
+def test_one_value_to_a_ciphertext_over_processes(start: Start, tmp_path: Path) -> None:
+    protection = {"name": "paillier", "preset": "single-2048"}
+    workspace = folders(tmp_path, protection, total=1)
+    coordinator = start(
+        tmp_path / "coordinator.log", "coordinator", "run", str(workspace.coordinator_settings),
+        "--until-finished", missing=["torch", "fedrec_client", "phe", "tenseal"],
+    )  # fmt: skip
+    address = json.loads(coordinator.first_line())["address"]
+    clients = [
+        start(
+            tmp_path / f"client-{number}.log", "client", "run", str(settings),
+            "--coordinator", address, "--json", missing=["fedrec_server", "phe", "tenseal"],
+        )
+        for number, settings in enumerate(workspace.client_settings)
+    ]  # fmt: skip
+    for command in clients:
+        assert command.ended() == 0, command.told
+        assert json.loads(command.out)["version"] == 3
     assert coordinator.ended() == 0, coordinator.told
 
 
@@ -134,7 +160,7 @@ def test_a_state_folder_that_is_in_use(workspace: Workspace, start: Start, tmp_p
 def test_the_coordinator_imports_no_torch() -> None:
     code = WITHOUT.format(missing=("torch", "fedrec_client")) + (
         "import fedrec_server.app, fedrec_server.cli, fedrec.training.layout\n"
-        "import fedrec.protection.bfv, fedrec.protection.ckks\n"
+        "import fedrec.protection.bfv, fedrec.protection.ckks, fedrec.protection.paillier_sums\n"
         "assert not [n for n in sys.modules if n.partition('.')[0] in ('torch', 'fedrec_client')]"
     )
     done = subprocess.run(

@@ -31,7 +31,7 @@ def check_finished(federation: Federation) -> None:
     assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
 def test_one_clients_ciphertext_is_not_a_sum(found: Found, protection: str) -> None:
     federation = found(plan_of(protection))
     bench = federation.bench

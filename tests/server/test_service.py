@@ -33,7 +33,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.ids import RoundId
-from fedrec.protection import BFV
+from fedrec.protection import BFV, Paillier, Protection
 from fedrec.wire.messages import Finished, Reveal, Train, Wait
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
@@ -470,17 +470,18 @@ class TestAdmin:
             assert type(from_rpc_error(caught.value)) is Unauthenticated
 
 
-def test_context_with_a_secret_key_stops_the_start() -> None:
+@pytest.mark.parametrize("kind", [BFV, Paillier])
+def test_context_with_a_secret_key_stops_the_start(kind: type[Protection]) -> None:
     from server.support.federations import authority, spec_of
 
     from fedrec.config.schema import ProtectionSettings
     from fedrec_server.federation import Federation
 
     spec = spec_of()
-    protection = BFV(spec, BFV.plan(spec))
+    protection = kind(spec, kind.plan(spec))
     context, secret = protection.generate()
     plan = Bench.of(3).federation.plan.model_copy(
-        update={"protection": ProtectionSettings(name="bfv")}
+        update={"protection": ProtectionSettings(name=kind.name)}
     )
 
     def start(server_context: bytes, fingerprint: str = protection.chosen.fingerprint()) -> None:
@@ -489,7 +490,7 @@ def test_context_with_a_secret_key_stops_the_start() -> None:
             epoch=1,
             members=[identity(n).public for n in CLIENTS],
             minimum_summands=3,
-            protection="bfv",
+            protection=kind.name,
             protection_fingerprint=fingerprint,
             server_context=server_context,
             protection_secret=b"",

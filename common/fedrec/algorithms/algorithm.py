@@ -79,7 +79,8 @@ class Algorithm(ABC):
 
     Attributes:
         settings_type: its section of the settings.
-        updates, protections, protocols: what it can be combined with, any with any other.
+        updates, protections, protocols: what it can be combined with, any with any other; no
+            protections means every one.
         combination_reason: why it goes with nothing else.
         negatives_per_positive: items that training draws for each interaction; 0 for none.
         counts_rows: whether users count which item rows they touched; what is not needed as a
@@ -96,7 +97,7 @@ class Algorithm(ABC):
     settings_type: ClassVar[type[AlgorithmSettings]]
     parameters: ClassVar[tuple[Parameter, ...]]
     updates: ClassVar[tuple[str, ...]] = ("dense",)
-    protections: ClassVar[tuple[str, ...]] = ("none", "bfv", "ckks")
+    protections: ClassVar[tuple[str, ...]] = ()
     protocols: ClassVar[tuple[str, ...]] = ("full", "sampled", "paper")
     combination_reason: ClassVar[str] = "the algorithm names no other that it was made for."
     counts_rows: ClassVar[bool] = True

@@ -156,6 +156,9 @@ def _set_row(entry: ParameterSet) -> tuple[str, ...]:
     security, modulus, spare = "none", "", ""
     if entry.security_bits:
         security = f"{entry.security_bits} bits"
+    if entry.key_bits:
+        modulus = f"{entry.key_bits} bits"
+    elif entry.security_bits:
         modulus = f"{entry.modulus_bits} of at most {entry.most_modulus_bits} bits"
         spare = f"{entry.headroom_bits:.1f} bits"
     size = human_bytes(entry.message_bytes)

@@ -28,6 +28,7 @@ OLDEST_PYTHON = (3, 11)
 FEWEST_FREE_BYTES = 2 << 30
 _COLOURS: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
 _RUNTIME_EXTRAS = ("client", "server", "sim")
+_ENCRYPTIONS = (("tenseal", "bfv", "default"), ("gmpy2", "paillier", "packed-2048"))
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?\s*(?P<sign>>=|==)\s*(?P<version>[\w.]+)"
     r"(?:\s*;\s*extra == ['\"](?P<extra>\w+)['\"])?$"
@@ -160,17 +161,28 @@ def _torch_device() -> Iterator[Finding]:
 
 
 def _encryption() -> Iterator[Finding]:
-    """Encrypt two vectors, add them and read the sum."""
-    if importlib.util.find_spec("tenseal") is None:
-        return
+    """Encrypt two vectors, add them and read the sum, with every library that does so."""
+    for library, protection, preset in _ENCRYPTIONS:
+        if importlib.util.find_spec(library) is not None:
+            works = _adds_exactly(protection, preset)
+            yield Finding(
+                name=f"encryption, {protection}",
+                verdict="ok" if works else "fail",
+                found="adds exactly" if works else "a sum came out wrong",
+                remedy="" if works else f"pip install --force-reinstall {library}",
+            )
+
+
+def _adds_exactly(name: str, preset: str) -> bool:
     import numpy as np
 
-    from fedrec.protection import BFV, SegmentSpec, VectorSpec
+    from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 
     spec = VectorSpec(
         segments=(SegmentSpec(name="probe", length=3, max_abs_sum=100),), max_summands=3
     )
-    protection = BFV(spec, BFV.plan(spec))
+    kind = PROTECTIONS[name]
+    protection = kind(spec, kind.plan(spec, preset=preset))
     context, secret = protection.generate()
     with secret:
         member = protection.member(context, secret)
@@ -180,12 +192,7 @@ def _encryption() -> Iterator[Finding]:
         total.add(member.protect(vector))
     works = bool((member.reveal(total.finish(), 2) == 2 * vector).all())
     member.close()
-    yield Finding(
-        name="encryption",
-        verdict="ok" if works else "fail",
-        found="bfv adds exactly" if works else "a sum came out wrong",
-        remedy="" if works else "pip install --force-reinstall tenseal",
-    )
+    return works
 
 
 def _disk() -> Iterator[Finding]:

@@ -39,8 +39,7 @@ def init(
         ),
     ] = "fedals",
     protection: Annotated[
-        Literal["bfv", "ckks", "none"],
-        typer.Option(help="How updates are protected; bfv adds exactly."),
+        str, typer.Option(help="How updates are protected: bfv, ckks, paillier or none.")
     ] = "bfv",
     data: Annotated[
         Path | None,

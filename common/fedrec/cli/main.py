@@ -64,6 +64,11 @@ VERBS: dict[str, Verb] = {
         help="Run a paper's row; show published, reproduced and honest figures.",
         panel=_RUN,
     ),
+    "costs": Verb(
+        target="fedrec.cli.costs:costs",
+        help="Regenerate the CoLR paper's table of what encryption costs.",
+        panel=_RUN,
+    ),
     "keys": Verb(
         target="fedrec.cli.keys:app",
         help="Make the data owners' keys and show what is in key files.",

@@ -19,6 +19,9 @@ __all__ = ["ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
 
 FLOAT_BYTES = 4
 KEY_HOLDERS = 2
+_LEAST_SECURITY_BITS = 128
+# Of one Paillier ciphertext, with room for a machine that does other things as well.
+_DECRYPTION_SECONDS = 0.03
 # Before training every client sends its counts, after it one round only measures.
 ROUNDS_BESIDE_TRAINING = 2
 
@@ -118,10 +121,11 @@ class ParameterSet:
         chosen: whether the settings choose it.
         message_bytes: an upload; 0 where the set cannot carry the sums.
         bytes_per_value: its share for each value of the vector.
-        security_bits: by the homomorphic encryption standard; 0 without encryption.
-        modulus_bits: bits of all primes together.
-        most_modulus_bits: as many would still have 128 bits of security.
-        headroom_bits: to spare before noise or overflow could spoil a sum.
+        security_bits: classical; 0 without encryption.
+        modulus_bits: bits of all primes together; 0 without a ring.
+        most_modulus_bits: as many would still have 128 bits of security; 0 without a ring.
+        headroom_bits: to spare before noise or overflow could spoil a sum; 0 without a ring.
+        key_bits: bits of a modulus that must not be factored; 0 where there is none.
         problem: why the set cannot carry the sums, or an empty string.
     """
 
@@ -134,6 +138,7 @@ class ParameterSet:
     modulus_bits: int = 0
     most_modulus_bits: int = 0
     headroom_bits: float = 0.0
+    key_bits: int = 0
     problem: str = ""
 
 
@@ -171,6 +176,7 @@ def _priced_set(
         modulus_bits=sum(priced.coeff_mod_bit_sizes),
         most_modulus_bits=_most_modulus_bits(degree) if degree else 0,
         headroom_bits=priced.headroom_bits,
+        key_bits=priced.key_bits,
     )
 
 
@@ -235,6 +241,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
             'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '
             "for anything but trials."
         )
+    found += _key_warnings(plan, n_items)
     if exposed:
         found.append(
             f"It reads {exposed}. Every command that runs this plan is refused without "
@@ -251,5 +258,30 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
         found.append(
             "federation.minimum_item_users = 1: the row of an item that one user holds is that "
             "user's data, readable by every client. Set it to 10."
+        )
+    return found
+
+
+def _key_warnings(plan: Plan, n_items: int) -> list[str]:
+    """Return what is weak or slow about a key whose modulus must not be factored."""
+    kind, preset = PROTECTIONS[plan.protection.name], plan.protection.preset
+    try:
+        chosen = kind.plan(vector_spec(plan, max(1, n_items)), preset=preset)
+    except SettingsError:
+        # Whoever asks for the price is told why there is none.
+        return []
+    found = []
+    if chosen.key_bits and chosen.security_bits < _LEAST_SECURITY_BITS:
+        found.append(
+            f'protection.preset = "{chosen.preset}": a key of {chosen.key_bits} bits has '
+            f"{chosen.security_bits} bits of security, and every other set at least "
+            f'{_LEAST_SECURITY_BITS}. Use "{kind.presets[0]}" for anything but trials.'
+        )
+    seconds = chosen.n_blocks * _DECRYPTION_SECONDS
+    if n_items and chosen.key_bits and seconds > plan.rounds.reveal_timeout_seconds:
+        found.append(
+            f"A key holder decrypts {chosen.n_blocks} ciphertexts in a round, for which a slow "
+            f"machine takes {seconds:.0f} seconds; rounds.reveal_timeout_seconds is "
+            f"{plan.rounds.reveal_timeout_seconds:g}, after which it is replaced. Set it higher."
         )
     return found

@@ -14,6 +14,7 @@ from itertools import product
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
+from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 
 __all__ = ["COMBINATIONS", "Combination", "Conflict", "check_plan", "find_conflicts"]
 
@@ -45,7 +46,7 @@ COMBINATIONS: tuple[Combination, ...] = tuple(
     Combination(
         algorithm=name,
         updates=algorithm.updates,
-        protections=algorithm.protections,
+        protections=algorithm.protections or tuple(PROTECTIONS),
         protocols=algorithm.protocols,
         reason=algorithm.combination_reason,
     )
@@ -146,8 +147,6 @@ def _unclipped(plan: Plan) -> Iterator[Conflict]:
 
 def _preset(plan: Plan) -> Iterator[Conflict]:
     """Ask the planner for the least that there is to sum: it only refuses unknown names."""
-    from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
-
     name, preset = plan.protection.name, plan.protection.preset
     least = SegmentSpec(name="least", length=1, max_abs_sum=1)
     try:
@@ -249,7 +248,6 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
 
 def _unplannable(plan: Plan) -> Iterator[Conflict]:
     """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
-    from fedrec.protection import PROTECTIONS
     from fedrec.training.layout import vector_spec
 
     try:

@@ -21,6 +21,7 @@ from fedrec.algorithms import ALGORITHMS, AlgorithmSettings
 from fedrec.config.schema import Plan, Settings, section_type
 from fedrec.config.section import Section
 from fedrec.errors import SettingsError
+from fedrec.protection import PROTECTIONS
 
 __all__ = [
     "SettingInfo",
@@ -118,6 +119,8 @@ def _annotation(section: str, name: str, field: FieldInfo) -> Any:
     if (section, name) == ("algorithm", "name"):
         # Each algorithm's own settings take only its own name.
         return Literal[tuple(ALGORITHMS)]
+    if (section, name) == ("protection", "name"):
+        return Literal[tuple(PROTECTIONS)]
     return field.annotation
 
 

@@ -14,6 +14,7 @@ from pydantic import Field, SerializeAsAny, field_validator
 
 from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings
 from fedrec.config.section import Section
+from fedrec.protection import PROTECTIONS
 
 __all__ = [
     "ClientSettings",
@@ -111,13 +112,24 @@ class UpdateSettings(Section):
 class ProtectionSettings(Section):
     """How the coordinator adds updates up without reading them."""
 
-    name: Literal["none", "bfv", "ckks"] = Field(
-        default="bfv", description="none, bfv (exact integers) or ckks (the papers' scheme)."
+    name: str = Field(
+        default="bfv",
+        description="; ".join(f"{name}: {kind.summary}" for name, kind in PROTECTIONS.items())
+        + ".",
     )
     preset: str = Field(
         default="default",
         description="Parameter set; `fedrec check` lists the sets and their prices.",
     )
+
+    @field_validator("name")
+    @classmethod
+    def _exists(cls, name: str) -> str:
+        if name not in PROTECTIONS:
+            raise ValueError(
+                f"There is no protection {name!r}; known are {', '.join(PROTECTIONS)}."
+            )
+        return name
 
 
 class EvaluationSettings(Section):
@@ -168,7 +180,7 @@ class RoundSettings(Section):
         ge=3,
         le=10_000,
         description="Key holders add up to this many contributions themselves before they open "
-        "the sum. Under bfv a round may have more (clients_per_round): then tags inside the "
+        "the sum. Under bfv and paillier a round may have more (clients_per_round): then tags inside the "
         "ciphertexts show that the coordinator's sum is the right one. Other encryption: never "
         "more.",
     )

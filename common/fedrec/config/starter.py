@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import dataclass
-from typing import Literal
 
 from fedrec.algorithms import ALGORITHMS, EASESettings, FedALSSettings, FedMFSettings
 from fedrec.config.explain import all_settings, as_toml, section_sentences
@@ -16,6 +15,7 @@ from fedrec.config.schema import (
     UpdateSettings,
 )
 from fedrec.errors import SettingsError
+from fedrec.protection import PROTECTIONS
 
 __all__ = ["TUNED", "Starter", "users_with_room"]
 
@@ -38,9 +38,6 @@ TUNED: dict[str, Plan] = {
 }
 """Algorithms as they were tuned on MovieLens-100K's validation items; for demo and starter."""
 
-ProtectionName = Literal["bfv", "ckks", "none"]
-
-_PRESETS: dict[ProtectionName, str] = {"bfv": "default", "ckks": "lean", "none": "default"}
 _FEWEST_ENCRYPTED = 3
 # With a quarter asked on top, key holders recompute at most 63 contributions.
 _MOST_SUMMED = 50
@@ -79,7 +76,7 @@ class Starter:
 
     name: str = "movies"
     algorithm: str = "fedals"
-    protection: ProtectionName = "bfv"
+    protection: str = "bfv"
     n_clients: int = 0
     n_users: int = 0
     data: str = ""
@@ -90,6 +87,11 @@ class Starter:
             raise SettingsError(
                 f"There are no tried settings for the algorithm {self.algorithm!r}.",
                 remedy=f"Begin with one of {', '.join(TUNED)} and change the file.",
+            )
+        if self.protection not in PROTECTIONS:
+            raise SettingsError(
+                f"There is no protection {self.protection!r}.",
+                remedy=f"Use one of {', '.join(PROTECTIONS)}.",
             )
         if self.protection != "none" and 0 < self.n_clients < _FEWEST_ENCRYPTED:
             raise SettingsError(
@@ -144,7 +146,7 @@ class Starter:
             **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
             **({"update.clip": tuned.update.clip} if algorithm.clips else {}),
             "protection.name": self.protection,
-            "protection.preset": _PRESETS[self.protection],
+            "protection.preset": PROTECTIONS[self.protection].presets[0],
             "evaluation.protocol": "full",
             "evaluation.at": 10,
             "rounds.total": tuned.rounds.total,

@@ -9,7 +9,7 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress
@@ -50,15 +50,15 @@ class DemoOptions:
     Attributes:
         algorithm: one that the starter has tried settings for.
         rounds, rank: 0 takes those of the tried settings.
-        protection: none, bfv or ckks.
-        preset: parameter set of the protection; "default" is its lean one.
+        protection: one of `fedrec.protection.PROTECTIONS`.
+        preset: parameter set of the protection; "default" is its first.
         compare: also run the federation without encryption, in one process.
         second_act: then run fedals under bfv; only after fedmf.
         accept_exposure: what a plan without encryption shows is accepted for all its processes.
     """
 
     algorithm: str = "fedmf"
-    protection: Literal["none", "bfv", "ckks"] = "ckks"
+    protection: str = "ckks"
     preset: str = "default"
     rounds: int = 0
     rank: int = 0

@@ -39,7 +39,7 @@ class Exposure:
     def sentences(self) -> list[str]:
         """Return the findings for people to read."""
         metrics = "in the clear" if self.knows_metrics else "none"
-        keys = "no key" if not self.context_has_key else "A KEY"
+        keys = "no secret key" if not self.context_has_key else "A SECRET KEY"
         content = "readable" if self.readable else "sealed under a key that only clients hold"
         return [
             f"Key material: a context of {self.context_bytes} bytes, which holds {keys}.",

@@ -3,6 +3,7 @@
 from fedrec.protection.bfv import BFV
 from fedrec.protection.ckks import CKKS
 from fedrec.protection.none import NoProtection
+from fedrec.protection.paillier import Paillier
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.secret import SecretKey
@@ -15,6 +16,7 @@ __all__ = [
     "Accumulator",
     "Member",
     "NoProtection",
+    "Paillier",
     "Protection",
     "ProtectionPlan",
     "SecretKey",
@@ -22,5 +24,10 @@ __all__ = [
     "VectorSpec",
 ]
 
-PROTECTIONS: dict[str, type[Protection]] = {"none": NoProtection, "bfv": BFV, "ckks": CKKS}
+PROTECTIONS: dict[str, type[Protection]] = {
+    "none": NoProtection,
+    "bfv": BFV,
+    "ckks": CKKS,
+    "paillier": Paillier,
+}
 """Every protection by the name it has in settings, files and papers."""

@@ -33,6 +33,7 @@ class BFV(BlockProtection):
     """Exact sums at 13.5 bytes a value."""
 
     name: ClassVar[str] = "bfv"
+    summary: ClassVar[str] = "exact integers"
     needs_reveal: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(BFV_PRESETS)

@@ -20,7 +20,7 @@ from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection, check_count
 from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.tags import Tagging
+from fedrec.protection.tags import Tagging, check_tags
 from fedrec.protection.tenseal_blocks import BlockCipher, new_keys
 from fedrec.protection.vector import Integers, VectorSpec
 
@@ -74,7 +74,8 @@ class BlockMember(Member):
         rows = self.whole([cipher.decrypt(block) for block in blocks])
         counter = cipher.n_slots - self._plan.n_tags - 1
         if names is not None:
-            self._check_tags(rows[:, : counter + 1], rows[:, counter + 1 :], names, n_summands)
+            slots, tags = rows[:, : counter + 1], rows[:, counter + 1 :]
+            check_tags(self._tagging, slots, tags, names, n_summands)
         slots = rows[:, :counter].reshape(-1)
         if (rows[:, counter] != n_summands).any() or slots[self._plan.n_slots :].any():
             raise RevealRefused(
@@ -82,17 +83,6 @@ class BlockMember(Member):
                 remedy="A contribution is damaged, or made with another key: abandon the round.",
             )
         return self._plan.layout.join(self._spec, slots[: self._plan.n_slots], n_summands)
-
-    def _check_tags(
-        self, slots: Integers, tags: Integers, names: tuple[bytes, ...], n_summands: int
-    ) -> None:
-        """Refuse a sum of anything but the named messages, one each."""
-        distinct = len(set(names)) == len(names) == n_summands
-        if self._tagging is None or not distinct or not self._tagging.are_right(slots, tags, names):
-            raise RevealRefused(
-                "The sum's tags are not those of the messages that were signed.",
-                remedy="Somebody presents another sum as this round's; tell the data owners.",
-            )
 
     def close(self) -> None:
         """Forget the key."""

@@ -52,6 +52,7 @@ class CKKS(BlockProtection):
     """The papers' scheme: exact at 30 (lean) or 70 (paper) bytes a value, or near at 20."""
 
     name: ClassVar[str] = "ckks"
+    summary: ClassVar[str] = "the papers' scheme"
     needs_reveal: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
     member_kind = CKKSMember

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.protection.plan import ProtectionPlan
 
-__all__ = ["CONTEXT_BYTES", "HEADER_BYTES", "Envelope"]
+__all__ = ["CONTEXT_BYTES", "HEADER_BYTES", "MARK_BYTES", "Envelope"]
 
 VERSION = 1
 MESSAGE = b"FRPM"
@@ -29,7 +29,7 @@ class Envelope:
 
     Attributes:
         plan_mark: the first 16 bytes of the plan's fingerprint.
-        key_id: 16 random bytes that name the key; they are no part of it.
+        key_id: 16 bytes that name the key; no secret follows from them.
         message_bytes: the only length that a message or a sum may have.
         max_summands: largest number of messages in a sum.
     """
@@ -72,9 +72,9 @@ class Envelope:
         )
 
     @staticmethod
-    def new_context(plan: ProtectionPlan, *, keyed: bool = True) -> bytes:
-        """Return a context that names a new key, or no key at all."""
-        key_id = secrets.token_bytes(MARK_BYTES) if keyed else bytes(MARK_BYTES)
+    def new_context(plan: ProtectionPlan, *, keyed: bool = True, key_id: bytes = b"") -> bytes:
+        """Return a context that names a new key, by ``key_id`` if given, or no key at all."""
+        key_id = key_id or (secrets.token_bytes(MARK_BYTES) if keyed else bytes(MARK_BYTES))
         return Envelope._context(bytes.fromhex(plan.fingerprint()), key_id)
 
     @staticmethod

@@ -28,8 +28,14 @@ class NoProtection(Protection):
     """Little-endian integers, four bytes where a segment's sum fits them, else eight."""
 
     name: ClassVar[str] = "none"
+    summary: ClassVar[str] = "the coordinator reads every update"
     needs_reveal: ClassVar[bool] = False
     presets: ClassVar[tuple[str, ...]] = ("default",)
+
+    @classmethod
+    def statement(cls) -> str:
+        """Return that nothing is hidden."""
+        return "Without protection the coordinator can read each client's message."
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:

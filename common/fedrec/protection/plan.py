@@ -29,12 +29,14 @@ class ProtectionPlan:
         scale_bits: CKKS encodes one grid unit as 2^scale_bits, unless ``unit_bits`` says else.
         unit_bits: empty, or for each segment, and last for the counters, the bits as which an
             approximate set encodes one grid unit.
+        key_bits: bits of Paillier's modulus; 0 for everything else.
         n_values: length of the vector.
         n_slots: values after splitting into limbs.
         n_blocks: ciphertexts of one message.
         frame_bytes: bytes of one block, the same for every input.
         message_bytes: bytes of a message and of a sum, the same for every input.
-        security_bits: from the homomorphic encryption standard; 0 without encryption.
+        security_bits: from the homomorphic encryption standard, or of factoring the modulus; 0
+            without encryption.
         error_bound: largest error before rounding, in grid units; rounding is right below 0.5,
             and where it is not exact, no sum is further off.
         headroom_bits: bits to spare before noise (BFV) or overflow (CKKS) spoils a sum.
@@ -68,6 +70,7 @@ class ProtectionPlan:
     limbs: tuple[int, ...]
     unit_bits: tuple[int, ...] = ()
     n_tags: int = 0
+    key_bits: int = 0
 
     @property
     def releases_metrics(self) -> bool:
@@ -101,6 +104,7 @@ class ProtectionPlan:
             *self.coeff_mod_bit_sizes,
             f"plain modulus {self.plain_modulus}",
             f"scale bits {self.scale_bits}",
+            f"key bits {self.key_bits}",
             self.message_bytes,
             self.max_summands,
             self.limb_bits,
@@ -122,6 +126,13 @@ class ProtectionPlan:
         ]
         if self.poly_modulus_degree:
             rows += self._describe_encryption()
+        if self.key_bits:
+            rows += [
+                ("key", f"modulus of {self.key_bits} bits"),
+                ("security", f"{self.security_bits} bits, classical"),
+                ("blocks", f"{self.n_blocks} of {self.frame_bytes} bytes"),
+                ("values in a block", f"{self.n_values / self.n_blocks:.1f} on average"),
+            ]
         return tuple(rows)
 
     def _describe_error(self) -> str:

@@ -91,6 +91,12 @@ class Member(ABC):
 class Protection(ABC):
     """One protection with one plan; public data only.
 
+    Attributes:
+        name: its name in settings.
+        summary: what it is, in words that follow the name.
+        needs_reveal: whether only key holders can read a sum.
+        presets: names of its parameter sets, the default first.
+
     Args:
         spec: the vector to protect.
         plan: what `plan` returned for it, here or at the coordinator.
@@ -100,6 +106,7 @@ class Protection(ABC):
     """
 
     name: ClassVar[str]
+    summary: ClassVar[str]
     needs_reveal: ClassVar[bool]
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
@@ -136,6 +143,15 @@ class Protection(ABC):
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
         """Choose parameters for a vector under a preset that exists."""
 
+    @classmethod
+    def statement(cls) -> str:
+        """Return what a run's ledger says about who can read what."""
+        return (
+            f"Under {cls.name} the coordinator sees ciphertexts and revealed metric sums; all "
+            "members share one secret key, so a member who colludes with the coordinator opens "
+            "every message."
+        )
+
     @abstractmethod
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return the coordinator's context, which holds no key, and the members' secret."""
@@ -162,6 +178,17 @@ class Protection(ABC):
         Raises:
             KeysError: when the secret is not the context's.
         """
+
+    def refreshed(self, context: bytes, total: bytes) -> bytes:
+        """Return a sum as the coordinator may hand it to somebody who did not recompute it.
+
+        Where fresh randomness can be added without a key, it is; elsewhere the sum is returned as
+        it is. Either way it reveals as before, but only `Accumulator.finish` is compared.
+
+        Raises:
+            MalformedUpdate: for bytes that are no sum of this plan and key.
+        """
+        return total
 
 
 def check_count(found: int, n_summands: int, max_summands: int) -> None:

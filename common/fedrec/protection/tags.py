@@ -4,12 +4,12 @@ A key holder that adds up a round's contributions itself knows what it opens. Ab
 `rounds.recompute_limit` contributions that costs too much, and the coordinator's sum has to be
 taken. So every block of a message carries tags of its slots m in slots of its own,
 
-    tag = <w, m> + pad    (modulo the plain modulus),
+    tag = <w, m> + pad    (modulo the plain modulus, or another prime),
 
 with secret weights w, the same for all messages, and a secret pad for each message and block. Tags
 add up like the slots do: those of a sum of the messages i are right for its slots M just if they
 are <w, M> plus the sum of the pads i. Whoever knows neither weights nor pads cannot make a block
-with right tags but by adding up exactly these messages, save for a chance of (1/modulus)^TAGS: a
+with right tags but by adding up exactly these messages, save for a chance of (1/modulus)^n_tags: a
 sum without one of them, with one twice, with slots masked out, multiplied, or made up, is noticed
 (Wegman and Carter, New hash functions, JCSS 22, 1981; the pad is used once, so that many sums
 under the same weights tell nothing about them).
@@ -30,13 +30,13 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fedrec.errors import KeysError
+from fedrec.errors import KeysError, RevealRefused
 from fedrec.ids import canonical
 
-__all__ = ["TAGS", "Tagging"]
+__all__ = ["TAGS", "Tagging", "check_tags"]
 
 TAGS = 4
-"""Tags of one block; with a modulus of 20 bits or more a forgery passes with at most 2^-80."""
+"""Tags of a block under BFV; with a modulus of 20 bits or more a forgery passes with 2^-80."""
 KEY_BYTES = 32
 UNIFORM_WORDS = 2
 """128 bits are reduced modulo the plain modulus, so that the result is as good as uniform."""
@@ -52,14 +52,16 @@ class Tagging:
         key: 32 secret bytes that all key holders have and the coordinator has not.
         modulus: the prime modulo which slots and tags add up.
         n_slots: slots of a block that are tagged.
+        n_tags: tags of a block; a forgery passes with a chance of (1/modulus)^n_tags.
     """
 
-    def __init__(self, key: bytes, modulus: int, n_slots: int) -> None:
+    def __init__(self, key: bytes, modulus: int, n_slots: int, n_tags: int = TAGS) -> None:
         if len(key) != KEY_BYTES:
             raise KeysError(f"A tagging key has {KEY_BYTES} bytes, not {len(key)}.")
         self._key = key
         self._modulus = modulus
         self._n_slots = n_slots
+        self._n_tags = n_tags
         # Products of two residues fit 64 bits, or else take Python's integers.
         self._kind: Any = np.uint64 if modulus <= SMALL_MODULUS else object
 
@@ -67,7 +69,7 @@ class Tagging:
         return "Tagging(hidden)"
 
     def of_message(self, slots: NDArray[np.int64], name: bytes) -> NDArray[np.int64]:
-        """Return the tags of one message, shape (n_blocks, TAGS).
+        """Return the tags of one message, centred, shape (n_blocks, n_tags).
 
         Args:
             slots: shape (n_blocks, n_slots).
@@ -77,13 +79,13 @@ class Tagging:
         return self._whole((self._hashes(slots) + self._pads(name, len(slots))) % self._modulus)
 
     def are_right(
-        self, slots: NDArray[np.int64], tags: NDArray[np.int64], names: Iterable[bytes]
+        self, slots: NDArray[np.int64], tags: NDArray[Any], names: Iterable[bytes]
     ) -> bool:
         """Tell whether slots and tags are the sum of exactly the messages of these names.
 
         Args:
             slots: revealed, shape (n_blocks, n_slots).
-            tags: revealed beside them, shape (n_blocks, TAGS), modulo the plain modulus.
+            tags: revealed beside them, shape (n_blocks, n_tags), any representatives.
         """
         expected = self._hashes(slots)
         for name in names:
@@ -93,18 +95,20 @@ class Tagging:
 
     @cached_property
     def _weights(self) -> Words:
-        """Secret weights, shape (TAGS, n_slots)."""
-        return self._residues(b"weights", TAGS * self._n_slots).reshape(TAGS, self._n_slots)
+        """Secret weights, shape (n_tags, n_slots)."""
+        drawn = self._residues(b"weights", self._n_tags * self._n_slots)
+        return drawn.reshape(self._n_tags, self._n_slots)
 
     def _hashes(self, slots: NDArray[np.int64]) -> Words:
-        """Return <w, m> modulo the plain modulus, shape (n_blocks, TAGS)."""
+        """Return <w, m> modulo the plain modulus, shape (n_blocks, n_tags)."""
         residues = np.mod(slots, self._modulus).astype(self._kind)
         columns = [(residues * row % self._modulus).sum(axis=1) for row in self._weights]
         hashes: Words = np.stack(columns, axis=1) % self._modulus
         return hashes
 
     def _pads(self, name: bytes, n_blocks: int) -> Words:
-        return self._residues(canonical("pads", name), n_blocks * TAGS).reshape(n_blocks, TAGS)
+        drawn = self._residues(canonical("pads", name), n_blocks * self._n_tags)
+        return drawn.reshape(n_blocks, self._n_tags)
 
     def _residues(self, purpose: bytes, count: int) -> Words:
         """Return uniform residues: an AES-256-CTR stream of its own key for each purpose."""
@@ -121,3 +125,23 @@ class Tagging:
         half = self._modulus // 2
         signed = residues.astype(np.int64)
         return np.where(signed > half, signed - self._modulus, signed)
+
+
+def check_tags(
+    tagging: Tagging | None,
+    slots: NDArray[np.int64],
+    tags: NDArray[Any],
+    names: tuple[bytes, ...],
+    n_summands: int,
+) -> None:
+    """Refuse a sum of anything but the named messages, one each.
+
+    Raises:
+        RevealRefused: whatever it is instead.
+    """
+    distinct = len(set(names)) == len(names) == n_summands
+    if tagging is None or not distinct or not tagging.are_right(slots, tags, names):
+        raise RevealRefused(
+            "The sum's tags are not those of the messages that were signed.",
+            remedy="Somebody presents another sum as this round's; tell the data owners.",
+        )

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrec.config.schema import Plan
+from fedrec.protection import PROTECTIONS
 from fedrec.reports.round_report import RoundReport
 from fedrec.wire.messages import RoundKind
 
@@ -26,14 +27,6 @@ NO_DIFFERENTIAL_PRIVACY = (
 _SIMULATED = (
     "This was a simulation: one process held the data of all users, so nothing was hidden from it."
 )
-_BY_PROTECTION = {
-    "none": "Without protection the coordinator can read each client's message.",
-    "bfv": "Under bfv the coordinator sees ciphertexts and revealed metric sums; all members "
-    "share one secret key, so a member who colludes with the coordinator opens every message.",
-    "ckks": "Under exact ckks the coordinator sees ciphertexts and revealed metric sums; all "
-    "members share one secret key, so a member who colludes with the coordinator opens every "
-    "message.",
-}
 
 _APPROXIMATE = (
     "Under approximate ckks the coordinator sees ciphertexts and is told nothing that was "
@@ -95,7 +88,7 @@ def ledger_of(plan: Plan, rounds: Sequence[RoundReport], *, simulated: bool) -> 
         for kind, numbers in grouped
         if numbers
     )
-    where = _SIMULATED if simulated else _BY_PROTECTION[plan.protection.name]
+    where = _SIMULATED if simulated else PROTECTIONS[plan.protection.name].statement()
     if not simulated and plan.protection.preset == "approximate":
         where = _APPROXIMATE
     return Ledger(

@@ -9,7 +9,7 @@ import pytest
 
 from fedrec.cli.pricing import parameter_sets, price, warnings_for
 from fedrec.config.explain import all_settings, explain
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.planner import CKKS_PRESETS
@@ -104,7 +104,11 @@ def test_every_parameter_set_is_listed_and_the_chosen_one_marked(
     price = fedrec("check", settings_file, "--json").json["price"]
     assert chosen["message_bytes"] == price["upload_bytes"]
     for entry in sets:
-        if entry["security_bits"]:
+        if entry["key_bits"]:
+            # NIST SP 800-57 part 1, table 2; the default's 128 bits come first.
+            strength = {3072: 128, 2048: 112}[entry["key_bits"]]
+            assert (entry["protection"], entry["security_bits"]) == ("paillier", strength)
+        elif entry["security_bits"]:
             assert entry["security_bits"] >= 128
             assert entry["modulus_bits"] <= entry["most_modulus_bits"]
             assert entry["headroom_bits"] >= 6
@@ -297,3 +301,18 @@ def test_exposed_clients_are_a_warning(fedrec: Fedrec, ease_file: Path) -> None:
     warned = " ".join(fedrec("check", ease_file, *plain, "--json").json["warnings"])
     assert "It reads which pairs of items each client's users hold" in warned
     assert "--accept-exposure" in warned
+
+
+def test_short_keys_and_slow_reveals_are_warned_of() -> None:
+    def warned(preset: str, n_items: int) -> list[str]:
+        protection = ProtectionSettings(name="paillier", preset=preset)
+        plan = Plan(protection=protection)
+        return [text for text in warnings_for(plan, 0, n_items) if "key" in text]
+
+    shared = "All clients hold the same secret key"
+    assert all(text.startswith(shared) for text in warned("packed-3072", 1000))
+    (weak,) = (text for text in warned("packed-2048", 1000) if not text.startswith(shared))
+    assert "112 bits of security" in weak and '"packed-3072"' in weak
+    (slow,) = (text for text in warned("single-3072", 1000) if not text.startswith(shared))
+    # 1000 items of rank 4, a count each, and 44 metrics.
+    assert "decrypts 5044 ciphertexts" in slow and "reveal_timeout_seconds is 30" in slow

@@ -41,8 +41,13 @@ def alone(settings_of, data):
 @pytest.mark.parametrize("n_clients", [1, 3, 7])
 @pytest.mark.parametrize(
     "protection",
-    [{"name": "none"}, {"name": "bfv"}, {"name": "ckks", "preset": "lean"}],
-    ids=["none", "bfv", "ckks"],
+    [
+        {"name": "none"},
+        {"name": "bfv"},
+        {"name": "ckks", "preset": "lean"},
+        {"name": "paillier", "preset": "packed-2048"},
+    ],
+    ids=["none", "bfv", "ckks", "paillier"],
 )
 def test_the_same_bits_for_every_number_of_clients_and_protection(
     settings_of, data, alone, protection, n_clients

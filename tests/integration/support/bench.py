@@ -56,7 +56,7 @@ def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rou
     """Return the plan of the tests; every client is needed in every round unless told otherwise.
 
     Args:
-        protection: its name, or name/preset.
+        protection: its name, and after a slash a parameter set.
     """
     name, _, preset = protection.partition("/")
     return Plan.model_validate(

@@ -1,0 +1,167 @@
+"""Paillier: exact sums of integers packed into slots, or one to a ciphertext as in the papers.
+
+Keys and how ciphertexts are made are in `paillier_key`, slots in `slots`. Values are integers in
+slots of fixed places, so no exponent travels; libraries of floats send one in the clear with every
+ciphertext, and it tells about the value. Ciphertexts are integers in frames of one length.
+
+A sum is the plain product of its messages: key holders who multiply the same contributions compare
+it, byte by byte, with the coordinator's. Where the coordinator hands its sum out, it does so
+`refreshed`, with random residues of its own, so that a receiver who did not multiply the
+contributions cannot try which ones are in it. Whoever did learns nothing from the plain product
+that its factors do not say.
+
+What it does not give: what `bfv` does not give either (all members share the secret key,
+ciphertexts are not authenticated, the security is classical), and its speed: a member needs
+milliseconds for each ciphertext. Decryption is not constant in time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import ClassVar
+
+from fedrec.errors import KeysError, SettingsError
+from fedrec.protection.envelope import CONTEXT_BYTES, HEADER_BYTES, MARK_BYTES, Envelope
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.protection import Accumulator, Member, Protection
+from fedrec.protection.secret import SecretKey
+from fedrec.protection.slot_widths import SlotWidths
+from fedrec.protection.vector import VectorSpec
+
+__all__ = ["Paillier"]
+
+# Strength of a modulus by factoring: NIST SP 800-57 part 1, revision 5, table 2.
+_SECURITY = {3072: 128, 2048: 112}
+_FORMS = ("packed", "single")
+
+
+class Paillier(Protection):
+    """Exact sums at about 8 bytes a value (packed), or 768 (single)."""
+
+    name: ClassVar[str] = "paillier"
+    summary: ClassVar[str] = "few bytes and slow, or one value to a ciphertext as the papers do"
+    needs_reveal: ClassVar[bool] = True
+    can_tag: ClassVar[bool] = True
+    presets: ClassVar[tuple[str, ...]] = tuple(
+        f"{form}-{bits}" for form in _FORMS for bits in _SECURITY
+    )
+
+    @classmethod
+    def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
+        """Choose parameters for a vector; see `Protection.plan`."""
+        weak = re.fullmatch(rf"({'|'.join(_FORMS)})-(\d+)", preset or "")
+        if weak and int(weak[2]) < min(_SECURITY):
+            raise SettingsError(
+                f"A Paillier key of {weak[2]} bits can be factored with today's means or soon will "
+                f"be; at least {min(_SECURITY)} are needed.",
+                remedy=f"Use one of {', '.join(cls.presets)}.",
+            )
+        return super().plan(spec, preset=preset)
+
+    @classmethod
+    def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+        key_bits, widths = _parameters(preset, tagged=spec.tagged)
+        n_blocks, frame_bytes = widths.n_blocks(spec), key_bits // 4
+        return ProtectionPlan(
+            protection=cls.name,
+            preset=preset,
+            exact=True,
+            spec_fingerprint=spec.fingerprint(),
+            poly_modulus_degree=0,
+            coeff_mod_bit_sizes=(),
+            plain_modulus=None,
+            scale_bits=None,
+            key_bits=key_bits,
+            n_values=spec.length,
+            n_slots=spec.length,
+            n_blocks=n_blocks,
+            frame_bytes=frame_bytes,
+            message_bytes=HEADER_BYTES + n_blocks * frame_bytes,
+            security_bits=_SECURITY[key_bits],
+            error_bound=0.0,
+            headroom_bits=0.0,
+            proof="worst case",
+            max_summands=spec.max_summands,
+            limb_bits=0,
+            limbs=(1,) * len(spec.segments),
+            n_tags=widths.n_tags,
+        )
+
+    def generate(self) -> tuple[bytes, SecretKey]:
+        """Return a context with the public modulus, and the secret with its factors."""
+        from fedrec.protection.paillier_key import PaillierSecretKey
+
+        key = PaillierSecretKey.generate(self.chosen.key_bits)
+        modulus = key.public.n.to_bytes(self.chosen.key_bits // 8, "big")
+        context = Envelope.new_context(self.chosen, key_id=_key_id(modulus)) + modulus
+        return context, SecretKey._holding(context + key.to_bytes())
+
+    def check_context(self, context: bytes) -> None:
+        """Refuse a context that is more or other than a public modulus; see `Protection`."""
+        from fedrec.protection.paillier_key import PaillierPublicKey
+
+        _, modulus = self._open_context(context)
+        PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+
+    def accumulator(self, context: bytes) -> Accumulator:
+        """Return the coordinator's half, empty."""
+        from fedrec.protection.paillier_key import PaillierPublicKey
+        from fedrec.protection.paillier_sums import PaillierAccumulator
+
+        envelope, modulus = self._open_context(context)
+        key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        return PaillierAccumulator(envelope, key)
+
+    def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
+        """Return a client's half; see `Protection.member`."""
+        from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
+        from fedrec.protection.paillier_sums import PaillierMember
+
+        envelope, modulus = self._open_context(context)
+        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        if content[: len(context)] != context:
+            raise KeysError(
+                "The secret key is not the one that the context names.",
+                remedy="Unwrap the key of the present epoch.",
+            )
+        public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        key = PaillierSecretKey.from_bytes(content[len(context) :], public)
+        _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
+        return PaillierMember(self.spec, envelope, widths, key, tag_key)
+
+    def refreshed(self, context: bytes, total: bytes) -> bytes:
+        """Return the same sum under fresh randomness; see `Protection.refreshed`."""
+        from fedrec.protection.paillier_key import PaillierPublicKey
+        from fedrec.protection.paillier_sums import refreshed
+
+        envelope, modulus = self._open_context(context)
+        key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        return refreshed(envelope, key, total)
+
+    def _open_context(self, context: bytes) -> tuple[Envelope, bytes]:
+        expected = CONTEXT_BYTES + self.chosen.key_bits // 8
+        if len(context) != expected:
+            raise KeysError(
+                f"A coordinator's context under {self.name} has {expected} bytes, the public "
+                f"modulus at their end, and no key that opens anything; found {len(context)}.",
+                remedy="Give the coordinator the context that `generate` returned, and no key.",
+            )
+        modulus = context[CONTEXT_BYTES:]
+        envelope = Envelope.of(self.chosen, context[:CONTEXT_BYTES])
+        if envelope.key_id != _key_id(modulus):
+            raise KeysError(
+                "The context names another public modulus than the one that is in it.",
+                remedy="Fetch the epoch's context again.",
+            )
+        return envelope, modulus
+
+
+def _parameters(preset: str, *, tagged: bool) -> tuple[int, SlotWidths]:
+    form, _, bits = preset.partition("-")
+    return int(bits), SlotWidths.of(int(bits), single=form == "single", tagged=tagged)
+
+
+def _key_id(modulus: bytes) -> bytes:
+    """Return the name of a key, which here follows from its modulus."""
+    return hashlib.sha256(b"fedrec.protection.paillier.key.v1" + modulus).digest()[:MARK_BYTES]

@@ -1,0 +1,69 @@
+"""How many slots fit a block, counted without making any: what the price of a plan needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.protection.vector import MAX_LENGTH, SegmentSpec, VectorSpec
+
+__all__ = ["COUNTER_BITS", "TAG_BITS", "TAG_MODULUS", "SlotWidths", "slot_bits"]
+
+COUNTER_BITS = 64
+"""Width of the counter above the slots; the number of summands takes at most 31 bits of it."""
+
+TAG_MODULUS = 2**61 - 1
+"""A prime; sums of tags below it are whole numbers, and reduced by whoever checks them."""
+TAG_BITS = 96
+"""Width of a tag's field above the counter: 61 bits, and room for 2^31 summands."""
+N_TAGS = 2
+"""A forgery passes with a chance of 2^-122."""
+
+
+def slot_bits(segment: SegmentSpec) -> int:
+    """Return the width of a slot: as many bits as the range of the segment's sum takes."""
+    return (segment.max_abs_sum - segment.smallest).bit_length()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SlotWidths:
+    """The room in a block.
+
+    Attributes:
+        capacity_bits: bits for slots, below the counter.
+        most_values: largest number of values in a block.
+        n_tags: tags of a block, above the counter; 0 where key holders add all messages up.
+    """
+
+    capacity_bits: int
+    most_values: int = MAX_LENGTH
+    n_tags: int = 0
+
+    @classmethod
+    def of(cls, key_bits: int, *, single: bool, tagged: bool = False) -> SlotWidths:
+        """Return the room in a plaintext below a modulus of exactly ``key_bits`` bits.
+
+        Such a modulus is at least 2^(key_bits - 1), so that key_bits - 1 bits can be used.
+        """
+        n_tags = N_TAGS if tagged else 0
+        return cls(
+            capacity_bits=key_bits - 1 - COUNTER_BITS - n_tags * TAG_BITS,
+            most_values=1 if single else MAX_LENGTH,
+            n_tags=n_tags,
+        )
+
+    def n_blocks(self, spec: VectorSpec) -> int:
+        """Return how many blocks a vector takes: slots in order, none across two blocks."""
+        if self.most_values == 1:
+            return spec.length
+        blocks, free = 0, 0
+        for segment in spec.segments:
+            width = slot_bits(segment)
+            rest = segment.length - free // width
+            if rest <= 0:
+                free -= segment.length * width
+                continue
+            per_block = self.capacity_bits // width
+            added = -(-rest // per_block)
+            blocks += added
+            free = self.capacity_bits - (rest - (added - 1) * per_block) * width
+        return blocks

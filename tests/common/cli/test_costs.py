@@ -1,0 +1,33 @@
+"""`fedrec costs`: the table as people and as programs read it."""
+
+from __future__ import annotations
+
+from .conftest import Fedrec
+
+
+def test_the_whole_table(fedrec: Fedrec) -> None:
+    outcome = fedrec("costs", "--sizes-only")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    (topk,) = (line.split() for line in lines if line.startswith("topk/4-of-64"))
+    assert topk[1:] == ["14824", "published", "353", "365", "12112", "116"]
+    (colr,) = (line.split() for line in lines if line.startswith("colr/rank-8"))
+    assert colr[1:] == ["29648", "published", "0.07", "0.24-0.25", "3073", "116"]
+    assert sum("by the paper's rules" in line for line in lines) == 12
+
+
+def test_some_rows_for_programs(fedrec: Fedrec) -> None:
+    rows = fedrec("costs", "colr", "--sizes-only", "--json").json["rows"]
+    assert [row["published"]["name"] for row in rows] == [
+        f"colr/rank-{rank}" for rank in (1, 2, 4, 8, 16, 32)
+    ]
+    for row in rows:
+        sets = {(own["protection"], own["preset"]) for own in row["ours"]}
+        assert {("ckks", "paper"), ("paillier", "packed-3072")} <= sets
+        assert all(own["client_seconds"] is None for own in row["ours"])
+
+
+def test_an_unknown_row_is_named(fedrec: Fedrec) -> None:
+    outcome = fedrec("costs", "svd")
+    assert outcome.code == 2
+    assert "'svd'" in outcome.err

@@ -1,0 +1,146 @@
+"""POISON-CTX under paillier: what is no ciphertext is refused before the sum, what cannot be told
+from one is refused by whoever reveals, and nothing of it is published.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+from integration.conftest import Found
+from integration.support.bench import KINDS, accepted, compute, plan_of
+from integration.support.links import Passing, poll
+
+from fedrec.errors import MalformedUpdate
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.identity import Identity
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.audit import AUDIT_FILE
+
+HEADER_BYTES, CONTEXT_HEAD = 44, 56
+PROTECTION = "paillier/packed-2048"
+CIPHERTEXT_BYTES = 512
+MEMBERS = range(3)
+HOSTILE = 3
+POISONED_ROUND = 3
+
+Poison = Callable[[bytes, int], bytes]
+
+
+class Poisoner(Passing):
+    """Replaces its update of one round, the first time, and signs what it made."""
+
+    def __init__(self, link: Link, *, identity: Identity, poison: Callable[[bytes], bytes]) -> None:
+        super().__init__(link)
+        self._identity = identity
+        self._poison = poison
+        self.spent = False
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        if header.round == POISONED_ROUND and not self.spent:
+            self.spent = True
+            payload = self._poison(payload)
+            changed = replace(
+                header, digest=blake3(payload).digest(), length=len(payload), signature=b""
+            )
+            signature = self._identity.sign(changed.statement())
+            header = replace(changed, signature=signature)
+        return super().submit_update(header, payload)
+
+
+def number(value: int) -> bytes:
+    return value.to_bytes(CIPHERTEXT_BYTES, "big")
+
+
+def last_is(value: Callable[[int], int]) -> Poison:
+    return lambda message, n: message[:-CIPHERTEXT_BYTES] + number(value(n))
+
+
+POISONS: dict[str, Poison] = {
+    "zero": last_is(lambda n: 0),
+    "n squared": last_is(lambda n: n * n),
+    "shares a factor with n": last_is(lambda n: n),
+    "short": lambda message, n: message[:-CIPHERTEXT_BYTES],
+    "with an exponent": lambda message, n: message + (-1000).to_bytes(4, "big", signed=True),
+    "not numbers": lambda message, n: (
+        message[:HEADER_BYTES] + b"\xff" * (len(message) - HEADER_BYTES)
+    ),
+    "another key's name": lambda message, n: message[:28] + bytes(16) + message[HEADER_BYTES:],
+    "random": lambda message, n: secrets.token_bytes(len(message)),
+}
+
+
+@pytest.mark.parametrize("poison", POISONS.values(), ids=list(POISONS))
+def test_scenario_10_poison_is_refused_and_the_others_go_on(found: Found, poison: Poison) -> None:
+    federation = found(plan_of(PROTECTION, 3, total=1), 4)
+    bench = federation.bench
+    n = modulus(bench.workspace.epoch)
+    identity = Identity.load(bench.state(HOSTILE))
+    hostile = federation.client(
+        HOSTILE,
+        wrap=lambda link: Poisoner(link, identity=identity, poison=lambda raw: poison(raw, n)),
+    )
+    federation.until_waiting(HOSTILE)
+    members = [federation.client(at) for at in MEMBERS]
+    failure = hostile.failure()
+    assert type(failure) is MalformedUpdate, repr(failure)
+    for member in members:
+        member.wait_for("sent", POISONED_ROUND)
+    federation.clock.jump(bench.plan.rounds.deadline_seconds)
+    for member in members:
+        assert member.result().reason == "all rounds are published"
+    rounds = accepted(bench, federation.published())
+    assert rounds[-1].clients == set(MEMBERS)
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert {bench.model(at) for at in MEMBERS} == {wanted.model}
+
+
+def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found: Found) -> None:
+    """Random units modulo n^2 are ciphertexts of something; only the sum shows that it is wrong."""
+    federation = found(plan_of(PROTECTION))
+    bench = federation.bench
+    n = modulus(bench.workspace.epoch)
+    identity = Identity.load(bench.state(0))
+
+    def random_units(message: bytes) -> bytes:
+        count = (len(message) - HEADER_BYTES) // CIPHERTEXT_BYTES
+        units = (number(secrets.randbelow(n * n - 1) + 1) for _ in range(count))
+        return message[:HEADER_BYTES] + b"".join(units)
+
+    federation.client(0, wrap=lambda link: Poisoner(link, identity=identity, poison=random_units))
+    members = [federation.client(at) for at in (1, 2)]
+
+    def abandoned() -> list[object]:
+        if any(event.kind == "key holder asked" for event in federation.journal()):
+            federation.clock.jump(bench.plan.rounds.reveal_timeout_seconds / 10)
+        return [event for event in federation.journal() if event.kind == "round abandoned"]
+
+    poll(abandoned)
+    for member in members:
+        assert member.result().reason == "all rounds are published"
+    assert federation.clients[0].result().reason == "all rounds are published"
+    refusals = [line for at in range(3) for line in audit(bench.state(at))]
+    assert {line["event"] for line in refusals} == {"reveal_refused"}
+    # What was published is what honest updates sum to: the poisoned ones are in no model.
+    rounds = accepted(bench, federation.published())
+    assert POISONED_ROUND not in [played.round for played in rounds]
+    assert len(rounds) == len(KINDS)
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert {bench.model(at) for at in range(3)} == {wanted.model}
+
+
+def modulus(epoch: Path) -> int:
+    """Return n, which is public: it is what the coordinator's context holds."""
+    return int.from_bytes(KeyEpoch.load(epoch).server_context[CONTEXT_HEAD:], "big")
+
+
+def audit(state: Path) -> list[dict[str, str]]:
+    """Return what a client refused."""
+    path = state / AUDIT_FILE
+    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
