@@ -364,7 +364,7 @@ class TestUploads:
 
 class TestRevealing:
     def test_only_the_chosen_fetch_contributions(self, tmp_path: Path) -> None:
-        bench = Bench.of(4, veiled=True)
+        bench = Bench.of(4, veiled=True, minimum_clients=4)
         with serving(bench, tmp_path) as found:
             found.come(range(4))
             for number in range(4):
