@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 from integration.conftest import Found
 from integration.support.bench import KINDS, Bench, data, federal, merged, plan_of
+from integration.support.checks import check_against_one_process
 from integration.support.links import InTurn
 
+from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId
 
@@ -62,3 +64,27 @@ def check_private(bench: Bench, algorithm: str) -> None:
         rows = [everybody.index(user) for user in users.user_ids]
         assert found.keys() == wanted.keys()
         assert all(np.array_equal(found[name], wanted[name][rows]) for name in wanted)
+
+
+@pytest.mark.parametrize(
+    ("protection", "update"),
+    [
+        ("bfv", {"structure": "scolr", "rank": 4}),
+        ("bfv", {"structure": "scolr", "rank": 4, "normaliser": "entry"}),
+        ("ckks", {"structure": "scolr", "rank": 2}),
+        ("bfv", {"structure": "svd", "rank": 2}),
+        ("bfv", {"structure": "svd", "rank": 2, "compress": "client"}),
+        ("bfv", {"structure": "topk", "ratio": 0.25}),
+        ("paillier", {"structure": "topk", "ratio": 0.25, "compress": "client"}),
+        ("paillier/single-2048", {"structure": "topk", "ratio": 0.25}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
+)
+def test_every_update_structure_under_encryption(
+    found: Found, protection: str, update: dict[str, object]
+) -> None:
+    """Key holders recompress what clients compressed, as one process with the same clients does."""
+    plan = plan_of(protection).model_dump()
+    federation = found(Plan.model_validate({**plan, "update": update}))
+    federation.start_all()
+    check_against_one_process(federation)
