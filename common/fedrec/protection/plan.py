@@ -126,6 +126,8 @@ class ProtectionPlan:
         ]
         if self.poly_modulus_degree:
             rows += self._describe_encryption()
+        if self.n_tags:
+            rows.append(("tags", f"{self.n_tags} in each block bind a sum to its messages"))
         if self.key_bits:
             rows += [
                 ("key", f"modulus of {self.key_bits} bits"),
