@@ -112,8 +112,8 @@ class CatchingUp:
         terms = self._model.terms(member, found.round, found.kind, found.committee)
         member.check_contributions(terms, found.contributions)
         manifest = member.manifest_digest(found.round, found.contributions)
-        opened = self._store.revealed_manifest(found.round)
-        if opened is not None and opened != manifest:
+        opened = self._store.revealed(found.round)
+        if opened is not None and opened.manifest_digest != manifest:
             raise RefusedError(
                 f"Round {found.round} was published with other contributions than those that "
                 "this client opened."
@@ -129,13 +129,22 @@ class CatchingUp:
         aggregate = member.unpack(packed, n_summands)
         shared = self._model.after(found.kind, found.round, aggregate)
         metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
-        content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
+        content = seal.content(manifest, aggregate, found.blob, metrics, shared.canonical_bytes())
         if signed is not None:
             _same(signed, content)
         return aggregate, shared, content
 
     def _cross_epochs(self, found: PublishedRound) -> None:
         """Skip rounds of another epoch, whose secrets this client does not have."""
+        if self._store.state.content is not None:
+            # Whoever followed this epoch's rounds has no reason to leave them for a snapshot.
+            error = RefusedError(
+                f"The coordinator says that round {found.round} is of key epoch {found.epoch}; "
+                f"this client follows epoch {self._membership.epoch}.",
+                remedy="Do not go on; tell the data owners that the coordinator published this.",
+            )
+            self._refused("published_round_refused", found.round, error)
+            raise error
         before = self._model.version
         self._take_snapshot()
         if self._model.version == before:
@@ -200,6 +209,7 @@ class CatchingUp:
             manifest_digest=statement.manifest_digest,
             aggregate_tag=statement.aggregate_tag,
             state_tag=statement.state_tag,
+            published_digest=statement.published_digest,
             locked_metrics=statement.locked_metrics,
         )
 

@@ -325,6 +325,8 @@ class Membership:
             verify(member.signing_key, statement.statement(), statement.signature)
             if statement.content() != statements[0].content():
                 raise RefusedError(f"The statements about round {round_id} contradict each other.")
+        if committee and not all(statement.share for statement in statements):
+            raise RefusedError(f"A statement about round {round_id} is that of a snapshot.")
         if committee and not signers <= set(committee):
             raise RefusedError(
                 f"Round {round_id} is vouched for by a client that is not in its committee.",

@@ -151,14 +151,20 @@ class PrivateStore:
                 f"{self.folder} took part in run {pin.run} before and left it.",
                 remedy="Start with a new state folder, or call the coordinator of the new run.",
             )
+        if epoch < stored.epoch:
+            raise PlanMismatch(
+                f"The coordinator's run is in key epoch {epoch}; this client knows {stored.epoch}, "
+                "and members may have been revoked since.",
+                remedy="Ask the operator to install the newest epoch.",
+            )
         if not new_run:
             raise PlanMismatch(
                 f"{self.folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
                 remedy="Start with a new state folder, or give --new-run to leave the old run.",
             )
         left = (*stored.left_runs, stored.pin.run)
-        # What was said about users stays said: another run goes on counting.
-        self._commit(StoredState(pin=pin, epoch=epoch, left_runs=left, spent=stored.spent))
+        refused = stored.refused_sums if epoch == stored.epoch else 0
+        self._commit(StoredState(pin=pin, epoch=epoch, left_runs=left, refused_sums=refused))
 
     def read(self, ref: FileRef) -> bytes:
         """Return the content of one of the state's files, checked."""
@@ -170,19 +176,8 @@ class PrivateStore:
             return PrivateState.open(checked_path(self.folder, ref))
         return PrivateState.from_bytes(self.read(ref))
 
-    def stage(
-        self,
-        header: UploadHeader,
-        update: bytes,
-        private: bytes | Parts,
-        *,
-        spent: bytes | None = None,
-    ) -> None:
+    def stage(self, header: UploadHeader, update: bytes, private: bytes | Parts) -> None:
         """Keep an update and the private state that follows from it, before anything is sent.
-
-        Args:
-            spent: what users' privacy has cost with this update; it is charged in the same
-                commit, and never taken back, even if the round is abandoned.
 
         Raises:
             StorageError: there was an update of this or a later round already.
@@ -193,10 +188,8 @@ class PrivateStore:
                 f"{header.round} would be a second answer.",
                 remedy="This is a defect of fedrec; please report it.",
             )
-        charged = self.state.spent if spent is None else write_blob(self.folder, "spent", spent)
         self._replace(
             answered_round=header.round,
-            spent=charged,
             staged=StagedRound(
                 header=header,
                 update=write_blob(self.folder, "update", update),
@@ -267,23 +260,41 @@ class PrivateStore:
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 
-    def revealed_manifest(self, round_id: RoundId) -> bytes | None:
-        """Return which contributions of a round this client opened, or None."""
-        for entry in self.state.revealed:
-            if entry.round == round_id:
-                return entry.manifest_digest
-        return None
+    def revealed(self, round_id: RoundId) -> RevealedRound | None:
+        """Return as what this client opened a round, or None."""
+        return next((entry for entry in self.state.revealed if entry.round == round_id), None)
 
-    def record_reveal(self, round_id: RoundId, manifest_digest: bytes) -> None:
-        """Keep for good, before the key is used, which contributions are about to be opened."""
-        if self.revealed_manifest(round_id) == manifest_digest:
+    def record_reveal(
+        self, round_id: RoundId, manifest_digest: bytes, sum_digest: bytes, *, tagged: bool = False
+    ) -> None:
+        """Keep for good, before the key is used, what is about to be opened.
+
+        Args:
+            tagged: count it as a sum with wrong tags, until `forgive_sum` says that they were
+                right: a crash in between must not give another try for nothing.
+        """
+        if self.revealed(round_id) is not None:
+            self._replace(refused_sums=self.state.refused_sums + tagged)
             return
-        entry = RevealedRound(round=round_id, manifest_digest=manifest_digest)
-        self._replace(revealed=(*self.state.revealed, entry))
+        entry = RevealedRound(
+            round=round_id, manifest_digest=manifest_digest, sum_digest=sum_digest
+        )
+        self._replace(
+            revealed=(*self.state.revealed, entry), refused_sums=self.state.refused_sums + tagged
+        )
 
-    def count_refused_sum(self, change: int = 1) -> None:
-        """Count a sum whose tags were wrong; -1 takes back what turned out right."""
-        self._replace(refused_sums=self.state.refused_sums + change)
+    def record_refused(self, round_id: RoundId) -> None:
+        """Keep for good that the answer about a round is a refusal."""
+        self._replace(
+            revealed=tuple(
+                entry.model_copy(update={"refused": True}) if entry.round == round_id else entry
+                for entry in self.state.revealed
+            )
+        )
+
+    def forgive_sum(self) -> None:
+        """Take back what `record_reveal` counted: the tags were right."""
+        self._replace(refused_sums=self.state.refused_sums - 1)
 
     def _load(self) -> StoredState | None:
         path = self.folder / _STATE

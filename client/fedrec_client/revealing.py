@@ -12,7 +12,14 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.errors import FedrecError, ProtocolError, RefusedError, RevealRefused, RoundError
+from fedrec.errors import (
+    FedrecError,
+    ProtocolError,
+    RefusedError,
+    RevealRefused,
+    RoundError,
+    WrongTags,
+)
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
@@ -25,8 +32,8 @@ from fedrec_client.round_journal import RoundJournal
 
 __all__ = ["Revealing"]
 
-MOST_REFUSED = 8
-"""So many sums with wrong tags may be presented in an epoch; each refusal is a bit about it."""
+MOST_REFUSED = 3
+"""So many sums with wrong tags may be presented in an epoch: each answer tells about its key."""
 _REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it happens again."
 
 
@@ -86,9 +93,15 @@ class Revealing:
             raise RefusedError(f"This client is not in the committee of round {task.round}.")
         terms = self._model.terms(member, task.round, task.kind, task.committee)
         member.check_contributions(terms, task.contributions)
-        opened = self._store.revealed_manifest(task.round)
-        if opened not in (None, member.manifest_digest(task.round, task.contributions)):
-            raise RefusedError(f"Round {task.round} was opened with other contributions before.")
+        opened = self._store.revealed(task.round)
+        if opened is not None:
+            manifest = member.manifest_digest(task.round, task.contributions)
+            if opened.manifest_digest != manifest:
+                raise RefusedError(
+                    f"Round {task.round} was opened with other contributions before."
+                )
+            if opened.refused:
+                raise RefusedError(f"The sum of round {task.round} was refused before.")
         self._check_own(task)
 
     def _check_own(self, task: Reveal) -> None:
@@ -156,24 +169,28 @@ class Revealing:
         """Use the key on a sum that was computed here, and send the signed result."""
         member = self._membership
         manifest = member.manifest_digest(task.round, task.contributions)
-        # On disk before the key is used: after a crash, too, a round has one manifest only.
-        self._store.record_reveal(task.round, manifest)
+        opened, sum_digest = self._store.revealed(task.round), Blob.of(total).digest
+        if opened is not None and opened.sum_digest != sum_digest:
+            # Answers about many sums of its choice would give the key to a coordinator.
+            raise self._refusal(
+                task, RefusedError(f"Another sum of round {task.round} was presented before.")
+            )
+        names = None
+        if self._is_tagged(task):
+            names = member.tag_names(task.round, task.contributions)
+        # On disk before the key is used: after a crash, too, a round has one sum only.
+        self._store.record_reveal(task.round, manifest, sum_digest, tagged=names is not None)
         try:
-            names = None
-            if self._is_tagged(task):
-                names = member.tag_names(task.round, task.contributions)
-                # Before the key is used: a crash must not give another try for nothing.
-                self._store.count_refused_sum()
-            aggregate = member.member.reveal(total, len(task.contributions), names)
-            if names is not None:
-                self._store.count_refused_sum(-1)
+            aggregate = self._used_key(total, len(task.contributions), names)
             self._check_content(task, aggregate)
             shared = self._model.after(task.kind, task.round, aggregate)
         except (ProtocolError, RefusedError) as error:
+            self._store.record_refused(task.round)
             raise self._refusal(task, error) from error
         seal = member.seal_of(task.round, task.kind)
         metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
-        content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
+        sealed = seal.seal_aggregate(member.pack(aggregate))
+        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes())
         statement = RevealStatement(
             federation=member.federation,
             run=member.run,
@@ -183,8 +200,26 @@ class Revealing:
             **content.model_dump(),
             share=seal.share(content, task.committee.index(member.client_id) + 1),
         )
-        sealed = seal.seal_aggregate(member.pack(aggregate)) if task.role == "reveal" else b""
-        self._link.submit_reveal(member.sign_statement(statement), sealed)
+        blob = sealed if task.role == "reveal" else b""
+        self._link.submit_reveal(member.sign_statement(statement), blob)
+
+    def _used_key(
+        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None
+    ) -> NDArray[np.int64]:
+        """Open a sum; unless its tags were wrong, it is not counted as a refused one."""
+        try:
+            aggregate = self._membership.member.reveal(total, n_summands, names)
+        except WrongTags:
+            raise
+        except (ProtocolError, RefusedError):
+            self._forgive(names)
+            raise
+        self._forgive(names)
+        return aggregate
+
+    def _forgive(self, names: tuple[bytes, ...] | None) -> None:
+        if names is not None:
+            self._store.forgive_sum()
 
     def _check_content(self, task: Reveal, aggregate: NDArray[np.int64]) -> None:
         """Refuse a sum that holds what its kind of round has no place for.

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.identity.metrics_lock import box_of, share_of
-from fedrec.identity.sealing import keyed_tag, seal, unseal
+from fedrec.identity.sealing import keyed_tag, seal_same, unseal
 from fedrec.ids import RoundId, canonical
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RoundKind
 from fedrec_client.stored_state import RoundContent
 
@@ -35,12 +37,15 @@ class RoundSeal:
     round: RoundId
     kind: RoundKind
 
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a RoundSeal holds a key and cannot be pickled or copied")
+
     def _context(self) -> bytes:
         return canonical("fedrec round v1", self.federation, self.run, self.epoch, self.round)
 
     def seal_aggregate(self, packed: bytes) -> bytes:
-        """Seal a packed aggregate."""
-        return seal(self.group_key, _AGGREGATE, self._context(), packed)
+        """Seal a packed aggregate; all key holders make the same bytes of it."""
+        return seal_same(self.group_key, _AGGREGATE, self._context(), packed)
 
     def unseal_aggregate(self, sealed: bytes) -> bytes:
         """Open what `seal_aggregate` made.
@@ -51,8 +56,8 @@ class RoundSeal:
         return unseal(self.group_key, _AGGREGATE, self._context(), sealed)
 
     def seal_snapshot(self, shared: bytes) -> bytes:
-        """Seal a copy of the shared model."""
-        return seal(self.group_key, _SNAPSHOT, self._context(), shared)
+        """Seal a copy of the shared model; all who have it make the same bytes of it."""
+        return seal_same(self.group_key, _SNAPSHOT, self._context(), shared)
 
     def unseal_snapshot(self, sealed: bytes) -> bytes:
         """Open what `seal_snapshot` made.
@@ -70,13 +75,19 @@ class RoundSeal:
         )
 
     def content(
-        self, manifest: bytes, aggregate: NDArray[np.int64], metrics: bytes, shared: bytes
+        self,
+        manifest: bytes,
+        aggregate: NDArray[np.int64],
+        published: bytes,
+        metrics: bytes,
+        shared: bytes,
     ) -> RoundContent:
         """Return what key holders state about the round.
 
         Args:
             manifest: digest of the contributions that were summed.
             aggregate: the revealed integers.
+            published: the bytes in which they are published.
             metrics: what of them becomes public once two statements agree.
             shared: canonical bytes of the model after the round.
         """
@@ -84,6 +95,7 @@ class RoundSeal:
             manifest_digest=manifest,
             aggregate_tag=self.aggregate_tag(aggregate),
             state_tag=self.state_tag(shared),
+            published_digest=Blob.of(published).digest,
             locked_metrics=b"",
         )
         box = box_of(self.group_key, self._lock_context(found), metrics)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.errors import RefusedError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.committee import COMMITTEE, committee_digest, is_drawn
+from fedrec.wire.committee import COMMITTEE, ROUNDS_APART, committee_digest, is_drawn
 from fedrec.wire.messages import RoundKind, UploadHeader
 
 __all__ = ["RoundTerms"]
@@ -52,6 +52,12 @@ class RoundTerms:
                 f"Round {self.round} has a committee of {len(set(self.committee))} clients, "
                 f"expected {COMMITTEE}.",
                 remedy=_REMEDY,
+            )
+        if self.round - self.base_round > ROUNDS_APART:
+            raise RefusedError(
+                f"Round {self.round} starts from version {self.base_round}; more than "
+                f"{ROUNDS_APART} rounds in a row were abandoned, or their numbers were chosen.",
+                remedy="Start a new run, when the rounds are known to have failed honestly.",
             )
         if not is_drawn(
             self.committee, contributors, seed=self.seed, run=self.run, round_id=self.round

@@ -78,10 +78,18 @@ class BestModel(_Record):
 
 
 class RevealedRound(_Record):
-    """A round whose sum this client opened, and of which contributions."""
+    """A round whose sum this client opened, or was about to, and never opens as another one.
+
+    Attributes:
+        manifest_digest: of which contributions.
+        sum_digest: BLAKE3 of the sum for which the key was used.
+        refused: whether the answer was a refusal, which it then stays.
+    """
 
     round: RoundId
     manifest_digest: bytes
+    sum_digest: bytes
+    refused: bool = False
 
 
 class RoundContent(_Record):
@@ -90,6 +98,7 @@ class RoundContent(_Record):
     manifest_digest: bytes
     aggregate_tag: bytes
     state_tag: bytes
+    published_digest: bytes
     locked_metrics: bytes
 
 
@@ -105,8 +114,6 @@ class StoredState(_Record):
             snapshot without encryption.
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
-        spent: what sums that go beyond this client have cost each user, of all runs; see
-            `fedrec_client.spent`. None where no noise was ever asked for.
         left_runs: runs that this folder took part in before, and does not return to.
     """
 
@@ -121,12 +128,11 @@ class StoredState(_Record):
     content: RoundContent | None = None
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
-    spent: FileRef | None = None
     left_runs: tuple[str, ...] = ()
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private, self.spent]
+        refs = [self.shared, self.private]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.best is not None:

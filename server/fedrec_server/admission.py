@@ -70,6 +70,8 @@ class Admission:
         if header.plan_fingerprint != wanted.plan_fingerprint:
             raise PlanMismatch("The update was made under other settings.")
         self._check_length(header.length)
+        if bool(header.nonce) != bool(self._federation.protection.chosen.n_tags):
+            raise ProtocolError("A nonce belongs to updates that carry tags, and to no others.")
         if len(header.digest) != DIGEST_BYTES:
             raise ProtocolError(f"A digest has {DIGEST_BYTES} bytes.")
         self._check_signature(header.client_id, header.statement(), header.signature)

@@ -10,7 +10,6 @@ from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import ClientId, RoundId
-from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
 from fedrec_server.rounds.state import Rules
@@ -98,7 +97,6 @@ class Federation:
 
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""
-        mechanism, privacy = mechanism_of(self.plan), self.plan.privacy
         return Rules(
             run=run,
             epoch=self.keys.roster.epoch,
@@ -108,8 +106,6 @@ class Federation:
             fewest_revealed=self.keys.roster.minimum_summands,
             most_summands=self.protection.chosen.max_summands,
             first_seed=self.keys.roster.secrets_sha256,
-            most_sums=None if mechanism is None else mechanism.most_sums,
-            budget=f"privacy.epsilon = {privacy.epsilon:g} at delta = {privacy.delta:g}",
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

@@ -58,7 +58,7 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
         case CollectingEnded():
             return "collecting ended", change.round, {"counted": change.counted}
         case SumKept():
-            return "sum made", change.round, _sum_made(change)
+            return "sum made", change.round, {"bytes": change.total.length}
         case HolderAsked():
             return "key holder asked", change.round, {"role": change.holder.role}
         case RoundPublished():
@@ -72,10 +72,6 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "run finished", RoundId(0), {"reason": change.reason, "failed": change.failed}
         case RunResumed():
             return "run resumed", RoundId(0), {"after_round": change.after_round}
-
-
-def _sum_made(change: SumKept) -> Fields:
-    return {"bytes": change.total.length, "charged": change.charged}
 
 
 def _published(change: RoundPublished) -> Fields:

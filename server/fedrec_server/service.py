@@ -59,6 +59,7 @@ class CoordinatorService(CoordinatorServicer):
         self._engine = engine
         # All clients fetch the same round at about the same time.
         self._published: OrderedDict[RoundId, tuple[Message, bytes]] = OrderedDict()
+        self._handed_out: tuple[tuple[RoundId, bytes], bytes] | None = None
 
     async def GetFederation(self, request: Message, context: Message) -> Message:
         """Describe the federation to anybody who may connect."""
@@ -121,13 +122,17 @@ class CoordinatorService(CoordinatorServicer):
         round_ = self._revealing(request)
         if round_.total is None:
             raise RoundError(f"Round {round_.number} has no sum.")
-        data = await self._read(sum_name(round_.number), round_.total)
-        federation = self._engine.federation
-        fresh = await self._engine.work.beside(
-            federation.protection.refreshed, federation.keys.server_context, data
-        )
-        blob = round_.total if fresh is data else Blob.of(fresh)
-        for part in _parts(coordinator_pb2.ContributionPart, fresh, blob):
+        key = (round_.number, round_.total.digest)
+        if self._handed_out is None or self._handed_out[0] != key:
+            data = await self._read(sum_name(round_.number), round_.total)
+            federation = self._engine.federation
+            fresh = await self._engine.work.beside(
+                federation.protection.refreshed, federation.keys.server_context, data
+            )
+            # One for all who ask: key holders look at one sum of a round only.
+            if self._handed_out is None or self._handed_out[0] != key:
+                self._handed_out = (key, fresh)
+        for part in _parts(coordinator_pb2.ContributionPart, self._handed_out[1]):
             yield part
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:

@@ -318,7 +318,8 @@ class World:
         seal = known.seal_of(round_.number, round_.kind)
         metrics = aggregate[self.layout.metrics_slice].astype("<i8").tobytes()
         manifest = known.manifest_digest(round_.number, round_.headers)
-        content = seal.content(manifest, aggregate, metrics, shared.canonical_bytes())
+        sealed = seal.seal_aggregate(known.pack(aggregate))
+        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes())
         place = 1
         if member.client_id in round_.committee:
             place = round_.committee.index(member.client_id) + 1
@@ -331,7 +332,7 @@ class World:
             **content.model_dump(),
             share=seal.share(content, place),
         )
-        return known.sign_statement(statement), seal.seal_aggregate(known.pack(aggregate))
+        return known.sign_statement(statement), sealed
 
     def publish(self, round_: FakeRound) -> PublishedRound:
         """Publish a round, with the words of two puppets where it is encrypted."""

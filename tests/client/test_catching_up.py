@@ -410,3 +410,39 @@ def test_a_model_of_ones_own(tmp_path: Path, protection: str) -> None:
     with pytest.raises(RefusedError, match="from another model of version 0"):
         follow(world)
     assert version(world) == 0
+
+
+def test_words_of_a_snapshot_are_no_words_of_a_committee(world: World) -> None:
+    """Whoever vouched for a copy of the model did not open a sum."""
+
+    def forge(found: PublishedRound, round_: FakeRound) -> PublishedRound:
+        return resigned(world, round_, share=b"")
+
+    falsify(world, forge)
+    with pytest.raises(RefusedError, match="is that of a snapshot"):
+        follow(world)
+
+
+def test_a_blob_that_only_one_key_holder_made(world: World) -> None:
+    """Two agree on the sum, and one of them sealed rubbish: it is not what they signed."""
+    falsify(world, lambda found, _: replace(found, blob=found.blob[:-1] + b"x"))
+    with pytest.raises((BadSignature, RefusedError)):
+        follow(world)
+    assert version(world) == 0
+
+
+def test_a_foreign_epoch_does_not_drive_a_client_into_a_snapshot(world: World) -> None:
+    world.play(1)
+    round_ = world.play(2)
+    assert round_.published is not None
+    follow_to = world.rounds.pop(2)
+    world.published_round = RoundId(1)
+    world.app().run()
+    assert version(world) == 1
+    world.rounds[2] = follow_to
+    world.published_round = RoundId(2)
+    follow_to.published = replace(round_.published, epoch=99)
+    with pytest.raises(RefusedError, match="key epoch 99"):
+        world.app().run()
+    assert version(world) == 1
+    assert "snapshot" not in world.link.calls

@@ -20,7 +20,11 @@ PIN = RunPin(
     federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"
 )
 CONTENT = RoundContent(
-    manifest_digest=b"\xff" * 32, aggregate_tag=b"\x00", state_tag=b"\x01", locked_metrics=b""
+    manifest_digest=b"\xff" * 32,
+    aggregate_tag=b"\x00",
+    state_tag=b"\x01",
+    published_digest=b"\x02",
+    locked_metrics=b"",
 )
 
 
@@ -88,14 +92,14 @@ def test_one_process_at_a_time(store: PrivateStore) -> None:
 
 def test_what_was_stored_is_read(store: PrivateStore) -> None:
     stage(store)
-    store.record_reveal(RoundId(1), b"\xfc" * 32)
+    store.record_reveal(RoundId(1), b"\xfc" * 32, b"sum")
     again = reopened(store)
     assert again.state == store.state
     assert again.state.staged is not None
     assert again.state.staged.header == header(1)
     assert again.read(again.state.staged.update) == b"update"
-    assert again.revealed_manifest(RoundId(1)) == b"\xfc" * 32
-    assert again.revealed_manifest(RoundId(2)) is None
+    assert (found := again.revealed(RoundId(1))) and found.manifest_digest == b"\xfc" * 32
+    assert again.revealed(RoundId(2)) is None
 
 
 def test_counted_commits(store: PrivateStore) -> None:
@@ -170,11 +174,11 @@ def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
 
 
 def test_reveals_of_published_rounds_are_forgotten(store: PrivateStore) -> None:
-    store.record_reveal(RoundId(1), b"a")
-    store.record_reveal(RoundId(2), b"b")
+    store.record_reveal(RoundId(1), b"a", b"sum")
+    store.record_reveal(RoundId(2), b"b", b"sum")
     publish(store, 1, counted=False)
-    assert store.revealed_manifest(RoundId(1)) is None
-    assert store.revealed_manifest(RoundId(2)) == b"b"
+    assert store.revealed(RoundId(1)) is None
+    assert (found := store.revealed(RoundId(2))) and found.manifest_digest == b"b"
 
 
 @pytest.mark.parametrize("kind", ["update", "private", "shared"])

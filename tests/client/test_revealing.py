@@ -13,6 +13,7 @@ from client.key_watch import KeyWatch, ask, puppet_round, put_watch, refused
 from fedrec.errors import BadSignature
 from fedrec.identity.metrics_lock import unlock
 from fedrec.identity.public import verify
+from fedrec.ids import RoundId
 from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.wire.chunks import Blob
@@ -270,7 +271,9 @@ def test_the_manifest_is_on_disk_before_the_key_is_used(world: World, key: KeyWa
 
     def look(total: bytes, n_summands: int, names: Any = None) -> None:
         store = PrivateStore(world.state, read_only=True)
-        assert store.revealed_manifest(round_.number) == expected
+        opened = store.revealed(round_.number)
+        assert opened is not None and opened.manifest_digest == expected
+        assert opened.sum_digest == blake3(world.total(round_)).digest()
         raise Killed
 
     key.reveal = look  # type: ignore[method-assign]
@@ -528,7 +531,8 @@ def test_too_many_wrong_sums_end_the_answers(tmp_path: Path, key: KeyWatch) -> N
     round_ = tagged_round(world)
     ask(world, lambda: world.reveal(round_))
     with PrivateStore(world.state) as store:
-        store.count_refused_sum(8)
+        for number in (101, 102, 103):
+            store.record_reveal(RoundId(number), b"m", b"s", tagged=True)
     world.link.reveals.clear()
     key.opened.clear()
     ask(world, lambda: world.reveal(round_))
@@ -542,3 +546,69 @@ def test_an_update_without_a_nonce_among_tagged_ones(tmp_path: Path, key: KeyWat
     world.put(round_, world.puppets[0], payload)
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "0 bytes of nonce")
+
+
+def test_one_list_has_one_sum(tmp_path: Path, key: KeyWatch) -> None:
+    """Many sums under one list would be as many questions about the key: there is one answer."""
+    world = World(tmp_path, **TAGGED)
+    round_ = tagged_round(world)
+    honest = world.total(round_)
+    sums = iter([honest, one_twice(world, round_), masked(world, round_), honest])
+    world.link.round_sum = lambda *_: next(sums)  # type: ignore[method-assign]
+    for _ in range(4):
+        ask(world, lambda: world.reveal(round_))
+    assert key.opened == [honest, honest], "the key was used on another sum of the same list"
+    assert len(world.link.reveals) == 2
+    assert world.link.reveals[0] == world.link.reveals[1]
+    assert world.audit().count("Another sum of round") == 2
+    assert PrivateStore(world.state, read_only=True).state.refused_sums == 0
+
+
+def test_a_refused_sum_stays_refused(tmp_path: Path, key: KeyWatch) -> None:
+    """The coordinator asks again and again; the key was used once, and is not any more."""
+    world = World(tmp_path, **TAGGED)
+    round_ = tagged_round(world)
+    wrong = one_twice(world, round_)
+    world.link.round_sum = lambda *_: wrong  # type: ignore[method-assign]
+    for _ in range(3):
+        ask(world, lambda: world.reveal(round_))
+    assert key.opened == [wrong]
+    assert world.link.reveals == []
+    assert PrivateStore(world.state, read_only=True).state.refused_sums == 1
+
+
+def test_a_members_wild_values_do_not_lock_a_key_holder_out(tmp_path: Path) -> None:
+    """Its tags are right, so the coordinator is not to blame, however often it asks."""
+    world = World(tmp_path, **TAGGED)
+    round_ = tagged_round(world)
+    member = world.puppets[0]
+    known = world.membership(member)
+    wild = world.vector(0)
+    wild[world.layout.metrics_slice] = world.plan.federation.maximum_users << 20
+    name = known.tag_name(round_.number, member.client_id, b"w" * 16)
+    world.put(round_, member, known.member.protect(wild, name), nonce=b"w" * 16)
+    for _ in range(5):
+        ask(world, lambda: world.reveal(round_))
+    assert world.link.reveals == []
+    assert PrivateStore(world.state, read_only=True).state.refused_sums == 0
+
+
+def test_all_key_holders_seal_the_same_bytes(world: World) -> None:
+    """So the digest of what is published can be, and is, among what two of them sign."""
+    round_ = puppet_round(world)
+    ask(world, lambda: world.reveal(round_))
+    ((statement, sealed),) = world.link.reveals
+    _, other = world.state_of(round_, world.puppets[1])
+    assert sealed == other
+    assert statement.published_digest == blake3(sealed).digest()
+    assert statement.published_digest in statement.content()
+
+
+def test_round_numbers_far_above_the_base_are_refused(tmp_path: Path, key: KeyWatch) -> None:
+    """A coordinator that may choose among many numbers chooses who opens."""
+    world = World(tmp_path)
+    number = world.drawn_number(16)
+    assert number > 16
+    round_ = puppet_round(world, number)
+    ask(world, lambda: world.reveal(round_))
+    refused(world, key, "were abandoned, or their numbers were chosen")

@@ -31,6 +31,7 @@ __all__ = [
     "derive",
     "keyed_tag",
     "seal",
+    "seal_same",
     "unseal",
     "unwrap",
     "wrap",
@@ -58,6 +59,16 @@ def seal(group_key: bytes, purpose: str, context: bytes, plaintext: bytes) -> by
         version byte || 32-byte salt || AES-256-GCM ciphertext with its tag.
     """
     salt = secrets.token_bytes(SALT_BYTES)
+    return VERSION + salt + _encrypt(_group_keys(group_key, salt, purpose, context), plaintext)
+
+
+def seal_same(group_key: bytes, purpose: str, context: bytes, plaintext: bytes) -> bytes:
+    """Seal bytes so that all holders of the group key make the same bytes of the same plaintext.
+
+    The salt is a keyed digest of purpose, context and plaintext, so that key and nonce are never
+    used for a second plaintext. Equal plaintexts of one context show as equal, which is the point.
+    """
+    salt = keyed_tag(group_key, "salt", canonical("fedrec same v1", purpose, context, plaintext))
     return VERSION + salt + _encrypt(_group_keys(group_key, salt, purpose, context), plaintext)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from gmpy2 import mpz
 
-from fedrec.errors import KeysError, RoundError
+from fedrec.errors import KeysError, RevealRefused, RoundError, WrongTags
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
 from fedrec.protection.protection import Accumulator, Member, check_count
@@ -99,7 +99,13 @@ class PaillierMember(Member):
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._envelope.max_summands)
         blocks = [key.decrypt(ciphertext) for ciphertext in key.public.read(body)]
-        values, tags = self._layout.unpack(blocks, key.public.n, n_summands)
+        try:
+            values, tags = self._layout.unpack(blocks, key.public.n, n_summands)
+        except RevealRefused as error:
+            if names is None:
+                raise
+            # What cannot even be read cannot have the right tags.
+            raise WrongTags(error.message, remedy=error.remedy) from error
         if names is not None:
             check_tags(self._tagging, self._layout.rows(values), tags, names, n_summands)
         return values

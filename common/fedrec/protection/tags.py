@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from functools import cached_property
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -30,7 +30,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fedrec.errors import KeysError, RevealRefused
+from fedrec.errors import KeysError, WrongTags
 from fedrec.ids import canonical
 
 __all__ = ["TAGS", "Tagging", "check_tags"]
@@ -67,6 +67,9 @@ class Tagging:
 
     def __repr__(self) -> str:
         return "Tagging(hidden)"
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        raise TypeError("a Tagging holds a key and cannot be pickled or copied")
 
     def of_message(self, slots: NDArray[np.int64], name: bytes) -> NDArray[np.int64]:
         """Return the tags of one message, centred, shape (n_blocks, n_tags).
@@ -137,11 +140,11 @@ def check_tags(
     """Refuse a sum of anything but the named messages, one each.
 
     Raises:
-        RevealRefused: whatever it is instead.
+        WrongTags: whatever it is instead.
     """
     distinct = len(set(names)) == len(names) == n_summands
     if tagging is None or not distinct or not tagging.are_right(slots, tags, names):
-        raise RevealRefused(
+        raise WrongTags(
             "The sum's tags are not those of the messages that were signed.",
             remedy="Somebody presents another sum as this round's; tell the data owners.",
         )

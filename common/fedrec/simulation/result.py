@@ -52,7 +52,6 @@ class SimulationResult:
         evaluations: sums of the final evaluation with all references, by protocol; empty when
             stopped before.
         finished: whether the federation came to its end.
-        budget_spent: whether it ended because a further round would exceed the privacy budget.
     """
 
     settings: Settings
@@ -63,7 +62,6 @@ class SimulationResult:
     last: Version
     evaluations: Mapping[Protocol, MetricSums]
     finished: bool
-    budget_spent: bool = False
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:

@@ -18,10 +18,13 @@ from collections.abc import Iterable
 
 from fedrec.ids import ClientId, RoundId, digest
 
-__all__ = ["COMMITTEE", "QUORUM", "committee_digest", "draw", "is_drawn", "rank"]
+__all__ = ["COMMITTEE", "QUORUM", "ROUNDS_APART", "committee_digest", "draw", "is_drawn", "rank"]
 
 COMMITTEE = 3
 """Members of a committee."""
+ROUNDS_APART = 16
+"""A round's number is at most so far above that of the published round that it starts from. With
+as many numbers as it likes a coordinator would wait for the draw that it wants."""
 QUORUM = 2
 """So many members must say the same; more than half, so that two quorums share a member."""
 

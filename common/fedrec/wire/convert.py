@@ -124,6 +124,7 @@ def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealSta
         manifest_digest=statement.manifest_digest,
         aggregate_tag=statement.aggregate_tag,
         state_tag=statement.state_tag,
+        published_digest=statement.published_digest,
         locked_metrics=statement.locked_metrics,
         share=statement.share,
         signature=statement.signature,
@@ -141,6 +142,7 @@ def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealSta
         manifest_digest=check_exact(message.manifest_digest, "statement.manifest_digest", 32),
         aggregate_tag=check_exact(message.aggregate_tag, "statement.aggregate_tag", 32),
         state_tag=check_exact(message.state_tag, "statement.state_tag", 32),
+        published_digest=check_exact(message.published_digest, "statement.published_digest", 32),
         locked_metrics=check_bytes(
             message.locked_metrics, "statement.locked_metrics", max_bytes=MAX_METRICS_BYTES
         ),

@@ -115,6 +115,8 @@ class RevealStatement:
         manifest_digest: `manifest_digest` of the contributions that were summed.
         aggregate_tag: keyed digest (under the epoch's group key) of the revealed integers.
         state_tag: keyed digest of the shared model after the aggregate was applied.
+        published_digest: BLAKE3 of the sealed aggregate, which all key holders make alike; in a
+            snapshot's statement of the round's, not of the snapshot.
         locked_metrics: the metrics segment of the sum, little-endian int64, in the box that two
             statements of this content open (`fedrec.identity.metrics_lock`).
         share: this key holder's share of the box's key; empty in a snapshot's statement.
@@ -128,18 +130,28 @@ class RevealStatement:
     manifest_digest: bytes
     aggregate_tag: bytes
     state_tag: bytes
+    published_digest: bytes
     locked_metrics: bytes
     share: bytes = b""
     signature: bytes = b""
 
-    def content(self) -> tuple[bytes, bytes, bytes, bytes]:
+    def content(self) -> tuple[bytes, ...]:
         """Return what two key holders must agree on."""
-        return (self.manifest_digest, self.aggregate_tag, self.state_tag, self.locked_metrics)
+        return (
+            self.manifest_digest,
+            self.aggregate_tag,
+            self.state_tag,
+            self.published_digest,
+            self.locked_metrics,
+        )
 
     def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself."""
+        """Return the bytes that the signature covers: every field but itself.
+
+        A key holder's word has a share and a snapshot maker's none; neither passes as the other.
+        """
         return canonical(
-            "fedrec reveal v2",
+            "fedrec reveal v2" if self.share else "fedrec snapshot v2",
             self.federation,
             self.run,
             self.round,

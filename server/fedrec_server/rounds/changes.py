@@ -77,17 +77,11 @@ class CollectingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumKept:
-    """The coordinator's (encrypted) sum is durable.
-
-    Attributes:
-        charged: whether it is a release that the privacy ledger counts from this commit on,
-            before anybody can be asked to open it.
-    """
+    """The coordinator's (encrypted) sum is durable."""
 
     round: RoundId
     total: Blob
     at: float
-    charged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -105,10 +105,6 @@ def _open(state: State, tick: Tick) -> Step:
     if kind is None or state.stop_asked:
         reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
         return finish(state, reason, failed=False, now=tick.now)
-    most = state.rules.most_sums
-    if kind == "train" and most is not None and state.charged >= most:
-        reason = f"the privacy budget is spent: {state.charged} sums, {state.rules.budget}"
-        return finish(state, reason, failed=True, now=tick.now)
     live = tick.live & state.roster
     if len(live) < state.rules.needed:
         return state, ()
@@ -239,10 +235,8 @@ def _summed(state: State, event: Summed) -> Step:
     round_ = state.current
     if round_ is None or round_.number != event.round or round_.phase != "summing":
         return state, ()
-    charged = round_.kind == "train"
-    kept = SumKept(round=round_.number, total=event.total, at=event.now, charged=charged)
+    kept = SumKept(round=round_.number, total=event.total, at=event.now)
     round_ = replace(round_, total=event.total)
-    state = replace(state, charged=state.charged + charged)
     if not state.rules.needs_reveal:
         state, changes = publish(
             state, round_, words=(), blob=event.total, metrics=event.metrics, now=event.now

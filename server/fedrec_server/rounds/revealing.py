@@ -68,6 +68,8 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
         raise RefusedError(f"This client was not asked to reveal round {round_.number}.")
     if role == "reveal" and event.blob is None:
         raise ProtocolError("A revealer must send the sealed aggregate with its statement.")
+    if event.blob is not None and event.blob.digest != event.statement.published_digest:
+        raise ProtocolError("The sealed aggregate is not the one that its key holder signed.")
     if not event.statement.share:
         raise ProtocolError("A key holder must send its share of the metrics' key.")
     before = round_.word_of(client_id)

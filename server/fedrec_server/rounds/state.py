@@ -33,8 +33,6 @@ class Rules:
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
         first_seed: from which committees are drawn before anything is published.
-        most_sums: how many noisy sums the privacy budget allows; None for any number.
-        budget: what the budget is, for people.
     """
 
     run: str
@@ -45,8 +43,6 @@ class Rules:
     fewest_revealed: int = 1
     most_summands: int | None = None
     first_seed: bytes = b""
-    most_sums: int | None = None
-    budget: str = ""
 
     @property
     def needed(self) -> int:
@@ -153,8 +149,6 @@ class State:
         counted: whether the round of item holder counts is published.
         trained: published training rounds.
         evaluated: whether the closing evaluation is published.
-        charged: training rounds whose sum was ever made, published or not: as many noisy sums
-            may have been seen.
         vouched: what key holders signed about the published round; empty without encryption.
     """
 
@@ -165,7 +159,6 @@ class State:
     counted: bool = False
     trained: int = 0
     evaluated: bool = False
-    charged: int = 0
     vouched: tuple[RevealStatement, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0

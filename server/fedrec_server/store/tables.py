@@ -25,7 +25,7 @@ __all__ = [
     "word_row",
 ]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 4
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -56,7 +56,8 @@ CREATE TABLE statements (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
   aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
-  locked_metrics BLOB NOT NULL, share BLOB NOT NULL, signature BLOB NOT NULL,
+  published_digest BLOB NOT NULL, locked_metrics BLOB NOT NULL, share BLOB NOT NULL,
+  signature BLOB NOT NULL,
   blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
@@ -64,7 +65,6 @@ CREATE TABLE snapshots (
   round INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, length INTEGER NOT NULL,
   digest BLOB NOT NULL
 ) STRICT;
-CREATE TABLE ledger (round INTEGER PRIMARY KEY, at REAL NOT NULL) STRICT;
 CREATE TABLE journal (
   sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_seconds REAL NOT NULL, kind TEXT NOT NULL,
   round INTEGER NOT NULL, fields_json TEXT NOT NULL
@@ -98,6 +98,7 @@ STATEMENT_COLUMNS = (
     "manifest_digest",
     "aggregate_tag",
     "state_tag",
+    "published_digest",
     "locked_metrics",
     "share",
     "signature",

@@ -45,8 +45,6 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
                 "UPDATE rounds SET sum_length = ?, sum_digest = ? WHERE round = ?",
                 (change.total.length, change.total.digest, change.round),
             )
-            if change.charged:
-                insert(rows, "ledger", {"round": change.round, "at": change.at})
         case HolderAsked():
             holder = change.holder
             row: Row = {"round": change.round, "client_id": holder.client_id}

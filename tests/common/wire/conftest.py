@@ -92,6 +92,7 @@ class Values:
             manifest_digest=b"m" * 32,
             aggregate_tag=b"a" * 32,
             state_tag=b"t" * 32,
+            published_digest=b"p" * 32,
             locked_metrics=bytes(range(16)),
             share=b"h" * 33,
             signature=b"s" * 64,

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from server.support.federations import Bench, identity
+from server.support.federations import SEALED_BYTES, Bench, identity
 
 from fedrec.clock import Clock, FakeClock
 from fedrec.ids import RoundId
@@ -20,9 +20,6 @@ from fedrec_server.receiving import open_reveal, open_snapshot, open_update
 from fedrec_server.rounds.state import State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
-
-SEALED_BYTES = 300
-"""How often a made-up sealed aggregate repeats its content."""
 
 
 @asynccontextmanager

@@ -31,6 +31,8 @@ from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 
 GROUP_KEY = bytes(range(32))
+SEALED_BYTES = 300
+"""How often a made-up sealed aggregate repeats its content."""
 CATALOGUE = PublicCatalogue(data=b"item\nheat\n", fingerprint="c" * 64, n_items=1)
 
 
@@ -207,6 +209,7 @@ class Bench:
             manifest_digest=digest_of(run, task.round, task.contributions),
             aggregate_tag=tag,
             state_tag=tag,
+            published_digest=blake3(SEALED_BYTES * content.encode()).digest(),
             locked_metrics=box_of(GROUP_KEY, named, self.metrics_of(numbers, task.round)),
             share=share_of(GROUP_KEY, named, place),
         )

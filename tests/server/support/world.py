@@ -116,6 +116,7 @@ def statement(state: State, client_id: ClientId, content: str = "honest") -> Rev
         manifest_digest=state.current.manifest_digest(RUN),
         aggregate_tag=tag,
         state_tag=tag,
+        published_digest=tag,
         locked_metrics=box_of(GROUP_KEY, named, bytes(8)),
         share=share_of(GROUP_KEY, named, place),
         signature=bytes(64),

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RevealStatement(_message.Message):
-    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "locked_metrics", "signature", "share")
+    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "locked_metrics", "signature", "share", "published_digest")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -20,6 +20,7 @@ class RevealStatement(_message.Message):
     LOCKED_METRICS_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    PUBLISHED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     round: int
@@ -31,7 +32,8 @@ class RevealStatement(_message.Message):
     locked_metrics: bytes
     signature: bytes
     share: bytes
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., locked_metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., share: _Optional[bytes] = ...) -> None: ...
+    published_digest: bytes
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., locked_metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., share: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ...) -> None: ...
 
 class RevealPart(_message.Message):
     __slots__ = ("statement", "blob", "chunk")
