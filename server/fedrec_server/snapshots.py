@@ -83,8 +83,6 @@ class Snapshots:
             RoundError: when its round is not published, or a later snapshot is here.
             RefusedError: when it is not the state that the key holders signed.
         """
-        if statement.client_id not in self._asked:
-            raise RefusedError("This client was not asked for a snapshot.")
         record = self._store.published(statement.round)
         if record is None:
             raise RoundError(f"Round {statement.round} is not published.")

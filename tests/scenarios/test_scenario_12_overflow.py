@@ -133,8 +133,14 @@ def test_scenario_12_every_user_of_every_client_at_the_clip(name: str, sign: int
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        ({"rounds": {"clients_per_round": 65}}, "rounds.recompute_limit"),
-        ({"rounds": {"minimum_clients": 65}}, "rounds.recompute_limit"),
+        (
+            {"rounds": {"clients_per_round": 65}, "protection": {"name": "ckks"}},
+            "rounds.recompute_limit",
+        ),
+        (
+            {"rounds": {"minimum_clients": 65}, "protection": {"name": "ckks"}},
+            "rounds.recompute_limit",
+        ),
         (
             {
                 "federation": {"maximum_users": 2**23},
