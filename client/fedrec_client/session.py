@@ -104,6 +104,7 @@ class Session:
                 return self._finish(task.task)
             changed = _newer_epoch(task, self._membership.epoch)
             if changed is not None:
+                self._journal.tell("epoch_changed", detail=f"key epoch {changed.epoch}")
                 return changed
             if worked or self._model.version > before:
                 idle = 0
@@ -169,6 +170,7 @@ def _round_of(task: Task) -> RoundId | None:
 
 
 def _newer_epoch(task: Task, epoch: int) -> EpochChanged | None:
-    if isinstance(task.task, Train | Reveal) and task.task.epoch > epoch:
-        return EpochChanged(epoch=task.task.epoch)
-    return None
+    found = task.epoch
+    if isinstance(task.task, Train | Reveal):
+        found = max(found, task.task.epoch)
+    return EpochChanged(epoch=found) if found > epoch else None
