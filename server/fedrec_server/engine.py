@@ -127,6 +127,7 @@ class Engine:
     def use(self, federation: Federation) -> None:
         """Go on in another key epoch; `state` is in it already."""
         self.federation = federation
+        self.aggregation.forget()
         self.admission = Admission(federation, self.run, self._maximum_upload_bytes)
         self.snapshots = Snapshots(federation, self.store, self.clock)
         self.work.background(self.applications.forget(federation.roster))
@@ -154,7 +155,7 @@ class Engine:
                 task = task_for(self.state, client_id, version, self.clock.now())
                 if task is None:
                     task = self.snapshots.task_for(client_id, self.state.published)
-                elif version < self.state.published and self.snapshots.may_miss(version):
+                elif version < self.state.published and self.snapshots.may_miss(client_id, version):
                     await self._miss_snapshot(client_id, version)
                 if task is not None:
                     return task

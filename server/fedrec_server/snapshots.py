@@ -36,13 +36,22 @@ class Snapshots:
         self._answered: frozenset[ClientId] = frozenset()
         self._asked_at = 0.0
         self._round = RoundId(0)
+        self._behind: dict[ClientId, RoundId] = {}
         self._sent: dict[ClientId, tuple[RevealStatement, bytes]] = {}
         oldest = store.next_published(RoundId(0))
         self._mixed_epochs = oldest is not None and oldest.epoch != self._epoch
 
-    def may_miss(self, version: RoundId) -> bool:
-        """Tell at once whether it is worth asking the store about a client that is behind."""
-        return version == 0 or self._mixed_epochs
+    def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
+        """Tell at once whether it is worth asking the store about a client that is behind.
+
+        A member that crosses into this epoch may still open the rounds before it: only who comes
+        back with the same version could not.
+        """
+        if version == 0 or not self._mixed_epochs:
+            return version == 0
+        came_back = self._behind.get(client_id) == version
+        self._behind[client_id] = version
+        return came_back
 
     def worth_making(self, version: RoundId) -> bool:
         """Tell whether a client that is behind is better off with a snapshot not yet made."""
