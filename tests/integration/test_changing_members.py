@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import signal
+import subprocess
+import sys
 import threading
 from contextlib import closing
 from dataclasses import replace
@@ -289,7 +292,7 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
     clients: list[Client] = []
     children: list[CoordinatorProcess] = []
     try:
-        kill = KillCoordinator(failpoint=place, round=2, phase="collecting", epochs=True)
+        kill = KillCoordinator(failpoint=place, round=2, epochs=True)
         children.append(CoordinatorProcess(bench, kill=kill))
         address = children[0].address
         clients.append(Client(bench.client_settings(0, address), wrap=gate))
@@ -326,3 +329,48 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
         for client in clients:
             client.stop()
         close_all(children)
+
+
+def test_the_authority_as_a_process(found: Found) -> None:
+    """It lists who applies, brings what `fedrec keys roster` makes, and ends with Ctrl-C."""
+    federation = found(plan_of("none", 3), 4, prepare=lambda bench: without(bench, 3))
+    workspace = federation.bench.workspace
+    keys = workspace.folder / "keys"
+    gate = Gate(2)
+    members = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
+    command = [sys.executable, "-m", "fedrec", "keys"]
+    calling = [
+        "--token-file",
+        keys / "operators.token",
+        "--root-certificate",
+        workspace.certificate,
+    ]
+    options = [federation.address, "--into", keys, "--every-seconds", "0.2", "--json", *calling]
+    process = subprocess.Popen(
+        [*command, "authority", "run", *options], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        joiner = federation.client(3)
+        told = []
+        while not told or told[-1]["name"] != "applicant":
+            told.append(json.loads(process.stdout.readline()))
+        short = told[-1]["client_id"][:16]
+        added = [*command, "roster", "add", short, "--into", str(keys)]
+        assert subprocess.run(added, check=True, capture_output=True).returncode == 0
+        while told[-1]["name"] != "epoch delivered":
+            told.append(json.loads(process.stdout.readline()))
+        gate.opened.set()
+        while told[-1]["name"] != "epoch began":
+            told.append(json.loads(process.stdout.readline()))
+        assert told[-1]["epoch"] == 3
+        assert joiner.wait_for("joined")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_SECONDS) == 130
+    finally:
+        gate.opened.set()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    for member in members:
+        assert member.result().reason == "all rounds are published"

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 __all__ = ["KeysFolder", "app", "rotate"]
 
+FEWEST_SUMMANDS = 3
+"""Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
+
 KeysFolder = Annotated[Path, typer.Option("--into", help="Folder of the keys.")]
 Fingerprint = Annotated[
     str, typer.Argument(help="A client id, or at least 16 characters of its beginning.")
@@ -155,7 +158,10 @@ def _tell(
     from fedrec.authority.folder import EPOCH_FILE
     from fedrec.config.plan import plan_from_json
 
-    needed = plan_from_json(membership.plan_json).rounds.minimum_clients
+    plan = plan_from_json(membership.plan_json)
+    needed = plan.rounds.minimum_clients
+    if plan.protection.name != "none":
+        needed = max(needed, plan.rounds.minimum_summands, FEWEST_SUMMANDS)
     members = len(membership.present)
     if as_json:
         print_json(
@@ -175,7 +181,7 @@ def _tell(
         typer.echo(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
     if members < needed:
         typer.echo(
-            f"Fewer than rounds.minimum_clients, {needed}: no round opens before others join."
+            f"Fewer than the {needed} that the plan needs: no round opens before others join."
         )
 
 

@@ -80,7 +80,7 @@ class KillCoordinator:
         phase: of the round in progress at that moment.
         counted: updates that it has; how many are counted at once depends on when they arrive.
         words: key holders' statements that it has.
-        epochs: while it takes in a key epoch, which has a file before it has a row.
+        epochs: while it takes in a key epoch, whatever the round.
 
     None stands for what does not matter.
     """
@@ -227,9 +227,10 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     def failpoint(name: str) -> None:
         if kill is not None and known and known[0]._engine is not None:
             round_ = known[0].engine.state.current
-            if kill.epochs and not _has_epoch(Path(settings.coordinator.state), name):
-                return
-            if round_ is not None and kill.is_here(name, round_):
+            if kill.epochs:
+                if name == kill.failpoint and _has_epoch(Path(settings.coordinator.state), name):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            elif round_ is not None and kill.is_here(name, round_):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
