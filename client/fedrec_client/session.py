@@ -84,7 +84,9 @@ class Session:
             Stopped: somebody asked to stop; everything is saved.
             FedrecError: the client cannot, or must not, go on.
         """
-        self._journal.tell("joined", detail=self._membership.run)
+        self._journal.tell(
+            "joined", detail=f"{self._membership.run}, key epoch {self._membership.epoch}"
+        )
         if self._outbox.undelivered is not None:
             self._send_again()
         idle = 0
