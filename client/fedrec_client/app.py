@@ -14,12 +14,13 @@ from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_users
-from fedrec.errors import FedrecError, SettingsError
+from fedrec.errors import FedrecError, NotInRoster, SettingsError
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
+from fedrec_client.applying import Applying
 from fedrec_client.audit import AuditLog
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
@@ -146,9 +147,14 @@ class ClientApp:
             identity = Identity.load_or_create(self._folder, self._settings.client.label)
             journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
             link = self._patient(journal)
+            applying = Applying(link, identity, journal, self._waiting)
             try:
                 while True:
-                    ended = self._work(store, identity, authority_key, link, journal, new_run)
+                    membership = self._enrolled(store, identity, authority_key, link, new_run)
+                    if membership is None:
+                        applying.wait()
+                        continue
+                    ended = self._work(store, membership, link, journal, new_run)
                     if ended is not None:
                         return self._outcome(store, ended)
             finally:
@@ -166,26 +172,44 @@ class ClientApp:
             maximum_attempts=self._maximum_attempts,
         )
 
-    def _work(
+    def _enrolled(
         self,
         store: PrivateStore,
         identity: Identity,
         authority_key: bytes,
         link: PatientLink,
+        new_run: bool,
+    ) -> Membership | None:
+        """Enrol in the present key epoch; None where its roster does not list this client yet.
+
+        Raises:
+            NotInRoster: this client was a member before; asking again is for people to decide.
+        """
+        local = self._settings.data.catalogue
+        try:
+            return enrol(
+                link,
+                identity,
+                authority_key=authority_key,
+                catalogue_cache=store.catalogue_path,
+                expected=self._settings,
+                catalogue_file=None if local is None else Path(local),
+                accept_exposure=self._accept_exposure,
+            )
+        except NotInRoster:
+            if store.is_bound and not new_run:
+                raise
+            return None
+
+    def _work(
+        self,
+        store: PrivateStore,
+        membership: Membership,
+        link: PatientLink,
         journal: RoundJournal,
         new_run: bool,
     ) -> Finished | None:
         """Work through one key epoch; None when another one began."""
-        local = self._settings.data.catalogue
-        membership = enrol(
-            link,
-            identity,
-            authority_key=authority_key,
-            catalogue_cache=store.catalogue_path,
-            expected=self._settings,
-            catalogue_file=None if local is None else Path(local),
-            accept_exposure=self._accept_exposure,
-        )
         try:
             users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
             self._bind(store, membership, users, new_run)

@@ -49,6 +49,7 @@ class CatchingUp:
         self._outbox = outbox
         self._audit = audit
         self._journal = journal
+        self._waits = False
 
     def catch_up(self, published: RoundId) -> None:
         """Take every round that was published since the model's version.
@@ -68,10 +69,13 @@ class CatchingUp:
             )
             if found is None:
                 return
-            if found.epoch != self._membership.epoch:
-                self._cross_epochs(found)
-                continue
-            self._take(found)
+            if found.epoch > self._membership.epoch:
+                # Enrolling in that epoch comes first; the coordinator says that it began.
+                return
+            if found.epoch == self._membership.epoch:
+                self._take(found)
+            elif not self._cross_epochs(found):
+                return
 
     def _take(self, found: PublishedRound) -> None:
         try:
@@ -134,8 +138,12 @@ class CatchingUp:
             _same(signed, content)
         return aggregate, shared, content
 
-    def _cross_epochs(self, found: PublishedRound) -> None:
-        """Skip rounds of another epoch, whose secrets this client does not have."""
+    def _cross_epochs(self, found: PublishedRound) -> bool:
+        """Skip rounds of an earlier epoch, whose secrets this client does not have.
+
+        Returns:
+            Whether there is a snapshot; where not, the coordinator asks others to send one.
+        """
         if self._store.state.content is not None:
             # Whoever followed this epoch's rounds has no reason to leave them for a snapshot.
             error = RefusedError(
@@ -147,12 +155,17 @@ class CatchingUp:
             raise error
         before = self._model.version
         self._take_snapshot()
-        if self._model.version == before:
-            raise RefusedError(
-                f"Round {found.round} was published in key epoch {found.epoch}; this client has "
-                f"only epoch {self._membership.epoch}, and there is no snapshot yet.",
-                remedy="Start again when another client has sent a snapshot.",
+        if self._model.version > before:
+            return True
+        if not self._waits:
+            self._waits = True
+            self._journal.tell(
+                "waiting_for_snapshot",
+                found.round,
+                detail=f"it is of key epoch {found.epoch}, this client is in "
+                f"{self._membership.epoch}; others are asked for a copy of the model",
             )
+        return False
 
     def _take_snapshot(self) -> None:
         member = self._membership
@@ -192,8 +205,12 @@ class CatchingUp:
             return shared, None
         return shared, self._vouched(snapshot, seal.state_tag(shared.canonical_bytes()))
 
-    def _vouched(self, snapshot: Snapshot, state_tag: bytes) -> RoundContent:
-        """Return what two members signed of this state: a snapshot's maker alone is not enough."""
+    def _vouched(self, snapshot: Snapshot, state_tag: bytes) -> RoundContent | None:
+        """Return what two members signed of this state: a snapshot's maker alone is not enough.
+
+        None where they said under this epoch's key what an earlier epoch's round led to: the
+        round itself is closed to this client, and committees are drawn as in a new epoch.
+        """
         member = self._membership
         statements = snapshot.statements
         if len({statement.client_id for statement in statements}) < QUORUM:
@@ -205,6 +222,8 @@ class CatchingUp:
             raise BadSignature(
                 f"The snapshot of round {snapshot.round} is not the model that members signed."
             )
+        if statement.is_attestation:
+            return None
         return RoundContent(
             manifest_digest=statement.manifest_digest,
             aggregate_tag=statement.aggregate_tag,

@@ -13,7 +13,10 @@ from fedrec.ids import RoundId
 __all__ = ["ClientEvent", "EventName", "OnEvent", "log_event"]
 
 EventName = Literal[
+    "waiting_to_join",
     "joined",
+    "epoch_changed",
+    "waiting_for_snapshot",
     "waiting",
     "training",
     "trained",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
+    Application,
     FederationInfo,
     PublishedRound,
     Reveal,
@@ -111,6 +112,11 @@ class MeteredLink:
         """Send a copy of the model for late joiners."""
         self._meter.sent += _signed(statement) + len(blob)
         self._link.submit_snapshot(statement, blob)
+
+    def apply(self, public_identity: bytes) -> Application:
+        """Ask to become a member."""
+        self._meter.sent += len(public_identity)
+        return self._link.apply(public_identity)
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -9,6 +9,7 @@ from fedrec.errors import CorruptUpload, FedrecError, InternalError, StorageErro
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
+    Application,
     FederationInfo,
     PublishedRound,
     RevealStatement,
@@ -122,6 +123,10 @@ class PatientLink:
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
         self._insist(lambda: self._link.submit_snapshot(statement, blob))
+
+    def apply(self, public_identity: bytes) -> Application:
+        """Ask to become a member."""
+        return self._insist(lambda: self._link.apply(public_identity))
 
     def close(self) -> None:
         """Let go of the connection."""

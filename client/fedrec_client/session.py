@@ -84,7 +84,9 @@ class Session:
             Stopped: somebody asked to stop; everything is saved.
             FedrecError: the client cannot, or must not, go on.
         """
-        self._journal.tell("joined", detail=self._membership.run)
+        self._journal.tell(
+            "joined", detail=f"{self._membership.run}, key epoch {self._membership.epoch}"
+        )
         if self._outbox.undelivered is not None:
             self._send_again()
         idle = 0
@@ -104,6 +106,7 @@ class Session:
                 return self._finish(task.task)
             changed = _newer_epoch(task, self._membership.epoch)
             if changed is not None:
+                self._journal.tell("epoch_changed", detail=f"key epoch {changed.epoch}")
                 return changed
             if worked or self._model.version > before:
                 idle = 0
@@ -169,6 +172,7 @@ def _round_of(task: Task) -> RoundId | None:
 
 
 def _newer_epoch(task: Task, epoch: int) -> EpochChanged | None:
-    if isinstance(task.task, Train | Reveal) and task.task.epoch > epoch:
-        return EpochChanged(epoch=task.task.epoch)
-    return None
+    found = task.epoch
+    if isinstance(task.task, Train | Reveal):
+        found = max(found, task.task.epoch)
+    return EpochChanged(epoch=found) if found > epoch else None

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fedrec.errors import RoundError
 from fedrec.wire.link import Link
-from fedrec.wire.messages import MakeSnapshot, RevealStatement
+from fedrec.wire.messages import UNSAID, MakeSnapshot, RevealStatement
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
+from fedrec_client.stored_state import RoundContent
 
 __all__ = ["send_snapshot"]
 
@@ -24,15 +25,23 @@ def send_snapshot(
 ) -> None:
     """Send the model of a round, sealed where the protection hides it.
 
+    Where this client does not know what was signed about the round in this epoch, because it
+    was published in an earlier one, it attests the model that it has itself.
+
     Raises:
-        RoundError: this client does not have that version, or does not know what was signed
-            about it.
+        RoundError: this client does not have that version.
     """
-    content = store.state.content
-    if task.round != model.version or content is None:
+    if task.round != model.version or task.round == 0:
         raise RoundError(
             f"A snapshot of round {task.round} was asked for; this client has {model.version}."
         )
+    content = store.state.content or RoundContent(
+        manifest_digest=UNSAID,
+        aggregate_tag=UNSAID,
+        state_tag=membership.seal_of(task.round, "train").state_tag(model.shared.canonical_bytes()),
+        published_digest=UNSAID,
+        locked_metrics=b"",
+    )
     statement = RevealStatement(
         federation=membership.federation,
         run=membership.run,

@@ -110,8 +110,8 @@ class StoredState(_Record):
         shared: the shared model; None at version 0, where it follows from the plan.
         private: the committed private state; None while it is the initial one.
         answered_round: the last round for which an update was ever made.
-        content: what round `version` was; None at version 0, in a new epoch, and after a
-            snapshot without encryption.
+        content: what round `version` was; None at version 0, where it was published in an
+            earlier epoch, and after a snapshot without encryption.
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
         left_runs: runs that this folder took part in before, and does not return to.

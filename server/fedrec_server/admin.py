@@ -1,4 +1,4 @@
-"""The Admin service: how far the run is, what happened, and how to end it."""
+"""The Admin service: how far the run is, what happened, how to end it, and newer keys."""
 
 from __future__ import annotations
 
@@ -6,9 +6,13 @@ import itertools
 from collections.abc import AsyncIterator
 from typing import Any
 
+from fedrec.wire.chunks import Assembler
+from fedrec.wire.convert import blob_from_proto, chunk_from_proto
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine
+from fedrec_server.parts import expect_part, next_part
+from fedrec_server.rotation import MAX_EPOCH_BYTES
 
 __all__ = ["AdminService"]
 
@@ -20,7 +24,7 @@ Message = Any
 
 
 class AdminService(AdminServicer):
-    """What operators call."""
+    """What operators and the key authority call."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -30,6 +34,7 @@ class AdminService(AdminServicer):
         """Tell how far the run is."""
         engine = self._engine
         state = engine.state
+        following = engine.rotation.next
         planned = state.rules.rounds.total + 2
         status = admin_pb2.Status(
             federation=engine.federation.plan.federation.name,
@@ -43,6 +48,8 @@ class AdminService(AdminServicer):
             clients_in_roster=len(state.roster),
             finished=state.ending is not None,
             finish_reason="" if state.ending is None else state.ending.reason,
+            epoch=state.rules.epoch,
+            next_epoch=0 if following is None else following.keys.roster.epoch,
             last_event=await engine.work.in_thread(engine.store.last_entry),
         )
         round_ = state.current
@@ -90,3 +97,16 @@ class AdminService(AdminServicer):
         if ending is not None:
             return admin_pb2.StopRunReply(message=f"The run is over: {ending.reason}.")
         return admin_pb2.StopRunReply(message="The run ends with the round in progress.")
+
+    async def ListApplicants(self, request: Message, context: Message) -> Message:
+        """Tell the key authority who asked to become a member."""
+        return admin_pb2.Applicants(public_identity=self._engine.applications.identities)
+
+    async def InstallEpoch(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in the public bundle of a new key epoch; answered when it is durable."""
+        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
+        assembler = Assembler(blob.length, blob.digest, max_bytes=MAX_EPOCH_BYTES)
+        async for part in parts:
+            assembler.add(*chunk_from_proto(expect_part(part, "chunk")))
+        epoch, began = await self._engine.rotation.install(assembler.finish())
+        return admin_pb2.InstallEpochReply(epoch=epoch, began=began)

@@ -9,6 +9,7 @@ from fedrec.errors import (
     MalformedUpdate,
     PlanMismatch,
     ProtocolError,
+    RoundClosed,
     TooLarge,
     VersionMismatch,
 )
@@ -105,6 +106,9 @@ class Admission:
         if federation != wanted.federation:
             raise ProtocolError("The message is about another federation.")
         self.check_run(run)
+        if epoch < wanted.epoch:
+            # No blame: it was made before its author heard of the change.
+            raise RoundClosed(f"Key epoch {epoch} is over; the present one is {wanted.epoch}.")
         if epoch != wanted.epoch:
             raise KeysError(f"The message is of key epoch {epoch}, the present is {wanted.epoch}.")
 

@@ -17,10 +17,12 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Task, UploadHeader, Wait
 from fedrec_server.admission import Admission
 from fedrec_server.aggregation import Aggregation
+from fedrec_server.applications import Applications
 from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.journal import entry_of, log_entry
 from fedrec_server.presence import Presence
+from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
@@ -78,17 +80,19 @@ class Engine:
         maximum_upload_bytes: int,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
+        federation = newest(federation, store)
         self.federation = federation
         self.store = store
         self.clock = clock
         self.failpoint = failpoint
+        self._maximum_upload_bytes = maximum_upload_bytes
         self.admission = Admission(federation, store.run, maximum_upload_bytes)
         self.presence = Presence(clock)
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
         self.aggregation = Aggregation(
-            lambda: federation.protection.accumulator(federation.keys.server_context),
+            lambda: self.federation.protection.accumulator(self.federation.keys.server_context),
             self._read_update,
         )
         self.state = store.load(federation.rules(store.run), federation.roster)
@@ -99,6 +103,8 @@ class Engine:
         self.finished = asyncio.Event()
         self.journal_version = 0
         self.work = Work()
+        self.rotation = Rotation(self)
+        self.applications = Applications(store, self.work, clock)
 
     @property
     def run(self) -> str:
@@ -118,6 +124,14 @@ class Engine:
                 await self.apply(Resumed(now=self.clock.now()))
         await self.tick()
 
+    def use(self, federation: Federation) -> None:
+        """Go on in another key epoch; `state` is in it already."""
+        self.federation = federation
+        self.aggregation.forget()
+        self.admission = Admission(federation, self.run, self._maximum_upload_bytes)
+        self.snapshots = Snapshots(federation, self.store, self.clock)
+        self.work.background(self.applications.forget(federation.roster))
+
     async def tick(self) -> None:
         """Let time pass: deadlines, openings, replacements of silent key holders."""
         await self.work.uninterrupted(self.advance())
@@ -128,21 +142,33 @@ class Engine:
         """Return what the client can do, waiting for it if need be."""
         self.admission.check_run(run)
         self.admission.check_member(client_id)
+        epoch = self.state.rules.epoch
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(wait_seconds, 0.0), MAX_WAIT_SECONDS)
         with self.presence.waiting(client_id):
             while True:
+                if self.state.rules.epoch != epoch:
+                    # Whoever was removed is told so; all others enrol again.
+                    self.admission.check_member(client_id)
+                    return self._wait("the key epoch changed")
                 await self._offer(client_id)
                 task = task_for(self.state, client_id, version, self.clock.now())
                 if task is None:
                     task = self.snapshots.task_for(client_id, self.state.published)
-                elif version < self.state.published and self.snapshots.may_miss(version):
+                elif version < self.state.published and self.snapshots.may_miss(client_id, version):
                     await self._miss_snapshot(client_id, version)
                 if task is not None:
                     return task
                 if self.stopping or not await self.waiters.wait(client_id, until - loop.time()):
                     reason = "the coordinator stops" if self.stopping else ""
-                    return Task(published_round=self.state.published, task=Wait(reason=reason))
+                    return self._wait(reason)
+
+    def _wait(self, reason: str) -> Task:
+        return Task(
+            published_round=self.state.published,
+            task=Wait(reason=reason),
+            epoch=self.state.rules.epoch,
+        )
 
     async def stop_run(self, *, at_once: bool) -> None:
         """End the run on the operator's word."""
@@ -204,6 +230,8 @@ class Engine:
                 structlog.get_logger().warning("storage refused", run=self.run, why=error.message)
 
     async def _advance_once(self) -> bool:
+        if await self.rotation.begin():
+            return True
         round_ = self.state.current
         if round_ is None or round_.phase != "summing":
             live = self.presence.live()
@@ -241,7 +269,8 @@ class Engine:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""
         if await self.work.in_thread(self.snapshots.worth_making, version):
             waiting = self.presence.waiters - {client_id}
-            self.waiters.wake(self.snapshots.ask(waiting, self.state.published))
+            published = self.state.published
+            self.waiters.wake(await self.work.in_thread(self.snapshots.ask, waiting, published))
 
     async def _offer(self, client_id: ClientId) -> None:
         """Open a round or let the client join one, if its coming makes that possible."""
@@ -278,7 +307,8 @@ class Engine:
             self.waiters.wake(self.state.current.asked)
         if self.state.ending is not None:
             self.finished.set()
-        if before.published != self.state.published or before.ending != self.state.ending:
+        news = (before.published, before.ending, before.rules.epoch)
+        if news != (self.state.published, self.state.ending, self.state.rules.epoch):
             self.waiters.wake_all()
 
     async def _delete_files(self, round_: Round, changes: tuple[Change, ...]) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.public import fingerprint
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
@@ -79,6 +80,27 @@ class Federation:
             spec=spec,
             protection=protection,
         )
+
+    def following(self, keys: KeyEpoch) -> Federation:
+        """Return the federation in a later key epoch of the same authority.
+
+        Raises:
+            KeysError: when it is not later, of another authority or for other settings.
+        """
+        present, wanted = self.keys.roster, keys.roster
+        if wanted.authority_key != present.authority_key:
+            raise KeysError(
+                f"It is signed by the authority {fingerprint(wanted.authority_key)[:16]}, epoch "
+                f"{present.epoch} by {fingerprint(present.authority_key)[:16]}.",
+                remedy="Members pinned one authority: use the folder in which its key is.",
+            )
+        if wanted.epoch <= present.epoch:
+            raise KeysError(
+                f"Epoch {wanted.epoch} is not above {present.epoch}, the newest one here.",
+                remedy=f"Make one with `fedrec keys rotate --epoch {present.epoch + 1}`.",
+            )
+        _check_keys(self.plan, self.protection, keys)
+        return replace(self, keys=keys)
 
     @property
     def roster(self) -> frozenset[ClientId]:
@@ -158,7 +180,7 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
     ]
     if problems:
         raise KeysError(
-            f"coordinator.epoch was made for other settings: {'; '.join(problems)}.",
+            f"The key epoch was made for other settings: {'; '.join(problems)}.",
             remedy="Ask the key authority for a new epoch, or use the settings it was made for.",
         )
     protection.check_context(keys.server_context)

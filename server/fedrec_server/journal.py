@@ -12,6 +12,7 @@ from fedrec_server.rounds.changes import (
     Change,
     ClientJoined,
     CollectingEnded,
+    EpochBegan,
     HolderAsked,
     RoundAbandoned,
     RoundOpened,
@@ -68,6 +69,9 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "round abandoned", change.round, fields
         case StopNoted():
             return "stop asked for", RoundId(0), {}
+        case EpochBegan():
+            fields = {"epoch": change.epoch, "members": change.members}
+            return "key epoch began", RoundId(0), fields
         case RunFinished():
             return "run finished", RoundId(0), {"reason": change.reason, "failed": change.failed}
         case RunResumed():

@@ -204,11 +204,14 @@ class IncomingSnapshot(Incoming):
 
     async def _exchange(self, engine: Engine, statement: RevealStatement) -> bool:
         await engine.work.in_thread(engine.snapshots.check, statement)
-        if not engine.snapshots.accepts(statement, self._blob):
+        vouching = await engine.work.in_thread(engine.snapshots.accepts, statement, self._blob)
+        if vouching is None:
             await engine.work.in_thread(self._draft.discard)
             return False
         name = snapshot_name(statement.round, self._blob)
-        record = SnapshotRecord(round=statement.round, epoch=statement.epoch, blob=self._blob)
+        record = SnapshotRecord(
+            round=statement.round, epoch=statement.epoch, blob=self._blob, statements=vouching
+        )
         await engine.work.in_thread(self._draft.keep, name)
         before = await engine.work.in_thread(engine.store.keep_snapshot, record)
         if before is not None and before != record:

@@ -6,10 +6,11 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
-from fedrec.errors import ProtocolError, RefusedError, RoundError
+from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import (
+    application_to_proto,
     blob_from_proto,
     blob_to_proto,
     chunk_from_proto,
@@ -29,10 +30,12 @@ from fedrec.wire.limits import (
     check_seconds,
     check_version,
 )
-from fedrec.wire.messages import PublishedRound, Snapshot
+from fedrec.wire.messages import Application, PublishedRound, Snapshot
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
+from fedrec_server.applications import identity_of
 from fedrec_server.engine import Engine
+from fedrec_server.parts import expect_part, next_part
 from fedrec_server.receiving import (
     Incoming,
     open_reveal,
@@ -88,7 +91,7 @@ class CoordinatorService(CoordinatorServicer):
     async def SubmitUpdate(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in an update; answered when it is durable."""
         engine = self._engine
-        header = upload_header_from_proto(await _next(parts, "header"))
+        header = upload_header_from_proto(await next_part(parts, "header"))
         engine.admission.check_header(header)
         async with engine.uploads.turn(header.client_id):
             incoming = await open_update(engine, header)
@@ -137,18 +140,28 @@ class CoordinatorService(CoordinatorServicer):
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in a key holder's word."""
-        statement = reveal_statement_from_proto(await _next(parts, "statement"))
-        blob = blob_from_proto(await _next(parts, "blob"), "blob")
+        statement = reveal_statement_from_proto(await next_part(parts, "statement"))
+        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
         async with self._engine.uploads.turn(statement.client_id):
             await _receive(await open_reveal(self._engine, statement, blob), parts)
         return model_pb2.RevealReceipt(round=statement.round)
 
     async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in a copy of the model."""
-        statement = reveal_statement_from_proto(await _next(parts, "statement"))
-        blob = blob_from_proto(await _next(parts, "blob"), "blob")
+        statement = reveal_statement_from_proto(await next_part(parts, "statement"))
+        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
         await _receive(await open_snapshot(self._engine, statement, blob), parts)
         return model_pb2.RevealReceipt(round=statement.round)
+
+    async def Apply(self, request: Message, context: Message) -> Message:
+        """Keep an applicant for the key authority, and tell whether it is listed already."""
+        engine = self._engine
+        client_id = identity_of(request.public_identity).client_id
+        listed = engine.federation.keys.roster.contains(client_id)
+        if not listed:
+            await engine.applications.apply(request.public_identity)
+        epoch = engine.federation.keys.roster.epoch
+        return application_to_proto(Application(epoch=epoch, listed=listed))
 
     async def FetchPublished(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the first round published after the client's version; nothing if there is none."""
@@ -174,7 +187,7 @@ class CoordinatorService(CoordinatorServicer):
         snapshot = Snapshot(
             round=stored.round,
             epoch=stored.epoch,
-            statements=record.statements,
+            statements=stored.statements or record.statements,
             sealed=record.sealed,
             blob=data,
         )
@@ -230,24 +243,10 @@ class CoordinatorService(CoordinatorServicer):
 async def _receive(incoming: Incoming, parts: AsyncIterator[Message]) -> bool:
     try:
         async for part in parts:
-            await incoming.add(*chunk_from_proto(_expect(part, "chunk")))
+            await incoming.add(*chunk_from_proto(expect_part(part, "chunk")))
         return await incoming.finish()
     finally:
         await incoming.leave()
-
-
-async def _next(parts: AsyncIterator[Message], kind: str) -> Message:
-    try:
-        return _expect(await anext(parts), kind)
-    except StopAsyncIteration:
-        raise ProtocolError(f"The stream ended before its {kind}.") from None
-
-
-def _expect(part: Message, kind: str) -> Message:
-    found = part.WhichOneof("part")
-    if found != kind:
-        raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
-    return getattr(part, kind)
 
 
 def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:

@@ -1,7 +1,8 @@
 """Copies of the model for clients that join late, made by clients that are up to date.
 
 Under encryption a snapshot counts when its state tag is the one that two key holders signed for
-the round. Without encryption there is no such word, and two clients have to send the same bytes.
+the round. Where nobody said so, two clients have to send the same: without encryption the same
+bytes, and for a round of an earlier epoch the same tag under the present epoch's key.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ BYTES_PER_VALUE = 8
 class Snapshots:
     """Decides when a snapshot is worth making, who makes it, and whether it counts.
 
-    Who was asked is forgotten with the process; the next late joiner asks again.
+    Who was asked is forgotten with the process and the epoch; the next late joiner asks again.
     """
 
     def __init__(self, federation: Federation, store: Store, clock: Clock) -> None:
@@ -32,15 +33,25 @@ class Snapshots:
         self._store = store
         self._clock = clock
         self._asked: frozenset[ClientId] = frozenset()
+        self._answered: frozenset[ClientId] = frozenset()
         self._asked_at = 0.0
         self._round = RoundId(0)
-        self._sent: dict[ClientId, tuple[RoundId, bytes]] = {}
+        self._behind: dict[ClientId, RoundId] = {}
+        self._sent: dict[ClientId, tuple[RevealStatement, bytes]] = {}
         oldest = store.next_published(RoundId(0))
         self._mixed_epochs = oldest is not None and oldest.epoch != self._epoch
 
-    def may_miss(self, version: RoundId) -> bool:
-        """Tell at once whether it is worth asking the store about a client that is behind."""
-        return version == 0 or self._mixed_epochs
+    def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
+        """Tell at once whether it is worth asking the store about a client that is behind.
+
+        A member that crosses into this epoch may still open the rounds before it: only who comes
+        back with the same version could not.
+        """
+        if version == 0 or not self._mixed_epochs:
+            return version == 0
+        came_back = self._behind.get(client_id) == version
+        self._behind[client_id] = version
+        return came_back
 
     def worth_making(self, version: RoundId) -> bool:
         """Tell whether a client that is behind is better off with a snapshot not yet made."""
@@ -58,51 +69,76 @@ class Snapshots:
 
     def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
         """Choose who makes a snapshot, and return whom to wake; nobody while others are at it."""
-        if self._round == published and self._clock.now() < self._asked_at + ASK_SECONDS:
+        makers = 2 if self._needs_two(self._store.published(published)) else 1
+        in_time = self._round == published and self._clock.now() < self._asked_at + ASK_SECONDS
+        before = self._asked if in_time else frozenset()
+        if len(before) >= makers:
             return frozenset()
-        makers = 1 if self._federation.protection.needs_reveal else 2
         # Those who were asked before and stayed silent come last.
-        candidates = sorted(waiting, key=lambda client: (client in self._asked, client))
-        self._asked = frozenset(candidates[:makers])
-        self._asked_at = self._clock.now()
+        candidates = sorted(waiting - before, key=lambda client: (client in self._asked, client))
+        chosen = frozenset(candidates[: makers - len(before)])
+        if not in_time:
+            self._asked_at = self._clock.now()
+            self._answered = frozenset()
+        self._asked = before | chosen
         self._round = published
-        return self._asked
+        return chosen
 
     def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
         """Return the task of an idle client that is up to date, if it was asked."""
-        if self._round != published or client_id not in self._asked:
+        if self._round != published or client_id not in self._asked - self._answered:
             return None
         if self._clock.now() >= self._asked_at + ASK_SECONDS:
             return None
-        return Task(published_round=published, task=MakeSnapshot(round=published))
+        return Task(
+            published_round=published, task=MakeSnapshot(round=published), epoch=self._epoch
+        )
 
     def check(self, statement: RevealStatement) -> None:
         """Refuse a snapshot that nobody can use.
 
         Raises:
-            RoundError: when its round is not published, or a later snapshot is here.
+            RoundError: when its round is not published, a later snapshot is here, or the epoch
+                changed meanwhile.
             RefusedError: when it is not the state that the key holders signed.
         """
         record = self._store.published(statement.round)
         if record is None:
             raise RoundError(f"Round {statement.round} is not published.")
-        if record.statements and record.statements[0].state_tag != statement.state_tag:
-            raise RefusedError("The snapshot is not the state that the key holders signed.")
+        if statement.epoch != self._epoch:
+            raise RoundError(f"The key epoch is {self._epoch}, not {statement.epoch}.")
+        if self._is_vouched(record):
+            if record.statements[0].state_tag != statement.state_tag:
+                raise RefusedError("The snapshot is not the state that the key holders signed.")
+        elif record.statements and not statement.is_attestation:
+            raise RefusedError(f"Round {statement.round} was published in an earlier epoch.")
         stored = self._store.snapshot()
         newest = (0, 0) if stored is None else (stored.epoch, stored.round)
         if newest >= (statement.epoch, statement.round):
             raise RoundError(f"A snapshot of round {statement.round} or later is here already.")
 
-    def accepts(self, statement: RevealStatement, blob: Blob) -> bool:
-        """Note an admitted snapshot; True when it counts now."""
-        self._asked -= {statement.client_id}
-        if self._federation.protection.needs_reveal:
-            return True
-        self._sent[statement.client_id] = (statement.round, blob.digest)
-        if list(self._sent.values()).count((statement.round, blob.digest)) < 2:
-            return False
+    def accepts(self, statement: RevealStatement, blob: Blob) -> tuple[RevealStatement, ...] | None:
+        """Note an admitted snapshot; return who vouches for it where it counts now, else None.
+
+        Nobody has to where key holders signed the state when its round was published.
+        """
+        self._answered |= {statement.client_id}
+        record = self._store.published(statement.round)
+        if not self._needs_two(record):
+            return ()
+        sealed = self._federation.protection.needs_reveal
+        about = statement.state_tag if sealed else blob.digest
+        self._sent[statement.client_id] = (statement, about)
+        alike = [
+            other
+            for other, told in self._sent.values()
+            if (other.round, told) == (statement.round, about)
+            and (not sealed or other.content() == statement.content())
+        ]
+        if len(alike) < 2:
+            return None
         self._sent.clear()
-        return True
+        return tuple(alike) if sealed else ()
 
     def for_client(self, after: RoundId) -> tuple[SnapshotRecord, PublishedRecord] | None:
         """Return the snapshot where it serves a client at `after` better than the aggregates."""
@@ -117,6 +153,13 @@ class Snapshots:
         if stored.blob.length > saved and first.epoch == self._epoch:
             return None
         return stored, record
+
+    def _is_vouched(self, record: PublishedRecord) -> bool:
+        """Tell whether key holders signed the state under the present epoch's key."""
+        return bool(record.statements) and record.epoch == self._epoch
+
+    def _needs_two(self, record: PublishedRecord | None) -> bool:
+        return record is None or not self._is_vouched(record)
 
     @property
     def _epoch(self) -> int:

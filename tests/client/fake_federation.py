@@ -24,6 +24,7 @@ from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import Layout
@@ -31,6 +32,7 @@ from fedrec.training.learner import Learner
 from fedrec.wire.committee import committee_digest, draw
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
+    Application,
     FederationInfo,
     Finished,
     MakeSnapshot,
@@ -433,6 +435,7 @@ class FakeLink:
         self.offered: Snapshot | None = None
         self.before: Callable[[str], None] = lambda name: None
         self.after: Callable[[str], None] = lambda name: None
+        self.epoch_of_tasks: Callable[[], int] = lambda: 0
         self.calls: list[str] = []
         self.payload_of: Callable[[str, bytes], bytes] = lambda contributor, payload: payload
 
@@ -453,7 +456,9 @@ class FakeLink:
         self._called("next_task", client_id, run, str(version))
         step = self.script.popleft() if self.script else lambda: Finished(reason="done")
         task = step()
-        return Task(published_round=self.world.published_round, task=task)
+        return Task(
+            published_round=self.world.published_round, task=task, epoch=self.epoch_of_tasks()
+        )
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         self._called("submit_update", header.statement(), header.signature, payload)
@@ -492,6 +497,12 @@ class FakeLink:
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         self._called("submit_snapshot", statement.statement(), statement.signature, blob)
         self.snapshots.append((statement, blob))
+
+    def apply(self, public_identity: bytes) -> Application:
+        self._called("apply", public_identity)
+        member = PublicIdentity.from_json(public_identity).client_id
+        roster = self.world.epoch.roster
+        return Application(epoch=roster.epoch, listed=roster.contains(member))
 
     def close(self) -> None:
         self.calls.append("close")

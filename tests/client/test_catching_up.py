@@ -10,17 +10,28 @@ from client.fake_federation import FakeRound, World
 
 from fedrec.errors import (
     BadSignature,
+    KeysError,
     MalformedUpdate,
     NotInRoster,
     ProtocolError,
     RefusedError,
     RevealRefused,
 )
+from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.training.state import SharedState
 from fedrec.wire.committee import draw
-from fedrec.wire.messages import MakeSnapshot, PublishedRound, Snapshot, Wait
+from fedrec.wire.messages import (
+    UNSAID,
+    MakeSnapshot,
+    PublishedRound,
+    RevealStatement,
+    Snapshot,
+    Wait,
+)
+from fedrec_client.enrolment import enrol
+from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 
 
@@ -354,6 +365,136 @@ def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
         (late / name).write_bytes((world.folder / "state" / name).read_bytes())
         (late / name).chmod(0o600)
     assert follow(world) == 3
+
+
+# Snapshots of rounds that were published in an earlier epoch.
+
+
+def crossed(world: World) -> None:
+    """Let the federation go on with new keys after round 3."""
+    played(world)
+    world.epoch = world.make_epoch(epoch=2)
+
+
+def attested(world: World, *makers: Identity, **changes: Any) -> Snapshot:
+    """Return a snapshot of round 3 for which members of the new epoch vouch."""
+    shared = world.shared[3]
+    statements = []
+    for maker in makers or world.puppets[:2]:
+        known = world.membership(maker)
+        statement = RevealStatement(
+            federation="films",
+            run=world.run,
+            round=RoundId(3),
+            epoch=2,
+            client_id=maker.client_id,
+            manifest_digest=UNSAID,
+            aggregate_tag=UNSAID,
+            state_tag=known.seal_of(RoundId(3), "train").state_tag(shared.canonical_bytes()),
+            locked_metrics=b"",
+        )
+        statements.append(known.sign_statement(replace(statement, **changes)))
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+    return Snapshot(
+        round=RoundId(3),
+        epoch=2,
+        statements=tuple(statements),
+        sealed=True,
+        blob=seal.seal_snapshot(shared.to_bytes()),
+    )
+
+
+def test_two_members_who_crossed_vouch_for_a_snapshot(world: World) -> None:
+    crossed(world)
+    world.link.offered = attested(world)
+    assert follow(world) == 3
+    state = PrivateStore(world.state, read_only=True).state
+    assert state.shared is not None and state.content is None
+
+
+def test_without_a_snapshot_it_waits(world: World) -> None:
+    crossed(world)
+    world.link.script += [Wait, Wait]
+    world.app().run()
+    assert version(world) == 0
+    assert world.event_names().count("waiting_for_snapshot") == 1
+
+
+def test_one_member_alone_cannot_vouch(world: World) -> None:
+    crossed(world)
+    world.link.offered = attested(world, world.puppets[0], world.puppets[0])
+    with pytest.raises(RefusedError):
+        follow(world)
+    assert version(world) == 0
+
+
+def test_strangers_cannot_vouch(world: World) -> None:
+    crossed(world)
+    honest = attested(world)
+    strange = replace(honest.statements[1], client_id=world.stranger.client_id)
+    strange = replace(strange, signature=world.stranger.sign(strange.statement()))
+    world.link.offered = replace(honest, statements=(honest.statements[0], strange))
+    with pytest.raises(NotInRoster):
+        follow(world)
+
+
+@pytest.mark.parametrize("changes", [{"state_tag": bytes(32)}, {"epoch": 1}, {"round": 2}])
+def test_words_about_something_else_do_not_count(world: World, changes: dict[str, Any]) -> None:
+    crossed(world)
+    world.link.offered = attested(world, **changes)
+    with pytest.raises(RefusedError):
+        follow(world)
+    assert version(world) == 0
+
+
+def test_a_member_who_crossed_says_which_model_it_has(world: World) -> None:
+    played(world)
+
+    def renew() -> Wait:
+        world.epoch = world.make_epoch(epoch=2)
+        return Wait()
+
+    world.link.epoch_of_tasks = lambda: world.epoch.roster.epoch
+    world.link.script += [Wait, renew, lambda: MakeSnapshot(round=RoundId(3))]
+    world.app().run()
+    assert "epoch_changed" in world.event_names()
+    ((statement, blob),) = world.link.snapshots
+    assert statement.is_attestation and statement.epoch == 2
+    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
+    (expected, _) = attested(world).statements
+    assert statement.state_tag == expected.state_tag
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
+
+
+def test_the_secrets_of_an_epoch_do_not_outlive_it(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played(world)
+    opened: list[Membership] = []
+
+    def keep(*values: Any, **options: Any) -> Membership:
+        opened.append(enrol(*values, **options))
+        return opened[-1]
+
+    def renew() -> Wait:
+        world.epoch = world.make_epoch(epoch=2)
+        return Wait()
+
+    seen: list[bool] = []
+
+    def look() -> Wait:
+        with pytest.raises(KeysError, match="destroyed"):
+            _ = opened[0].secrets.group_key
+        seen.append(True)
+        return Wait()
+
+    monkeypatch.setattr("fedrec_client.app.enrol", keep)
+    world.link.epoch_of_tasks = lambda: world.epoch.roster.epoch
+    world.link.script += [Wait, renew, look]
+    world.app().run()
+    assert seen == [True] and [m.epoch for m in opened] == [1, 2]
+    assert "group_key" not in (world.state / "state.json").read_text()
 
 
 def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:

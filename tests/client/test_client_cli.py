@@ -126,11 +126,33 @@ def test_exposing_users_takes_a_flag_of_the_client(exposing: World, call) -> Non
     assert call("run", "--accept-exposure").code == 0
 
 
-def test_a_client_that_nobody_listed(world: World, call) -> None:  # type: ignore[no-untyped-def]
+def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    listed = world.epoch
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+    asked: list[str] = []
+
+    def decide(name: str) -> None:
+        asked.append(name)
+        if asked.count("apply") == 3:
+            world.epoch = listed
+
+    world.link.before = decide
     found = call("run")
-    assert found.code == 5
-    assert "identity.pub.json" in found.err
+    assert found.code == 0
+    assert f"fedrec keys roster add {world.identity.client_id[:16]}" in found.err
+    assert found.err.count("waiting_to_join") == 1
+    assert asked.count("federation") == 2
+
+
+def test_waiting_to_join_can_be_interrupted(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+
+    def stop(name: str) -> None:
+        if world.link.calls.count("apply") == 3:
+            raise Stopped
+
+    world.link.before = stop
+    assert call("run").code == 130
 
 
 def test_an_unreachable_coordinator(world: World, call) -> None:  # type: ignore[no-untyped-def]

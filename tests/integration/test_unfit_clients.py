@@ -21,7 +21,6 @@ from fedrec.errors import (
     CatalogueMismatch,
     FedrecError,
     MalformedUpdate,
-    NotInRoster,
     PlanMismatch,
     Unauthenticated,
     Unreachable,
@@ -57,8 +56,8 @@ def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
         (federation.client(4, algorithm__learning_rate=0.25), PlanMismatch),
         (federation.client(5, client__token_file=str(tmp_path / "token")), Unauthenticated),
         (federation.client(6, wrap=FromTheFuture), VersionMismatch),
-        (federation.client(6, client__state=str(tmp_path / "stranger")), NotInRoster),
     ]
+    stranger = federation.client(6, client__state=str(tmp_path / "stranger"))
     members = [federation.client(number) for number in MEMBERS]
     for client, error in unfit:
         failure = client.failure()
@@ -67,6 +66,10 @@ def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
         assert failure.remedy
     for member in members:
         assert member.result().reason == "all rounds are published"
+    # It asks the data owners, who alone can let it in.
+    waits = stranger.wait_for("waiting_to_join")
+    assert Identity.load(tmp_path / "stranger").client_id in waits.detail
+    assert "joined" not in {event.name for event in stranger.events}
 
 
 class Forger(Passing):

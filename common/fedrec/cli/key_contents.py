@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from fedrec.authority.members import Membership
 from fedrec.errors import KeysError
 from fedrec.identity.authority import AUTHORITY_FILE, Authority
 from fedrec.identity.authority_key import read_authority_key
@@ -81,6 +82,14 @@ def _describe(path: Path) -> Content:
         key = Authority.load(path.parent).public_key
         content["what"] = "the authority's private key; never give it away"
         content["authority"] = fingerprint(key)
+    elif kind == "fedrec authority membership":
+        membership = Membership.from_json(path.read_bytes(), str(path))
+        content["what"] = "the authority's record of members"
+        content["last_epoch"] = membership.last_epoch
+        content["members"] = len(membership.present)
+        content["former_members"] = len(membership.members) - len(membership.present)
+    elif kind == "fedrec applicants":
+        content["what"] = "who asked the coordinator to become a member; nobody has checked them"
     else:
         raise KeysError(
             f"{path} is no key file of fedrec.",

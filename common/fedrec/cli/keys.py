@@ -7,19 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli import keys_authority, keys_backup, keys_roster
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Plan
-    from fedrec.identity.authority import Authority
     from fedrec.identity.epoch import KeyEpoch
     from fedrec.identity.public import PublicIdentity
 
-__all__ = ["AUTHORITY_FOLDER", "AUTHORITY_PUBLIC_FILE", "EPOCH_FILE", "app"]
+__all__ = ["app"]
 
-AUTHORITY_FOLDER = "authority"
-AUTHORITY_PUBLIC_FILE = "authority.pub.json"
-EPOCH_FILE = "epoch.json"
 TOKEN_BYTES = 32
 
 app = typer.Typer(
@@ -30,10 +27,18 @@ app = typer.Typer(
         "Examples:\n"
         "  fedrec keys identity client-1/state --label hospital-a\n"
         "  fedrec keys new run.toml --client a.pub.json --client b.pub.json --into keys\n"
+        "  fedrec keys roster add 9f86d081884c7d65\n"
         "  fedrec keys show keys/epoch.json\n"
         "  fedrec keys token keys/clients.token"
     ),
 )
+
+
+app.add_typer(keys_roster.app, name="roster")
+app.command()(keys_roster.rotate)
+app.add_typer(keys_authority.app, name="authority")
+app.command()(keys_backup.backup)
+app.command()(keys_backup.restore)
 
 
 @app.command()
@@ -57,37 +62,40 @@ def new(
 
     The first call makes the authority's key; keep its folder from the coordinator and keep a
     copy. Give authority.pub.json to every client and epoch.json to the coordinator. Secrets are
-    wrapped to each member. Run it again when somebody joins or leaves.
+    wrapped to each member. Afterwards `fedrec keys roster` adds and removes members one by one;
+    running this again makes an epoch of exactly the members given.
     """
+    import time
+
+    from fedrec.authority.folder import AuthorityFolder
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
-    from fedrec.identity.authority_key import write_authority_key
     from fedrec.identity.public import PublicIdentity
-    from fedrec.training.key_epochs import make_epoch
 
     settings = load_settings(settings_file)
     n_items, _ = catalogue_size(settings, items)
     members = [PublicIdentity.load(path) for path in client]
     _check_membership(settings.plan, members)
-    number = _epoch_number(into / EPOCH_FILE, settings.plan.federation.name, epoch)
-    authority, is_new = _load_or_create(into)
-    made = make_epoch(authority, settings.plan, n_items, members, number=number)
-    write_authority_key(into / AUTHORITY_PUBLIC_FILE, authority.public_key)
-    made.save(into / EPOCH_FILE)
+    folder = AuthorityFolder(into)
+    membership = folder.begin(settings.plan, n_items)
+    folder.check_number(epoch)
+    _, is_new = folder.load_or_create()
+    folder.keep(membership.of_exactly(members, int(time.time())))
+    made = folder.rotate(number=epoch)
     content = _epoch_content(made) | {
         "authority_is_new": is_new,
-        "authority_folder": str(into / AUTHORITY_FOLDER),
-        "authority_public": str(into / AUTHORITY_PUBLIC_FILE),
-        "epoch_file": str(into / EPOCH_FILE),
+        "authority_folder": str(folder.private),
+        "authority_public": str(folder.public_key_path),
+        "epoch_file": str(folder.epoch_path),
     }
     if as_json:
         print_json(content)
         return
     if is_new:
-        typer.echo(f"Made the authority's key in {into / AUTHORITY_FOLDER}: keep it and a copy.")
+        typer.echo(f"Made the authority's key in {folder.private}: keep it and a copy.")
     _print_epoch(made)
-    typer.echo(f"Give {into / AUTHORITY_PUBLIC_FILE} to every client (client.authority_key).")
-    typer.echo(f"Give {into / EPOCH_FILE} to the coordinator (coordinator.epoch).")
+    typer.echo(f"Give {folder.public_key_path} to every client (client.authority_key).")
+    typer.echo(f"Give {folder.epoch_path} to the coordinator (coordinator.epoch).")
 
 
 @app.command()
@@ -173,30 +181,6 @@ def show(
         print_table(rows[1:], title=("\n" if number else "") + _shown(content["path"]))
 
 
-def _load_or_create(keys: Path) -> tuple[Authority, bool]:
-    """Return the authority whose key is here; a new one only where no other was before."""
-    from fedrec.errors import KeysError
-    from fedrec.identity.authority import AUTHORITY_FILE, Authority
-    from fedrec.identity.authority_key import read_authority_key
-
-    folder, public = keys / AUTHORITY_FOLDER, keys / AUTHORITY_PUBLIC_FILE
-    pinned = read_authority_key(public) if public.exists() else b""
-    is_new = not (folder / AUTHORITY_FILE).exists()
-    if is_new and not pinned:
-        made = Authority.create()
-        made.save(folder)
-        return made, True
-    found = None if is_new else Authority.load(folder)
-    if found is None or (pinned and found.public_key != pinned):
-        raise KeysError(
-            f"{public} is of an authority whose private key is not in {folder}; clients that "
-            "pinned it would refuse an epoch of another one.",
-            remedy="Restore the folder from a copy, or start anew with another --into and give "
-            "every client the new authority.pub.json.",
-        )
-    return found, False
-
-
 def _check_membership(plan: Plan, members: list[PublicIdentity]) -> None:
     from fedrec.errors import KeysError
 
@@ -212,28 +196,6 @@ def _check_membership(plan: Plan, members: list[PublicIdentity]) -> None:
             "could be published.",
             remedy="Give --client once for each member, or lower rounds.minimum_clients.",
         )
-
-
-def _epoch_number(path: Path, federation: str, wanted: int) -> int:
-    """Return the number of the new epoch, which must be above that of the last."""
-    from fedrec.errors import KeysError
-    from fedrec.identity.epoch import KeyEpoch
-
-    if not path.exists():
-        return wanted or 1
-    last = KeyEpoch.load(path).roster
-    if last.federation != federation:
-        raise KeysError(
-            f"{path} belongs to the federation {last.federation!r}, the settings to "
-            f"{federation!r}.",
-            remedy="Choose another folder with --into.",
-        )
-    if wanted and wanted <= last.epoch:
-        raise KeysError(
-            f"Epoch {wanted} was asked for, but {path} is epoch {last.epoch} already.",
-            remedy=f"Ask for epoch {last.epoch + 1} or leave --epoch out.",
-        )
-    return wanted or last.epoch + 1
 
 
 def _epoch_content(epoch: KeyEpoch) -> dict[str, object]:

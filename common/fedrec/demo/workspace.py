@@ -7,21 +7,20 @@ catalogue, a private folder for each client, the data owners' keys and the coord
 from __future__ import annotations
 
 import secrets
+import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from fedrec.authority.folder import AuthorityFolder
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.errors import DataError
-from fedrec.identity.authority import Authority
-from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.certificates import write_certificate
 from fedrec.identity.identity import Identity
 from fedrec.reports.toml import settings_to_toml
-from fedrec.training.key_epochs import make_epoch
 
 __all__ = ["DemoData", "Workspace", "load_data", "prepare"]
 
@@ -163,11 +162,10 @@ def prepare(
 
 def _make_keys(folder: Path, plan: Plan, n_items: int, identities: list[Identity]) -> None:
     """Do what `fedrec keys new` does on the data owners' side."""
-    authority = Authority.create()
-    authority.save(folder / "authority")
-    write_authority_key(folder / "authority.pub.json", authority.public_key)
+    keys = AuthorityFolder(folder)
     members = [identity.public for identity in identities]
-    make_epoch(authority, plan, n_items, members, number=1).save(folder / "epoch.json")
+    keys.keep(keys.begin(plan, n_items).of_exactly(members, int(time.time())))
+    keys.rotate()
 
 
 def _write_private(path: Path, text: str) -> None:

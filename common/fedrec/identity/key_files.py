@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedrec.errors import KeysError, StorageError
 
-__all__ = ["read_public", "read_secret", "write_public", "write_secret"]
+__all__ = ["read_public", "read_secret", "replace_secret", "write_public", "write_secret"]
 
 MAX_SECRET_BYTES = 64 * 1024
 
@@ -67,15 +67,30 @@ def read_secret(path: Path, *, remedy: str) -> bytes:
         ) from error
 
 
+def replace_secret(path: Path, content: bytes) -> None:
+    """Write a file that only its owner reads, replacing an older one in one step.
+
+    For records that change; keys are made once, by `write_secret`.
+
+    Raises:
+        StorageError: when the disk refuses.
+    """
+    _replace(path, content, folder_mode=0o700, mode=0o600)
+
+
 def write_public(path: Path, content: bytes) -> None:
     """Write a file that anybody may read, replacing an older one in one step.
 
     Raises:
         StorageError: when the disk refuses.
     """
+    _replace(path, content, folder_mode=0o777, mode=0o644)
+
+
+def _replace(path: Path, content: bytes, *, folder_mode: int, mode: int) -> None:
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _write_temporary(path, content, 0o644)
+        path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
+        temporary = _write_temporary(path, content, mode)
         try:
             temporary.replace(path)
         except OSError:

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
 import grpc
 
-from fedrec.errors import ProtocolError
+from fedrec.errors import FedrecError, ProtocolError
+from fedrec.identity.public import PublicIdentity
+from fedrec.wire.chunks import Blob, split
+from fedrec.wire.convert import blob_to_proto, part_of
 from fedrec.wire.grpc_channel import close_channel, open_channel
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
@@ -19,6 +23,7 @@ __all__ = ["AdminLink", "CurrentRound", "RunEvent", "RunStatus"]
 
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
+_INSTALL_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,8 @@ class RunStatus:
 
     Attributes:
         last_event: the number of the newest event.
+        epoch: the present key epoch.
+        next_epoch: the one that begins after the round in progress; 0 for none.
         current: the round in progress, or None between rounds.
     """
 
@@ -71,6 +78,8 @@ class RunStatus:
     finished: bool
     finish_reason: str
     last_event: int
+    epoch: int = 0
+    next_epoch: int = 0
     current: CurrentRound | None = None
 
     @classmethod
@@ -138,9 +147,44 @@ class AdminLink:
             raise from_rpc_error(error) from None
         return str(reply.message)
 
+    def applicants(self) -> list[PublicIdentity]:
+        """Return who asked to become a member; what is no valid identity is left out."""
+        try:
+            found = self._stub.ListApplicants(
+                admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        applicants = []
+        for raw in found.public_identity:
+            # The coordinator relays them; it is not trusted to relay good ones only.
+            with suppress(FedrecError):
+                applicants.append(PublicIdentity.from_json(raw))
+        return applicants
+
+    def install_epoch(self, bundle: bytes) -> bool:
+        """Hand in the public bundle of an epoch; False while a round goes on in the one before.
+
+        Raises:
+            KeysError: the coordinator has this epoch or a later one, or it does not fit.
+        """
+        try:
+            reply = self._stub.InstallEpoch(
+                _epoch_parts(bundle), timeout=_INSTALL_SECONDS, metadata=self._metadata
+            )
+        except grpc.RpcError as error:
+            raise from_rpc_error(error) from None
+        return bool(reply.began)
+
     def close(self) -> None:
         """Let go of the connection."""
         close_channel(self._channel)
+
+
+def _epoch_parts(bundle: bytes) -> Iterator[admin_pb2.EpochPart]:
+    yield admin_pb2.EpochPart(blob=blob_to_proto(Blob.of(bundle)))
+    for offset, data in split(bundle):
+        yield part_of(admin_pb2.EpochPart, offset, data)
 
 
 def _fields(message: Any, kind: type[Any]) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from fedrec.wire.limits import (
     check_version,
 )
 from fedrec.wire.messages import (
+    Application,
     FederationInfo,
     PublishedRound,
     RevealStatement,
@@ -41,6 +42,8 @@ from fedrec.wire.messages import (
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 
 __all__ = [
+    "application_from_proto",
+    "application_to_proto",
     "blob_from_proto",
     "blob_to_proto",
     "chunk_from_proto",
@@ -256,6 +259,18 @@ def snapshot_from_proto(message: model_pb2.Snapshot, blob: bytes) -> Snapshot:
         statements=_statements(message.statements, "snapshot.statements"),
         sealed=message.sealed,
         blob=blob,
+    )
+
+
+def application_to_proto(application: Application) -> coordinator_pb2.Application:
+    """Write what an applicant hears."""
+    return coordinator_pb2.Application(epoch=application.epoch, listed=application.listed)
+
+
+def application_from_proto(message: coordinator_pb2.Application) -> Application:
+    """Read what an applicant hears."""
+    return Application(
+        epoch=check_number(message.epoch, "application.epoch"), listed=message.listed
     )
 
 

@@ -26,7 +26,7 @@ __all__ = ["task_from_proto", "task_to_proto"]
 
 def task_to_proto(task: Task) -> coordinator_pb2.Task:
     """Write the answer to a long poll; a reason is cut to what a client accepts."""
-    message = coordinator_pb2.Task(published_round=task.published_round)
+    message = coordinator_pb2.Task(published_round=task.published_round, epoch=task.epoch)
     match task.task:
         case Wait(reason=reason):
             message.wait.CopyFrom(coordinator_pb2.Wait(reason=_one_line(reason)))
@@ -68,6 +68,7 @@ def task_from_proto(message: coordinator_pb2.Task) -> Task:
     return Task(
         published_round=check_round(message.published_round, "task.published_round"),
         task=_task(message),
+        epoch=check_number(message.epoch, "task.epoch"),
     )
 
 

@@ -11,6 +11,7 @@ from fedrec.errors import CorruptUpload, ProtocolError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import CHUNK_BYTES, Blob, split
 from fedrec.wire.convert import (
+    application_from_proto,
     blob_to_proto,
     federation_from_proto,
     part_of,
@@ -26,6 +27,7 @@ from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
+    Application,
     FederationInfo,
     PublishedRound,
     RevealStatement,
@@ -207,6 +209,12 @@ class GrpcLink(Link):
         )
         found = self._download(self._stub.FetchSnapshot, request, client_id, "snapshot")
         return None if found is None else snapshot_from_proto(*found)
+
+    def apply(self, public_identity: bytes) -> Application:
+        """Ask to become a member, again as often as one likes; people decide."""
+        request = coordinator_pb2.ApplyRequest(public_identity=public_identity)
+        seconds = self._calls.deadlines.control_seconds
+        return application_from_proto(self._ask(self._stub.Apply, request, ClientId(""), seconds))
 
     def _status(self, header: UploadHeader) -> UploadStatus:
         request = coordinator_pb2.UploadStatusRequest(

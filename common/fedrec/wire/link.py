@@ -6,6 +6,7 @@ from typing import Protocol
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import (
+    Application,
     FederationInfo,
     PublishedRound,
     RevealStatement,
@@ -64,6 +65,9 @@ class Link(Protocol):
 
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
+
+    def apply(self, public_identity: bytes) -> Application:
+        """Ask to become a member, again as often as one likes; people decide."""
 
     def close(self) -> None:
         """Let go of the connection."""

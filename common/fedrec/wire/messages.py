@@ -10,6 +10,8 @@ from fedrec.wire.chunks import Blob
 
 __all__ = [
     "PROTOCOL_VERSION",
+    "UNSAID",
+    "Application",
     "FederationInfo",
     "Finished",
     "MakeSnapshot",
@@ -30,6 +32,9 @@ PROTOCOL_VERSION = "2.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
+
+UNSAID = bytes(32)
+"""In place of a digest about which a statement says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +116,10 @@ def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHead
 class RevealStatement:
     """A key holder's signed word on what a round's sum is.
 
+    In an attestation all digests but the state's are `UNSAID` and the metrics empty: members who
+    crossed into a new epoch say under its key which model they have, so that joiners can believe
+    a snapshot.
+
     Attributes:
         manifest_digest: `manifest_digest` of the contributions that were summed.
         aggregate_tag: keyed digest (under the epoch's group key) of the revealed integers.
@@ -134,6 +143,11 @@ class RevealStatement:
     locked_metrics: bytes
     share: bytes = b""
     signature: bytes = b""
+
+    @property
+    def is_attestation(self) -> bool:
+        """Whether it is about the model alone: the round was published in an earlier epoch."""
+        return self.manifest_digest == UNSAID and self.aggregate_tag == UNSAID
 
     def content(self) -> tuple[bytes, ...]:
         """Return what two key holders must agree on."""
@@ -243,10 +257,28 @@ class Finished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """The answer to a long poll: what to do, and how far the federation is."""
+    """The answer to a long poll: what to do, and how far the federation is.
+
+    Attributes:
+        epoch: the present key epoch; 0 where nobody said it.
+    """
 
     published_round: RoundId
     task: Wait | Train | Reveal | MakeSnapshot | Finished
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Application:
+    """What an applicant hears.
+
+    Attributes:
+        epoch: the present key epoch.
+        listed: whether its roster lists the applicant, who can enrol then.
+    """
+
+    epoch: int
+    listed: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ __all__ = [
     "Change",
     "ClientJoined",
     "CollectingEnded",
+    "EpochBegan",
     "HolderAsked",
     "RoundAbandoned",
     "RoundOpened",
@@ -141,6 +142,15 @@ class StopNoted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpochBegan:
+    """Rounds that open from now on are of another key epoch."""
+
+    epoch: int
+    members: int
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunFinished:
     """No round follows."""
 
@@ -169,6 +179,7 @@ Change = (
     | RoundPublished
     | RoundAbandoned
     | StopNoted
+    | EpochBegan
     | RunFinished
     | RunResumed
 )

@@ -8,7 +8,10 @@ from fedrec.wire.chunks import Blob
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.state import Ending, Round, State, Word
 
-__all__ = ["Step", "abandon", "finish", "publish", "then"]
+__all__ = ["EPOCH_CHANGED", "Step", "abandon", "finish", "publish", "then"]
+
+EPOCH_CHANGED = "the key epoch changed"
+"""A reason to abandon a round for which nobody is to blame: it does not count against the run."""
 
 Step = tuple[State, tuple[Change, ...]]
 
@@ -52,7 +55,7 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
         state,
         current=None,
         abandoned=state.abandoned + 1,
-        abandoned_in_row=state.abandoned_in_row + 1,
+        abandoned_in_row=state.abandoned_in_row + (reason != EPOCH_CHANGED),
     )
     if state.abandoned_in_row >= state.rules.rounds.maximum_abandoned:
         reason = f"{state.abandoned_in_row} rounds in a row were abandoned; the last: {reason}"

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_server.rounds.state import Rules
 
 __all__ = [
+    "EpochInstalled",
     "Event",
     "Failed",
     "Polled",
@@ -96,4 +98,24 @@ class Resumed:
     now: float
 
 
-Event = Tick | Polled | Uploaded | Summed | Spoke | Failed | StopRequested | Restarted | Resumed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochInstalled:
+    """A newer key epoch is durable; it begins where no round has to be finished before."""
+
+    now: float
+    rules: Rules
+    roster: frozenset[ClientId]
+
+
+Event = (
+    Tick
+    | Polled
+    | Uploaded
+    | Summed
+    | Spoke
+    | Failed
+    | StopRequested
+    | Restarted
+    | Resumed
+    | EpochInstalled
+)

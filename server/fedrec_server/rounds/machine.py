@@ -21,16 +21,19 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import revealing
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
+    Change,
     ClientJoined,
     CollectingEnded,
+    EpochBegan,
     RoundOpened,
     RunResumed,
     StopNoted,
     SumKept,
     UpdateCounted,
 )
-from fedrec_server.rounds.endings import Step, abandon, finish, publish, then
+from fedrec_server.rounds.endings import EPOCH_CHANGED, Step, abandon, finish, publish, then
 from fedrec_server.rounds.events import (
+    EpochInstalled,
     Event,
     Failed,
     Polled,
@@ -75,6 +78,8 @@ def step(state: State, event: Event) -> Step:
             return _restarted(state, event.now)
         case Resumed():
             return _resumed(state, event.now)
+        case EpochInstalled():
+            return _rotated(state, event)
 
 
 def _tick(state: State, tick: Tick) -> Step:
@@ -289,7 +294,7 @@ def _restarted(state: State, now: float) -> Step:
     if round_ is None:
         return state, ()
     if round_.epoch != state.rules.epoch:
-        return abandon(state, round_, "the key epoch changed", now)
+        return abandon(state, round_, EPOCH_CHANGED, now)
     deadline_at = now + state.rules.rounds.deadline_seconds
     holders = tuple(replace(holder, asked_at=now) for holder in round_.holders)
     round_ = replace(round_, deadline_at=deadline_at, holders=holders)
@@ -301,3 +306,17 @@ def _resumed(state: State, now: float) -> Step:
         return state, ()
     resumed = RunResumed(after_round=state.last_round, at=now)
     return replace(state, ending=None, stop_asked=False, abandoned_in_row=0), (resumed,)
+
+
+def _rotated(state: State, event: EpochInstalled) -> Step:
+    """Begin a newer epoch: at once where it removes somebody, else when no round is in progress."""
+    round_ = state.current
+    if event.rules.epoch <= state.rules.epoch:
+        return state, ()
+    if round_ is not None and state.roster <= event.roster:
+        return state, ()
+    changes: tuple[Change, ...] = ()
+    if round_ is not None:
+        state, changes = abandon(state, round_, EPOCH_CHANGED, event.now)
+    began = EpochBegan(epoch=event.rules.epoch, members=len(event.roster), at=event.now)
+    return replace(state, rules=event.rules, roster=event.roster), (*changes, began)

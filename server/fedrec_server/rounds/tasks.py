@@ -24,14 +24,17 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
             remedy="The client's state belongs to another run; give it a fresh state folder.",
         )
     if version < state.published:
-        return Task(published_round=state.published, task=Wait(reason="catch up"))
+        return _task(state, Wait(reason="catch up"))
     if state.ending is not None:
-        finished = Finished(reason=state.ending.reason, failed=state.ending.failed)
-        return Task(published_round=state.published, task=finished)
+        return _task(state, Finished(reason=state.ending.reason, failed=state.ending.failed))
     if state.current is None:
         return None
     task = _in_round(state.current, client_id, now)
-    return None if task is None else Task(published_round=state.published, task=task)
+    return None if task is None else _task(state, task)
+
+
+def _task(state: State, task: Wait | Train | Reveal | Finished) -> Task:
+    return Task(published_round=state.published, task=task, epoch=state.rules.epoch)
 
 
 def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal | None:

@@ -8,12 +8,22 @@ from collections.abc import Sequence
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.state import Ending, Round, Rules, State
-from fedrec_server.store.spool import sealed_name, snapshot_name, sum_name, update_name
-from fedrec_server.store.store import Entry, PublishedRecord, SnapshotRecord
+from fedrec_server.store.spool import epoch_name, sealed_name, snapshot_name, sum_name, update_name
+from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, header_of, holder_of, statement_of, word_of
 
-__all__ = ["counted", "entries", "load_state", "named_files", "next_published", "snapshot"]
+__all__ = [
+    "applicants",
+    "counted",
+    "entries",
+    "installed_epoch",
+    "load_state",
+    "named_files",
+    "next_published",
+    "snapshot",
+]
 
 IN_PROGRESS = "phase NOT IN ('published', 'abandoned')"
 
@@ -25,6 +35,7 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
     published = _number(rows, "SELECT max(round) FROM rounds WHERE phase = 'published'")
     forgiven = max(published, int(meta["resumed_after"]))
     abandoned = "SELECT count(*) FROM rounds WHERE phase = 'abandoned' AND round > ?"
+    in_row = f"{abandoned} AND reason != ?"
     kind = "SELECT count(*) FROM rounds WHERE phase = 'published' AND kind = ?"
     return State(
         rules=rules,
@@ -36,7 +47,7 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         evaluated=_number(rows, kind, "evaluate") > 0,
         vouched=_vouched(rows, published),
         abandoned=_number(rows, abandoned, 0),
-        abandoned_in_row=_number(rows, abandoned, forgiven),
+        abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
         current=_current(rows),
         stop_asked=meta["stop_asked"] == "1",
         ending=Ending(reason=ended[1:], failed=ended[0] == "1") if ended else None,
@@ -77,7 +88,31 @@ def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
     if row is None:
         return None
     blob = Blob(length=row["length"], digest=row["digest"])
-    return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob)
+    words = rows.execute("SELECT * FROM attestations ORDER BY client_id")
+    statements = tuple(statement_of(word) for word in words)
+    return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob, statements=statements)
+
+
+def installed_epoch(rows: sqlite3.Connection) -> EpochRecord | None:
+    """Return the newest epoch that was kept, if there is one."""
+    row = rows.execute("SELECT * FROM epochs").fetchone()
+    if row is None:
+        return None
+    blob = Blob(length=row["length"], digest=row["digest"])
+    return EpochRecord(epoch=row["epoch"], blob=blob)
+
+
+def applicants(rows: sqlite3.Connection) -> list[Applicant]:
+    """Return all applicants."""
+    query = "SELECT * FROM applicants ORDER BY client_id"
+    return [
+        Applicant(
+            client_id=row["client_id"],
+            public_identity=row["public_identity"],
+            unix_seconds=row["unix_seconds"],
+        )
+        for row in rows.execute(query)
+    ]
 
 
 def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
@@ -102,6 +137,9 @@ def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | Non
     stored = snapshot(rows)
     if stored is not None:
         names.add(snapshot_name(stored.round, stored.blob))
+    installed = installed_epoch(rows)
+    if installed is not None:
+        names.add(epoch_name(installed.epoch, installed.blob))
     round_ = _current(rows)
     if round_ is None:
         return frozenset(names), None

@@ -24,13 +24,14 @@ __all__ = [
     "Draft",
     "DurabilityLost",
     "Spool",
+    "epoch_name",
     "sealed_name",
     "snapshot_name",
     "sum_name",
     "update_name",
 ]
 
-FOLDERS = ("partial", "updates", "blobs", "snapshots")
+FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")
 READ_BYTES = 1 << 20
 FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
@@ -61,6 +62,11 @@ def sealed_name(round_id: RoundId, blob: Blob) -> str:
 def snapshot_name(round_id: RoundId, blob: Blob) -> str:
     """Return the file of a snapshot."""
     return f"snapshots/{round_id:08d}-{blob.digest.hex()}"
+
+
+def epoch_name(epoch: int, blob: Blob) -> str:
+    """Return the file of an epoch's public bundle."""
+    return f"epochs/{epoch:08d}-{blob.digest.hex()}"
 
 
 class Draft:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -18,13 +18,15 @@ from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.lock import FolderLock
 from fedrec_server.store.spool import DurabilityLost, Spool
 from fedrec_server.store.store import (
+    Applicant,
     Entry,
+    EpochRecord,
     PublishedRecord,
     RunIdentity,
     SnapshotRecord,
     Store,
 )
-from fedrec_server.store.tables import SCHEMA, SCHEMA_VERSION, Row, insert
+from fedrec_server.store.tables import SCHEMA, SCHEMA_VERSION, Row, insert, statement_row
 
 __all__ = ["SqliteStore"]
 
@@ -114,11 +116,48 @@ class SqliteStore(Store):
             row: Row = {"round": record.round, "epoch": record.epoch}
             row["length"] = record.blob.length
             insert(rows, "snapshots", {**row, "digest": record.blob.digest})
+            rows.execute("DELETE FROM attestations")
+            for statement in record.statements:
+                insert(rows, "attestations", statement_row(statement))
         return before
 
     def snapshot(self) -> SnapshotRecord | None:
         """Return the snapshot, if there is one."""
         return reading.snapshot(self._connection)
+
+    def keep_epoch(self, record: EpochRecord, entries: Sequence[Entry]) -> EpochRecord | None:
+        """Make this the newest epoch and return the one that it replaces."""
+        before = self.installed_epoch()
+        with self._transaction() as rows:
+            rows.execute("DELETE FROM epochs")
+            row: Row = {"epoch": record.epoch, "length": record.blob.length}
+            insert(rows, "epochs", {**row, "digest": record.blob.digest})
+            rows.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (str(record.epoch),))
+            for entry in entries:
+                writing.write_entry(rows, entry)
+        return before
+
+    def installed_epoch(self) -> EpochRecord | None:
+        """Return the newest epoch that was kept, if there is one."""
+        return reading.installed_epoch(self._connection)
+
+    def keep_applicant(self, applicant: Applicant) -> None:
+        """Keep what somebody handed in, in place of what it handed in before."""
+        with self._transaction() as rows:
+            row: Row = {"client_id": applicant.client_id}
+            row["public_identity"] = applicant.public_identity
+            row["unix_seconds"] = applicant.unix_seconds
+            insert(rows, "applicants", row, verb="REPLACE")
+
+    def forget_applicants(self, clients: Iterable[ClientId]) -> None:
+        """Delete applicants."""
+        with self._transaction() as rows:
+            names = [(client_id,) for client_id in clients]
+            rows.executemany("DELETE FROM applicants WHERE client_id = ?", names)
+
+    def applicants(self) -> list[Applicant]:
+        """Return all applicants, in the order of their ids."""
+        return reading.applicants(self._connection)
 
     def entries(self, after: int, limit: int) -> list[Entry]:
         """Return journal entries in order."""
@@ -203,17 +242,17 @@ class SqliteStore(Store):
             )
             if self._meta(name) != wanted
         ]
-        if identity.epoch < int(self._meta("epoch")):
-            problems.append(f"epoch {identity.epoch} is older than {self._meta('epoch')}")
+        installed = self.installed_epoch()
+        epoch = max(identity.epoch, 0 if installed is None else installed.epoch)
+        if epoch < int(self._meta("epoch")):
+            problems.append(f"epoch {epoch} is older than {self._meta('epoch')}")
         if problems:
             raise SettingsError(
                 f"coordinator.state belongs to another run ({'; '.join(problems)}).",
                 remedy="Choose another folder for a new run, or bring back the old settings.",
                 problems=tuple(problems),
             )
-        self._connection.execute(
-            "UPDATE meta SET value = ? WHERE name = 'epoch'", (str(identity.epoch),)
-        )
+        self._connection.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (str(epoch),))
 
     def _meta(self, name: str) -> str:
         query = "SELECT value FROM meta WHERE name = ?"

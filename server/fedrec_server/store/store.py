@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
@@ -13,7 +13,15 @@ from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store.spool import Spool
 
-__all__ = ["Entry", "PublishedRecord", "RunIdentity", "SnapshotRecord", "Store"]
+__all__ = [
+    "Applicant",
+    "Entry",
+    "EpochRecord",
+    "PublishedRecord",
+    "RunIdentity",
+    "SnapshotRecord",
+    "Store",
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,11 +66,33 @@ class PublishedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SnapshotRecord:
-    """The stored copy of the model after a published round."""
+    """The stored copy of the model after a published round.
+
+    Attributes:
+        statements: who vouches for it where the round was published in an earlier epoch.
+    """
 
     round: RoundId
     epoch: int
     blob: Blob
+    statements: tuple[RevealStatement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRecord:
+    """The stored public bundle of a key epoch."""
+
+    epoch: int
+    blob: Blob
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applicant:
+    """Somebody who asked to become a member; `public_identity` is its canonical JSON."""
+
+    client_id: ClientId
+    public_identity: bytes
+    unix_seconds: float
 
 
 class Store(ABC):
@@ -106,6 +136,26 @@ class Store(ABC):
     @abstractmethod
     def snapshot(self) -> SnapshotRecord | None:
         """Return the snapshot, if there is one."""
+
+    @abstractmethod
+    def keep_epoch(self, record: EpochRecord, entries: Sequence[Entry]) -> EpochRecord | None:
+        """Make this the newest epoch and return the one that it replaces."""
+
+    @abstractmethod
+    def installed_epoch(self) -> EpochRecord | None:
+        """Return the newest epoch that was kept, if there is one."""
+
+    @abstractmethod
+    def keep_applicant(self, applicant: Applicant) -> None:
+        """Keep what somebody handed in, in place of what it handed in before."""
+
+    @abstractmethod
+    def forget_applicants(self, clients: Iterable[ClientId]) -> None:
+        """Delete applicants."""
+
+    @abstractmethod
+    def applicants(self) -> list[Applicant]:
+        """Return all applicants, in the order of their ids."""
 
     @abstractmethod
     def entries(self, after: int, limit: int) -> list[Entry]:

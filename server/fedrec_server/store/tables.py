@@ -21,6 +21,7 @@ __all__ = [
     "holder_of",
     "insert",
     "statement_of",
+    "statement_row",
     "word_of",
     "word_row",
 ]
@@ -65,6 +66,19 @@ CREATE TABLE snapshots (
   round INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, length INTEGER NOT NULL,
   digest BLOB NOT NULL
 ) STRICT;
+CREATE TABLE attestations (
+  round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
+  run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
+  aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
+  locked_metrics BLOB NOT NULL, share BLOB NOT NULL, signature BLOB NOT NULL,
+  PRIMARY KEY (round, client_id)
+) STRICT;
+CREATE TABLE epochs (
+  epoch INTEGER PRIMARY KEY, length INTEGER NOT NULL, digest BLOB NOT NULL
+) STRICT;
+CREATE TABLE applicants (
+  client_id TEXT PRIMARY KEY, public_identity BLOB NOT NULL, unix_seconds REAL NOT NULL
+) STRICT, WITHOUT ROWID;
 CREATE TABLE journal (
   sequence INTEGER PRIMARY KEY AUTOINCREMENT, unix_seconds REAL NOT NULL, kind TEXT NOT NULL,
   round INTEGER NOT NULL, fields_json TEXT NOT NULL
@@ -131,9 +145,14 @@ def statement_of(row: sqlite3.Row) -> RevealStatement:
     return RevealStatement(**{name: row[name] for name in STATEMENT_COLUMNS})
 
 
+def statement_row(statement: RevealStatement) -> Row:
+    """Return a statement as a row of `attestations`."""
+    return {name: getattr(statement, name) for name in STATEMENT_COLUMNS}
+
+
 def word_row(word: Word, place: int) -> Row:
     """Return a key holder's word as a row of `statements`."""
-    row: Row = {name: getattr(word.statement, name) for name in STATEMENT_COLUMNS}
+    row = statement_row(word.statement)
     row["blob_length"] = None if word.blob is None else word.blob.length
     row["blob_digest"] = None if word.blob is None else word.blob.digest
     row["place"] = place

@@ -10,6 +10,7 @@ from fedrec_server.rounds.changes import (
     Change,
     ClientJoined,
     CollectingEnded,
+    EpochBegan,
     HolderAsked,
     RoundAbandoned,
     RoundOpened,
@@ -59,6 +60,8 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             _abandon(rows, change)
         case StopNoted():
             _set_meta(rows, "stop_asked", "1")
+        case EpochBegan():
+            _set_meta(rows, "epoch", str(change.epoch))
         case RunFinished():
             _set_meta(rows, "ended", f"{int(change.failed)}{change.reason}")
         case RunResumed():

@@ -114,6 +114,8 @@ def test_show_tells_no_secret(
     shown = fedrec("keys", "show", tmp_path, "--json")
     kinds = {Path(row["path"]).name: row for row in shown.json["files"]}
     assert set(kinds) == {
+        "00000001.json",
+        "membership.json",
         "authority.key",
         "authority.pub.json",
         "epoch.json",
@@ -154,3 +156,86 @@ def test_show_refuses_what_is_no_key_file(fedrec: Fedrec, tmp_path: Path) -> Non
     assert fedrec("keys", "show", tmp_path / "x.json").code == 5
     assert fedrec("keys", "show", tmp_path / "none").code == 5
     assert fedrec("keys", "show", tmp_path).code == 5
+
+
+@pytest.fixture
+def keys(fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]) -> Path:
+    """The folder of an authority with three members."""
+    assert fedrec(*new_command(settings_file, members, tmp_path / "keys")).code == 0
+    return tmp_path / "keys"
+
+
+def listed(fedrec: Fedrec, keys: Path) -> dict[str, list[str]]:
+    found = fedrec("keys", "roster", "list", "--into", keys, "--json").json
+    states: dict[str, list[str]] = {}
+    for client in found["clients"]:
+        states.setdefault(client["state"], []).append(client["label"])
+    return {state: sorted(labels) for state, labels in states.items()}
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_members_come_and_go_offline(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+    joiner = Identity.load_or_create(tmp_path / "d", "d")
+    into = ("--into", keys)
+    unknown = fedrec("keys", "roster", "add", joiner.client_id, *into)
+    assert unknown.code == 5 and "nobody's" in unknown.err
+    identity = tmp_path / "d" / "identity.pub.json"
+    wrong = fedrec("keys", "roster", "add", "0" * 16, "--identity", identity, *into)
+    assert wrong.code == 5 and joiner.client_id in wrong.err
+    short = joiner.client_id[:16]
+    added = fedrec("keys", "roster", "add", short, "--identity", identity, *into, "--json").json
+    assert (added["epoch"], added["members"], added["rotated"]) == (2, 4, True)
+    assert fedrec("keys", "roster", "add", short, "--identity", identity, *into).code == 5
+    assert KeyEpoch.load(keys / "epoch.json").roster.contains(joiner.client_id)
+
+    removed = fedrec("keys", "roster", "remove", short, *into, "--no-rotate", "--json").json
+    assert (removed["epoch"], removed["members"], removed["rotated"]) == (2, 3, False)
+    assert KeyEpoch.load(keys / "epoch.json").roster.contains(joiner.client_id)
+    assert listed(fedrec, keys) == {"member": ["a", "b", "c"], "former": ["d"]}
+    assert "fedrec keys rotate" in fedrec("keys", "roster", "list", *into).out
+    assert fedrec("keys", "rotate", *into, "--json").json["epoch"] == 3
+    assert not KeyEpoch.load(keys / "epoch.json").roster.contains(joiner.client_id)
+    again = fedrec("keys", "roster", "add", short, *into, "--json").json
+    assert (again["epoch"], again["members"]) == (4, 4)
+
+
+@pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
+def test_too_few_members_are_said_not_refused(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+    a, b, c = (Identity.load(tmp_path / name).client_id for name in "abc")
+    found = fedrec("keys", "roster", "remove", a, "--into", keys)
+    assert found.code == 0 and "no round opens" in found.out
+    assert fedrec("keys", "roster", "remove", b, "--into", keys).code == 0
+    last = fedrec("keys", "roster", "remove", c, "--into", keys)
+    assert last.code == 5 and "last member" in last.err
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_backup_and_restore_on_another_machine(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
+    secret = tmp_path / "passphrase"
+    secret.write_text("correct horse battery staple\n")
+    copy, fresh = tmp_path / "copy", tmp_path / "fresh"
+    option = ("--passphrase-file", secret)
+    made = fedrec("keys", "backup", copy, "--into", keys, *option, "--json").json
+    assert made == {"epoch": 1, "file": str(copy)}
+    back = fedrec("keys", "restore", copy, "--into", fresh, *option, "--json").json
+    assert back == {"epoch": 1, "folder": str(fresh), "members": 3}
+    assert listed(fedrec, fresh) == listed(fedrec, keys)
+    assert fedrec("keys", "rotate", "--into", fresh, "--epoch", 4, "--json").json["epoch"] == 4
+    roster = KeyEpoch.load(fresh / "epoch.json").roster
+    roster.verify(read_authority_key(keys / "authority.pub.json"))
+
+
+def test_without_an_authority_nothing_is_sent(fedrec: Fedrec, tmp_path: Path) -> None:
+    found = fedrec(
+        "keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", tmp_path / "none"
+    )
+    assert found.code == 5 and "fedrec keys new" in found.err
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
+    found = fedrec(
+        "keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", keys, "--once", "--json"
+    )
+    assert found.code == 3
+    assert "coordinator lost" in found.out

@@ -15,6 +15,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.convert_task import task_from_proto, task_to_proto
 from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_STATEMENTS
 from fedrec.wire.messages import (
+    Application,
     Finished,
     MakeSnapshot,
     Reveal,
@@ -53,6 +54,7 @@ TRAIN = Train(
 
 def test_every_message_has_a_conversion(values: Any) -> None:
     convertible = {
+        "Application",
         "UploadHeader",
         "RevealStatement",
         "FederationInfo",
@@ -79,6 +81,8 @@ def test_values_come_back_the_same(values: Any) -> None:
     )
     assert convert.federation_from_proto(convert.federation_to_proto(info)) == info
     assert convert.upload_status_from_proto(convert.upload_status_to_proto(status)) == status
+    application = Application(epoch=7, listed=True)
+    assert convert.application_from_proto(convert.application_to_proto(application)) == application
     published, snapshot = values.published(), values.snapshot()
     message = convert.published_to_proto(published)
     assert convert.blob_from_proto(message.blob, "blob") == Blob.of(published.blob)
@@ -121,7 +125,7 @@ def test_tasks_come_back_the_same(values: Any) -> None:
         Finished(reason="done"),
         Finished(reason="budget", failed=True),
     ):
-        whole = Task(published_round=RoundId(9), task=task)
+        whole = Task(published_round=RoundId(9), task=task, epoch=3)
         assert task_from_proto(task_to_proto(whole)) == whole
 
 

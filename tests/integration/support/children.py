@@ -80,6 +80,7 @@ class KillCoordinator:
         phase: of the round in progress at that moment.
         counted: updates that it has; how many are counted at once depends on when they arrive.
         words: key holders' statements that it has.
+        epochs: while it takes in a key epoch, whatever the round.
 
     None stands for what does not matter.
     """
@@ -89,6 +90,7 @@ class KillCoordinator:
     phase: str | None = None
     counted: int | None = None
     words: int | None = None
+    epochs: bool = False
 
     def is_here(self, name: str, round_: Round) -> bool:
         """Tell whether the coordinator has come to the place."""
@@ -225,7 +227,10 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     def failpoint(name: str) -> None:
         if kill is not None and known and known[0]._engine is not None:
             round_ = known[0].engine.state.current
-            if round_ is not None and kill.is_here(name, round_):
+            if kill.epochs:
+                if name == kill.failpoint and _has_epoch(Path(settings.coordinator.state), name):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            elif round_ is not None and kill.is_here(name, round_):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
@@ -233,6 +238,14 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
     coordinator = Coordinator.from_settings(settings, catalogue, spec, failpoint=failpoint)
     known.append(coordinator)
     asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))
+
+
+def _has_epoch(state: Path, name: str) -> bool:
+    """Tell whether an epoch's bundle is being kept just now."""
+    if name == "file.rename":
+        drafts = (path.read_bytes()[:100] for path in (state / "partial").glob("tmp-*"))
+        return any(b'"kind":"fedrec key epoch"' in draft for draft in drafts)
+    return any((state / "epochs").iterdir())
 
 
 def close_all(children: Iterable[Child]) -> None:

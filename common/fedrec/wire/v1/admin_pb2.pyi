@@ -1,9 +1,37 @@
+from fedrec.wire.v1 import update_pb2 as _update_pb2
+from google.protobuf.internal import containers as _containers
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from collections.abc import Mapping as _Mapping
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
 from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class ListApplicantsRequest(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class Applicants(_message.Message):
+    __slots__ = ("public_identity",)
+    PUBLIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    public_identity: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, public_identity: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class EpochPart(_message.Message):
+    __slots__ = ("blob", "chunk")
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    blob: _update_pb2.BlobHeader
+    chunk: _update_pb2.Chunk
+    def __init__(self, blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., chunk: _Optional[_Union[_update_pb2.Chunk, _Mapping]] = ...) -> None: ...
+
+class InstallEpochReply(_message.Message):
+    __slots__ = ("epoch", "began")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    BEGAN_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    began: bool
+    def __init__(self, epoch: _Optional[int] = ..., began: _Optional[bool] = ...) -> None: ...
 
 class GetStatusRequest(_message.Message):
     __slots__ = ()
@@ -28,7 +56,7 @@ class RoundStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., expected: _Optional[int] = ..., arrived: _Optional[int] = ..., bytes_received: _Optional[int] = ..., seconds_left: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event")
+    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
@@ -42,6 +70,8 @@ class Status(_message.Message):
     FINISH_REASON_FIELD_NUMBER: _ClassVar[int]
     CURRENT_FIELD_NUMBER: _ClassVar[int]
     LAST_EVENT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    NEXT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     protection: str
@@ -55,7 +85,9 @@ class Status(_message.Message):
     finish_reason: str
     current: RoundStatus
     last_event: int
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ...) -> None: ...
+    epoch: int
+    next_epoch: int
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ("after_event", "follow")

@@ -50,6 +50,16 @@ class AdminStub:
                 request_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.StopRunRequest.SerializeToString,
                 response_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.StopRunReply.FromString,
                 _registered_method=True)
+        self.ListApplicants = channel.unary_unary(
+                '/fedrec.wire.v1.Admin/ListApplicants',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.ListApplicantsRequest.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.Applicants.FromString,
+                _registered_method=True)
+        self.InstallEpoch = channel.stream_unary(
+                '/fedrec.wire.v1.Admin/InstallEpoch',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.EpochPart.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.InstallEpochReply.FromString,
+                _registered_method=True)
 
 
 class AdminServicer:
@@ -76,6 +86,20 @@ class AdminServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListApplicants(self, request, context):
+        """Who asked to become a member, for the key authority.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def InstallEpoch(self, request_iterator, context):
+        """Hands in the public bundle of a new key epoch; answered when it is durable.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_AdminServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -93,6 +117,16 @@ def add_AdminServicer_to_server(servicer, server):
                     servicer.StopRun,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.StopRunRequest.FromString,
                     response_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.StopRunReply.SerializeToString,
+            ),
+            'ListApplicants': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListApplicants,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.ListApplicantsRequest.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.Applicants.SerializeToString,
+            ),
+            'InstallEpoch': grpc.stream_unary_rpc_method_handler(
+                    servicer.InstallEpoch,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.EpochPart.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_admin__pb2.InstallEpochReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -177,6 +211,60 @@ class Admin:
             '/fedrec.wire.v1.Admin/StopRun',
             fedrec_dot_wire_dot_v1_dot_admin__pb2.StopRunRequest.SerializeToString,
             fedrec_dot_wire_dot_v1_dot_admin__pb2.StopRunReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListApplicants(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedrec.wire.v1.Admin/ListApplicants',
+            fedrec_dot_wire_dot_v1_dot_admin__pb2.ListApplicantsRequest.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_admin__pb2.Applicants.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def InstallEpoch(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_unary(
+            request_iterator,
+            target,
+            '/fedrec.wire.v1.Admin/InstallEpoch',
+            fedrec_dot_wire_dot_v1_dot_admin__pb2.EpochPart.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_admin__pb2.InstallEpochReply.FromString,
             options,
             channel_credentials,
             insecure,

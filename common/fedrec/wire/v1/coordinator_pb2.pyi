@@ -8,6 +8,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class ApplyRequest(_message.Message):
+    __slots__ = ("public_identity",)
+    PUBLIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
+    public_identity: bytes
+    def __init__(self, public_identity: _Optional[bytes] = ...) -> None: ...
+
+class Application(_message.Message):
+    __slots__ = ("epoch", "listed")
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LISTED_FIELD_NUMBER: _ClassVar[int]
+    epoch: int
+    listed: bool
+    def __init__(self, epoch: _Optional[int] = ..., listed: _Optional[bool] = ...) -> None: ...
+
 class GetFederationRequest(_message.Message):
     __slots__ = ("protocol_version", "client_id")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -125,20 +139,22 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("published_round", "wait", "train", "reveal", "finished", "make_snapshot")
+    __slots__ = ("published_round", "wait", "train", "reveal", "finished", "make_snapshot", "epoch")
     PUBLISHED_ROUND_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     REVEAL_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     MAKE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
     published_round: int
     wait: Wait
     train: Train
     reveal: Reveal
     finished: Finished
     make_snapshot: MakeSnapshot
-    def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ...) -> None: ...
+    epoch: int
+    def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class UploadStatusRequest(_message.Message):
     __slots__ = ("run", "round", "client_id", "digest")

@@ -92,6 +92,11 @@ class CoordinatorStub:
                 request_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.SerializeToString,
                 response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.FromString,
                 _registered_method=True)
+        self.Apply = channel.unary_unary(
+                '/fedrec.wire.v1.Coordinator/Apply',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ApplyRequest.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Application.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -168,6 +173,13 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Apply(self, request, context):
+        """Hands in a public identity for the key authority to fetch; gives transport, no trust.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -225,6 +237,11 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.SubmitSnapshot,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.FromString,
                     response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.SerializeToString,
+            ),
+            'Apply': grpc.unary_unary_rpc_method_handler(
+                    servicer.Apply,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ApplyRequest.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Application.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -525,6 +542,33 @@ class Coordinator:
             '/fedrec.wire.v1.Coordinator/SubmitSnapshot',
             fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.SerializeToString,
             fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Apply(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedrec.wire.v1.Coordinator/Apply',
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ApplyRequest.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Application.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,219 @@
+"""The authority's state folder, and the only code that makes epochs in it.
+
+::
+
+    authority.pub.json           the public key that clients pin
+    epoch.json                   the newest epoch's public bundle, for the coordinator
+    authority/authority.key      the private key
+    authority/membership.json    members that came and went, the plan, the last epoch's number
+    authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
+    authority/applicants.json    who asked the coordinator to become a member
+
+No secret of an epoch is kept: it is wrapped to the members and forgotten. The bundle of an older
+epoch is replaced, so that a member's key that is stolen later opens nothing that lies here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from fedrec.authority.members import Membership, find
+from fedrec.config.plan import plan_from_json, plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.errors import KeysError
+from fedrec.identity.authority import AUTHORITY_FILE, Authority
+from fedrec.identity.authority_key import read_authority_key, write_authority_key
+from fedrec.identity.document import Document, JsonValue, write_document
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.key_files import read_public, replace_secret, write_public
+from fedrec.identity.public import PublicIdentity
+from fedrec.identity.roster import MAX_MEMBERS
+from fedrec.training.key_epochs import make_epoch
+
+__all__ = [
+    "AUTHORITY_FOLDER",
+    "AUTHORITY_PUBLIC_FILE",
+    "EPOCH_FILE",
+    "MEMBERSHIP_FILE",
+    "ROSTERS_FOLDER",
+    "AuthorityFolder",
+]
+
+AUTHORITY_FOLDER = "authority"
+AUTHORITY_PUBLIC_FILE = "authority.pub.json"
+EPOCH_FILE = "epoch.json"
+MEMBERSHIP_FILE = "membership.json"
+APPLICANTS_FILE = "applicants.json"
+ROSTERS_FOLDER = "rosters"
+MAX_BYTES = 64 << 20
+_APPLICANTS = "fedrec applicants"
+
+
+class AuthorityFolder:
+    """One authority's keys, members and epochs.
+
+    Args:
+        path: the folder of the keys, by convention `keys`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.private = path / AUTHORITY_FOLDER
+        self.public_key_path = path / AUTHORITY_PUBLIC_FILE
+        self.epoch_path = path / EPOCH_FILE
+
+    def load_or_create(self) -> tuple[Authority, bool]:
+        """Return the authority whose key is here; a new one only where no other was before.
+
+        Raises:
+            KeysError: the folder belongs to an authority whose private key is gone.
+        """
+        pinned = read_authority_key(self.public_key_path) if self.public_key_path.exists() else b""
+        is_new = not (self.private / AUTHORITY_FILE).exists()
+        if is_new and not pinned:
+            made = Authority.create()
+            made.save(self.private)
+            return made, True
+        found = None if is_new else Authority.load(self.private)
+        if found is None or (pinned and found.public_key != pinned):
+            raise KeysError(
+                f"{self.public_key_path} is of an authority whose private key is not in "
+                f"{self.private}; clients that pinned it would refuse an epoch of another one.",
+                remedy="Restore the folder from a copy (`fedrec keys restore`), or start anew with "
+                "another --into and give every client the new authority.pub.json.",
+            )
+        return found, False
+
+    @property
+    def membership(self) -> Membership:
+        """Members, plan and the last epoch's number.
+
+        Raises:
+            KeysError: nobody made an epoch here yet, or the file is damaged.
+        """
+        path = self.private / MEMBERSHIP_FILE
+        raw = read_public(
+            path,
+            max_bytes=MAX_BYTES,
+            remedy="Run `fedrec keys new SETTINGS --client ...` first, which says for which plan "
+            "epochs are made.",
+        )
+        return Membership.from_json(raw, str(path))
+
+    @property
+    def newest(self) -> KeyEpoch | None:
+        """The newest epoch's public bundle; None before the first."""
+        return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
+
+    def begin(self, plan: Plan, n_items: int) -> Membership:
+        """Return the membership for a plan, with the members that are known already.
+
+        Raises:
+            KeysError: the folder belongs to another federation.
+        """
+        newest = self.newest
+        name = None if newest is None else newest.roster.federation
+        if name not in (None, plan.federation.name):
+            raise KeysError(
+                f"{self.epoch_path} belongs to the federation {name!r}, the settings to "
+                f"{plan.federation.name!r}.",
+                remedy="Choose another folder with --into.",
+            )
+        if (self.private / MEMBERSHIP_FILE).exists():
+            found = self.membership
+            return replace(found, plan_json=plan_to_json(plan), n_items=n_items)
+        return Membership(plan_json=plan_to_json(plan), n_items=n_items)
+
+    def keep(self, membership: Membership) -> None:
+        """Replace the record of members in one step; only its owner may read it."""
+        replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
+
+    def check_number(self, wanted: int) -> int:
+        """Return the number of the next epoch: the one after the last, or a higher one.
+
+        Args:
+            wanted: 0 for the one after the last.
+
+        Raises:
+            KeysError: it is not above the last one.
+        """
+        newest = self.newest
+        last = 0 if newest is None else newest.roster.epoch
+        if (self.private / MEMBERSHIP_FILE).exists():
+            last = max(last, self.membership.last_epoch)
+        if wanted and wanted <= last:
+            raise KeysError(
+                f"Epoch {wanted} was asked for, but {self.epoch_path} is epoch {last} already.",
+                remedy=f"Ask for epoch {last + 1} or leave --epoch out.",
+            )
+        return wanted or last + 1
+
+    def rotate(self, *, number: int = 0) -> KeyEpoch:
+        """Make an epoch of the present members, with a new group key and protection secret.
+
+        Killed in between, the next call makes the epoch with the same number, which nobody has
+        seen, or with the next one.
+
+        Args:
+            number: of the epoch; 0 takes the one after the last.
+
+        Raises:
+            KeysError: nobody is a member, or the number is not above the last one.
+        """
+        following = self.check_number(number)
+        authority, _ = self.load_or_create()
+        membership = self.membership
+        made = make_epoch(
+            authority,
+            plan_from_json(membership.plan_json),
+            membership.n_items,
+            membership.present,
+            number=following,
+        )
+        rosters = self.private / ROSTERS_FOLDER
+        write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
+        write_authority_key(self.public_key_path, authority.public_key)
+        made.save(self.epoch_path)
+        self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
+        return made
+
+    def find_joiner(self, fingerprint: str) -> PublicIdentity:
+        """Return an applicant or former member by what people compared of its client id.
+
+        Raises:
+            KeysError: nobody's or several ones'.
+        """
+        former = [m.identity for m in self.membership.members if not m.is_present]
+        known = {identity.client_id: identity for identity in (*former, *self.applicants())}
+        return find(fingerprint, known.values(), "applicants and former members")
+
+    def find_member(self, fingerprint: str) -> PublicIdentity:
+        """Return a present member by its client id or the beginning of it.
+
+        Raises:
+            KeysError: nobody's or several ones'.
+        """
+        return find(fingerprint, self.membership.present, "members")
+
+    def applicants(self) -> tuple[PublicIdentity, ...]:
+        """Return who asked to become a member, as the coordinator last told; proofs are checked."""
+        path = self.private / APPLICANTS_FILE
+        if not path.exists():
+            return ()
+        raw = read_public(path, max_bytes=MAX_BYTES, remedy="Run `fedrec keys authority run`.")
+        document = Document.parse(raw, _APPLICANTS, str(path))
+        entries = document.objects("applicants")
+        document.finish()
+        found = tuple(PublicIdentity.from_fields(entry) for entry in entries)
+        for identity in found:
+            identity.check_proof()
+        return found
+
+    def keep_applicants(self, applicants: Iterable[PublicIdentity]) -> None:
+        """Replace the list of applicants; at most as many as a roster has members."""
+        ordered = sorted(applicants, key=lambda identity: identity.client_id)[:MAX_MEMBERS]
+        entries: list[JsonValue] = [identity.fields() for identity in ordered]
+        document = write_document(_APPLICANTS, {"applicants": entries})
+        write_public(self.private / APPLICANTS_FILE, document)

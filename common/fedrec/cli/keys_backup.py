@@ -1,0 +1,74 @@
+"""`fedrec keys backup` and `restore`: the authority's folder as one encrypted file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.cli.keys_roster import KeysFolder
+from fedrec.cli.terminal import AsJson, print_json
+
+__all__ = ["backup", "restore"]
+
+PassphraseFile = Annotated[
+    Path | None,
+    typer.Option(help="File whose first line is the passphrase; asked for where it is not given."),
+]
+
+
+def backup(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
+    into: KeysFolder = Path("keys"),
+    passphrase_file: PassphraseFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write the authority's key, members and newest epoch into one encrypted file.
+
+    Make one after every change of membership, and keep it and the passphrase apart.
+    """
+    from fedrec.authority.backup import back_up
+    from fedrec.authority.folder import AuthorityFolder
+
+    passphrase = _passphrase(passphrase_file, confirm=True)
+    epoch = back_up(AuthorityFolder(into), file, passphrase)
+    if as_json:
+        print_json({"file": str(file), "epoch": epoch})
+        return
+    typer.echo(f"Wrote {file}, which opens with the passphrase only; the last epoch is {epoch}.")
+
+
+def restore(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="What `fedrec keys backup` wrote.")],
+    into: KeysFolder = Path("keys"),
+    passphrase_file: PassphraseFile = None,
+    as_json: AsJson = False,
+) -> None:
+    """Bring an authority's folder back, on this or another machine; then check who is a member."""
+    from fedrec.authority.backup import restore as restore_folder
+    from fedrec.authority.folder import AuthorityFolder
+
+    passphrase = _passphrase(passphrase_file, confirm=False)
+    folder = AuthorityFolder(into)
+    epoch = restore_folder(file, folder, passphrase)
+    members = len(folder.membership.present)
+    if as_json:
+        print_json({"folder": str(into), "epoch": epoch, "members": members})
+        return
+    typer.echo(f"Restored {into}: epoch {epoch}, {members} members.")
+    typer.echo("Compare `fedrec keys roster list` with who is a member now: whoever was removed")
+    typer.echo("after the backup is in it. Then run `fedrec keys rotate`.")
+
+
+def _passphrase(path: Path | None, *, confirm: bool) -> str:
+    from fedrec.errors import SettingsError
+
+    if path is None:
+        return str(typer.prompt("Passphrase", hide_input=True, confirmation_prompt=confirm))
+    try:
+        return path.read_text(encoding="utf-8").partition("\n")[0].rstrip("\r")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SettingsError(
+            f"--passphrase-file: {path} cannot be read: {error}.", remedy="Check the path."
+        ) from None

@@ -1,0 +1,189 @@
+"""`fedrec keys roster` and `fedrec keys rotate`: who is a member, changed without the network."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.terminal import AsJson, print_json, print_table
+
+if TYPE_CHECKING:
+    from fedrec.authority.members import Membership
+    from fedrec.identity.epoch import KeyEpoch
+
+__all__ = ["KeysFolder", "app", "rotate"]
+
+FEWEST_SUMMANDS = 3
+"""Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
+
+KeysFolder = Annotated[Path, typer.Option("--into", help="Folder of the keys.")]
+Fingerprint = Annotated[
+    str, typer.Argument(help="A client id, or at least 16 characters of its beginning.")
+]
+NoRotate = Annotated[
+    bool, typer.Option("--no-rotate", help="Make no epoch yet; `fedrec keys rotate` does it.")
+]
+
+app = typer.Typer(
+    help="Add members, remove them, and list them and who applies.",
+    no_args_is_help=True,
+    add_completion=False,
+    epilog=(
+        "Examples:\n"
+        "  fedrec keys roster list\n"
+        "  fedrec keys roster add 9f86d081884c7d65\n"
+        "  fedrec keys roster add 9f86d081884c7d65 --identity hospital-d.pub.json\n"
+        "  fedrec keys roster remove 60303ae22b998861"
+    ),
+)
+
+
+@app.command()
+def add(
+    fingerprint: Fingerprint,
+    identity: Annotated[
+        Path | None,
+        typer.Option(
+            help="The client's identity.pub.json, if it did not apply at the coordinator."
+        ),
+    ] = None,
+    into: KeysFolder = Path("keys"),
+    no_rotate: NoRotate = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make an applicant a member of the next epoch, after its id was compared by telephone."""
+    from fedrec.authority.folder import AuthorityFolder
+    from fedrec.authority.members import find
+    from fedrec.identity.public import PublicIdentity
+
+    folder = AuthorityFolder(into)
+    if identity is None:
+        found = folder.find_joiner(fingerprint)
+    else:
+        found = find(fingerprint, [PublicIdentity.load(identity)], f"keys in {identity}")
+    folder.keep(folder.membership.with_member(found, int(time.time())))
+    _finish(into, f"added {found.client_id} {found.label}".strip(), no_rotate, as_json)
+
+
+@app.command()
+def remove(
+    fingerprint: Fingerprint,
+    into: KeysFolder = Path("keys"),
+    no_rotate: NoRotate = False,
+    as_json: AsJson = False,
+) -> None:
+    """Leave a member out of the next epoch; it keeps what it saw until then."""
+    from fedrec.authority.folder import AuthorityFolder
+    from fedrec.errors import KeysError
+
+    folder = AuthorityFolder(into)
+    found = folder.find_member(fingerprint)
+    changed = folder.membership.without_member(found.client_id, int(time.time()))
+    if not changed.present:
+        raise KeysError(
+            "It is the last member; an epoch needs one.",
+            remedy="Stop the run with `fedrec stop` where the federation is over.",
+        )
+    folder.keep(changed)
+    _finish(into, f"removed {found.client_id} {found.label}".strip(), no_rotate, as_json)
+
+
+@app.command("list")
+def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> None:
+    """Show present and former members, and who applies."""
+    from fedrec.authority.folder import AuthorityFolder
+
+    folder = AuthorityFolder(into)
+    membership = folder.membership
+    rows = [
+        (
+            "member" if member.is_present else "former",
+            member.client_id,
+            member.identity.label,
+            f"added {_day(member.added_at)}"
+            + (f", removed {_day(member.removed_at)}" if member.removed_at else ""),
+        )
+        for member in membership.members
+    ]
+    rows += [
+        ("applies", identity.client_id, identity.label, "") for identity in folder.applicants()
+    ]
+    if as_json:
+        names = ("state", "client_id", "label", "when")
+        print_json(
+            {
+                "epoch": membership.last_epoch,
+                "is_changed": membership.is_changed,
+                "clients": [dict(zip(names, row, strict=True)) for row in rows],
+            }
+        )
+        return
+    print_table(rows, title=f"after epoch {membership.last_epoch}")
+    if membership.is_changed:
+        typer.echo("Members changed since; `fedrec keys rotate` makes the epoch that says so.")
+
+
+def rotate(
+    into: KeysFolder = Path("keys"),
+    epoch: Annotated[
+        int, typer.Option(min=0, help="Number of the epoch; 0 takes the one after the last.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Make the next epoch of the present members: a new group key and new protection keys.
+
+    `fedrec keys authority run` brings it to the coordinator; members notice by themselves.
+    """
+    from fedrec.authority.folder import AuthorityFolder
+
+    made = AuthorityFolder(into).rotate(number=epoch)
+    _tell(into, "rotated", made, AuthorityFolder(into).membership, as_json)
+
+
+def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
+    from fedrec.authority.folder import AuthorityFolder
+
+    folder = AuthorityFolder(into)
+    made = None if no_rotate else folder.rotate()
+    _tell(into, what, made, folder.membership, as_json)
+
+
+def _tell(
+    into: Path, what: str, made: KeyEpoch | None, membership: Membership, as_json: bool
+) -> None:
+    from fedrec.authority.folder import EPOCH_FILE
+    from fedrec.config.plan import plan_from_json
+
+    plan = plan_from_json(membership.plan_json)
+    needed = plan.rounds.minimum_clients
+    if plan.protection.name != "none":
+        needed = max(needed, plan.rounds.minimum_summands, FEWEST_SUMMANDS)
+    members = len(membership.present)
+    if as_json:
+        print_json(
+            {
+                "done": what,
+                "epoch": membership.last_epoch,
+                "rotated": made is not None,
+                "members": members,
+                "rounds_can_open": members >= needed,
+            }
+        )
+        return
+    typer.echo(f"{what}; {members} members")
+    if made is None:
+        typer.echo("No epoch was made; `fedrec keys rotate` makes it.")
+    else:
+        typer.echo(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
+    if members < needed:
+        typer.echo(
+            f"Fewer than the {needed} that the plan needs: no round opens before others join."
+        )
+
+
+def _day(unix_seconds: int) -> str:
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d")

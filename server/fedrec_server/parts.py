@@ -1,0 +1,37 @@
+"""Reading streams whose messages are parts of one kind or another."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+from fedrec.errors import ProtocolError
+
+__all__ = ["expect_part", "next_part"]
+
+Message = Any
+"""Generated messages are untyped."""
+
+
+async def next_part(parts: AsyncIterator[Message], kind: str) -> Message:
+    """Return the next part, which must be of a kind.
+
+    Raises:
+        ProtocolError: when it is of another, or the stream has ended.
+    """
+    try:
+        return expect_part(await anext(parts), kind)
+    except StopAsyncIteration:
+        raise ProtocolError(f"The stream ended before its {kind}.") from None
+
+
+def expect_part(part: Message, kind: str) -> Message:
+    """Return the content of a part, which must be of a kind.
+
+    Raises:
+        ProtocolError: when it is of another.
+    """
+    found = part.WhichOneof("part")
+    if found != kind:
+        raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
+    return getattr(part, kind)

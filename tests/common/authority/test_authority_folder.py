@@ -1,0 +1,346 @@
+"""The authority's folder, its backup and its deliveries, without a network."""
+
+from __future__ import annotations
+
+import json
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from fedrec.authority import backup as backup_module
+from fedrec.authority.backup import back_up, restore
+from fedrec.authority.delivery import AuthorityEvent, Delivery
+from fedrec.authority.folder import AuthorityFolder
+from fedrec.authority.members import find
+from fedrec.config.schema import Plan
+from fedrec.errors import FedrecError, KeysError, ProtocolError, Unauthenticated, Unreachable
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.epoch_secrets import open_epoch
+from fedrec.identity.identity import Identity
+from fedrec.identity.public import PublicIdentity
+from fedrec.wire.admin_link import RunStatus
+
+PASSPHRASE = "correct horse battery staple"
+PLAN = Plan.model_validate(
+    {"federation": {"name": "films"}, "protection": {"name": "none"}, "algorithm": {"dim": 4}}
+)
+
+
+@pytest.fixture
+def people() -> list[Identity]:
+    return [Identity.create(name) for name in "abcd"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, people: list[Identity]) -> AuthorityFolder:
+    made = AuthorityFolder(tmp_path / "keys")
+    members = [person.public for person in people[:3]]
+    made.keep(made.begin(PLAN, 12).of_exactly(members, 100))
+    made.rotate()
+    return made
+
+
+def ids(epoch: KeyEpoch | None) -> set[str]:
+    assert epoch is not None
+    return {member.client_id for member in epoch.roster.members}
+
+
+def test_each_change_is_an_epoch_with_other_secrets(
+    folder: AuthorityFolder, people: list[Identity]
+) -> None:
+    first = folder.newest
+    folder.keep(folder.membership.with_member(people[3].public, 200))
+    second = folder.rotate()
+    folder.keep(folder.membership.without_member(people[0].client_id, 300))
+    third = folder.rotate()
+    assert [each.roster.epoch for each in (second, third)] == [2, 3]
+    assert ids(first) == {p.client_id for p in people[:3]}
+    assert ids(second) == {p.client_id for p in people}
+    assert ids(third) == {p.client_id for p in people[1:]}
+    keys = set()
+    for epoch in (second, third):
+        _, secrets = open_epoch(
+            roster_json=epoch.roster.to_json(),
+            server_context=epoch.server_context,
+            wrapped=epoch.secrets_for(people[1].client_id),
+            identity=people[1],
+            pinned_authority_key=folder.load_or_create()[0].public_key,
+        )
+        keys.add(secrets.group_key)
+    assert len(keys) == 2
+    former = [m for m in folder.membership.members if not m.is_present]
+    assert [(m.client_id, m.added_at, m.removed_at) for m in former] == [
+        (people[0].client_id, 100, 300)
+    ]
+
+
+def test_nothing_here_opens_an_epoch_that_is_over(
+    folder: AuthorityFolder, people: list[Identity]
+) -> None:
+    first = folder.newest
+    assert first is not None
+    wrapped = [json.loads(first.to_json())["wrapped_keys"][p.client_id] for p in people[:3]]
+    folder.rotate()
+    kept = [path.read_text() for path in folder.path.rglob("*") if path.is_file()]
+    assert not [one for one in wrapped for text in kept if one in text]
+    rosters = sorted(path.name for path in (folder.private / "rosters").iterdir())
+    assert rosters == ["00000001.json", "00000002.json"]
+
+
+def test_what_is_private_is_readable_by_its_owner_only(folder: AuthorityFolder) -> None:
+    assert stat.S_IMODE(folder.private.stat().st_mode) == 0o700
+    for name in ("authority.key", "membership.json"):
+        assert stat.S_IMODE((folder.private / name).stat().st_mode) == 0o600
+
+
+def test_an_epoch_made_before_a_crash_is_not_made_again(folder: AuthorityFolder) -> None:
+    before = folder.membership
+    folder.rotate()
+    # The process died after the epoch's file and before its own record.
+    folder.keep(before)
+    assert folder.rotate().roster.epoch == 3
+
+
+def test_numbers_only_grow(folder: AuthorityFolder) -> None:
+    assert folder.rotate(number=9).roster.epoch == 9
+    for number in (1, 9):
+        with pytest.raises(KeysError, match="epoch 9 already"):
+            folder.rotate(number=number)
+
+
+def named(*starts: str) -> list[PublicIdentity]:
+    """Return identities; who is found depends on their ids alone."""
+
+    class Known(PublicIdentity):
+        __slots__ = ()
+
+        @property
+        def client_id(self) -> str:  # type: ignore[override]
+            return self.label.ljust(64, "0")
+
+    return [Known(label=start, signing_key=bytes(32), exchange_key=bytes(32)) for start in starts]
+
+
+def test_people_are_found_by_what_was_compared() -> None:
+    known = named("a" * 16 + "1", "a" * 16 + "2", "b" * 16)
+    assert find("bbbb bbbb bbbb BBBB", known, "applicants") is known[2]
+    assert find("a" * 16 + "1", known, "applicants") is known[0]
+    with pytest.raises(KeysError, match="fits several among the applicants") as several:
+        find("a" * 16, known, "applicants")
+    assert known[0].client_id in several.value.message
+    assert known[2].client_id not in several.value.message
+    with pytest.raises(KeysError, match="nobody's") as nobody:
+        find("c" * 16, known, "applicants")
+    assert all(each.client_id in nobody.value.message for each in known)
+    for short in ("b" * 15, "", "z" * 16, "b" * 16 + "g"):
+        with pytest.raises(KeysError, match="at least 16"):
+            find(short, known, "applicants")
+
+
+def test_a_swapped_exchange_key_is_not_added(
+    folder: AuthorityFolder, people: list[Identity]
+) -> None:
+    swapped = replace(people[3].public, exchange_key=people[0].public.exchange_key)
+    folder.keep_applicants([swapped])
+    with pytest.raises(FedrecError) as refused:
+        folder.find_joiner(people[3].client_id)
+    assert refused.value.code == "bad_signature"
+    folder.keep(folder.membership.with_member(people[3].public, 5))
+    tampered = (folder.private / "membership.json").read_bytes()
+    good, bad = people[3].public.fields()["exchange_key"], swapped.fields()["exchange_key"]
+    tampered = tampered.replace(str(good).encode(), str(bad).encode())
+    (folder.private / "membership.json").write_bytes(tampered)
+    with pytest.raises(FedrecError) as refused:
+        folder.rotate()
+    assert refused.value.code == "bad_signature"
+
+
+# Backup and restore.
+
+
+@pytest.fixture
+def cheap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Guess passphrases cheaply; the real cost has a test of its own."""
+    monkeypatch.setattr(backup_module, "COST", 2**10)
+
+
+def test_the_drill(folder: AuthorityFolder, people: list[Identity], tmp_path: Path) -> None:
+    """A fresh machine, the same authority, and the next epoch for everybody."""
+    copy = tmp_path / "safe" / "authority.backup"
+    assert back_up(folder, copy, PASSPHRASE) == 1
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    raw = copy.read_bytes()
+    secret = json.loads((folder.private / "authority.key").read_text())["signing_key"]
+    assert secret.encode() not in raw and people[0].client_id.encode() not in raw
+    assert json.loads(raw)["cost"] == 2**17
+
+    fresh = AuthorityFolder(tmp_path / "fresh")
+    assert restore(copy, fresh, PASSPHRASE) == 1
+    assert fresh.load_or_create()[0].public_key == folder.load_or_create()[0].public_key
+    assert fresh.membership == folder.membership
+    assert stat.S_IMODE((fresh.private / "authority.key").stat().st_mode) == 0o600
+    made = fresh.rotate(number=7)
+    assert ids(made) == {p.client_id for p in people[:3]}
+    roster, secrets = open_epoch(
+        roster_json=made.roster.to_json(),
+        server_context=made.server_context,
+        wrapped=made.secrets_for(people[0].client_id),
+        identity=people[0],
+        pinned_authority_key=folder.load_or_create()[0].public_key,
+    )
+    assert roster.epoch == 7
+    secrets.destroy()
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_restore_that_was_killed_goes_on(folder: AuthorityFolder, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    back_up(folder, copy, PASSPHRASE)
+    fresh = AuthorityFolder(tmp_path / "fresh")
+    restore(copy, fresh, PASSPHRASE)
+    (fresh.private / "membership.json").unlink()
+    assert restore(copy, fresh, PASSPHRASE) == 1
+    with pytest.raises(KeysError, match="holds an authority already"):
+        restore(copy, fresh, PASSPHRASE)
+
+
+@pytest.mark.usefixtures("cheap")
+def test_backups_that_do_not_open(folder: AuthorityFolder, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    with pytest.raises(KeysError, match="at least 12"):
+        back_up(folder, copy, "short")
+    back_up(folder, copy, PASSPHRASE)
+    with pytest.raises(KeysError, match="exists already"):
+        back_up(folder, copy, PASSPHRASE)
+    fresh = AuthorityFolder(tmp_path / "fresh")
+    with pytest.raises(KeysError, match="does not open"):
+        restore(copy, fresh, PASSPHRASE + "!")
+    document = json.loads(copy.read_text())
+    for field, value, words in (
+        ("cost", 2**30, "more memory"),
+        ("cost", 1000, "more memory"),
+        ("cost", 2**11, "does not open"),
+        ("salt", "A" * 22 + "==", "does not open"),
+        ("sealed", "A" * 400, "does not open"),
+    ):
+        (tmp_path / "bad").write_text(json.dumps({**document, field: value}))
+        with pytest.raises(KeysError, match=words):
+            restore(tmp_path / "bad", fresh, PASSPHRASE)
+    assert not fresh.path.exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "/etc/x", "authority/rosters/../x.json", "other"])
+def test_a_backup_writes_nothing_but_the_folder(name: str) -> None:
+    assert not backup_module._is_ours(name)
+
+
+# Deliveries.
+
+
+class FakeCoordinator:
+    """A coordinator that takes what it is given, or fails."""
+
+    def __init__(self, epoch: int = 1) -> None:
+        self.epoch, self.next_epoch = epoch, 0
+        self.busy = False
+        self.waiting: list[PublicIdentity] = []
+        self.installed: list[int] = []
+        self.failure: FedrecError | None = None
+        self.refusal: FedrecError | None = None
+
+    def status(self) -> RunStatus:
+        if self.failure is not None:
+            raise self.failure
+        return RunStatus(
+            federation="films",
+            run="r",
+            protection="none",
+            published_round=0,
+            rounds_published=0,
+            rounds_planned=3,
+            rounds_abandoned=0,
+            clients_seen=0,
+            clients_in_roster=3,
+            finished=False,
+            finish_reason="",
+            last_event=0,
+            epoch=self.epoch,
+            next_epoch=self.next_epoch,
+        )
+
+    def applicants(self) -> list[PublicIdentity]:
+        return self.waiting
+
+    def install_epoch(self, bundle: bytes) -> bool:
+        if self.refusal is not None:
+            raise self.refusal
+        number = KeyEpoch.from_json(bundle).roster.epoch
+        self.installed.append(number)
+        self.epoch, self.next_epoch = (self.epoch, number) if self.busy else (number, 0)
+        return not self.busy
+
+
+def test_the_newest_epoch_is_delivered_once_and_after_a_loss_again(
+    folder: AuthorityFolder,
+) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    for _ in range(3):
+        assert delivery.look()
+    assert [e.name for e in events] == ["coordinator found", "epoch began"]
+    folder.rotate()
+    folder.rotate()
+    link.busy = True
+    delivery.look()
+    delivery.look()
+    assert link.installed == [3], "the newest only, and not again while it waits for its turn"
+    link.busy, link.epoch, link.next_epoch = False, 3, 0
+    delivery.look()
+    assert [e.name for e in events[2:]] == ["epoch delivered", "epoch began"]
+    link.failure = Unreachable("nobody")
+    assert not delivery.look() and not delivery.look()
+    link.failure, link.epoch = None, 1
+    delivery.look()
+    assert link.installed == [3, 3]
+    assert [e.name for e in events[4:]][:2] == ["coordinator lost", "coordinator found"]
+
+
+def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder: AuthorityFolder) -> None:
+    link, events = FakeCoordinator(epoch=6), list[AuthorityEvent]()
+    Delivery(folder, link, events.append).look()
+    assert link.installed == []
+    assert [e.name for e in events] == ["coordinator found", "epoch missing"]
+    assert "--epoch 7" in events[-1].detail
+
+
+def test_applicants_are_told_once_and_kept_for_people(
+    folder: AuthorityFolder, people: list[Identity]
+) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    link.waiting = [people[0].public, people[3].public]
+    delivery.look()
+    delivery.look()
+    told = [e for e in events if e.name == "applicant"]
+    assert [e.client_id for e in told] == [people[3].client_id]
+    assert folder.find_joiner(people[3].client_id[:16]) == people[3].public
+    with pytest.raises(KeysError):
+        folder.find_joiner(people[0].client_id)
+
+
+def test_refusals_are_told_and_wrong_tokens_end_it(folder: AuthorityFolder) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append)
+    folder.rotate()
+    link.refusal = ProtocolError("It is not wanted.")
+    delivery.look()
+    delivery.look()
+    assert [e.name for e in events if "epoch" in e.name] == ["epoch refused"]
+    folder.keep(folder.membership.without_member(folder.membership.present[0].client_id, 9))
+    delivery.look()
+    assert events[-1].name == "members changed"
+    link.failure = Unauthenticated("no")
+    with pytest.raises(Unauthenticated):
+        delivery.look()

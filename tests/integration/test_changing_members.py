@@ -1,0 +1,376 @@
+"""Members join and leave while everybody runs, and nothing is restarted for it."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from integration.conftest import Found
+from integration.support.bench import Bench, accepted, compute, federal, plan_of
+from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
+from integration.support.links import DEADLINE_SECONDS, Passing, poll
+from integration.support.parties import Client, Federation
+
+from fedrec.authority.delivery import AuthorityEvent, Delivery
+from fedrec.authority.folder import AuthorityFolder
+from fedrec.errors import NotInRoster, ProtocolError, RoundClosed
+from fedrec.identity.authority import Authority
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.training.key_epochs import make_epoch
+from fedrec.wire.admin_link import AdminLink
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.app import open_link
+from fedrec_server.presence import LIVE_SECONDS
+
+
+class Gate:
+    """Holds a client's update of one round until it is opened."""
+
+    def __init__(self, round_id: int) -> None:
+        self._round = round_id
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        gate = self
+
+        class Held(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                if header.round == gate._round:
+                    gate.reached.set()
+                    assert gate.opened.wait(DEADLINE_SECONDS)
+                return super().submit_update(header, payload)
+
+        return Held(link)
+
+
+class Authorities:
+    """The data owners' side of a test's federation."""
+
+    def __init__(self, federation: Federation) -> None:
+        self.folder = AuthorityFolder(federation.bench.workspace.folder / "keys")
+        workspace = federation.bench.workspace
+        self.link = AdminLink(
+            federation.address,
+            token=workspace.operators_token,
+            root_certificate=workspace.certificate.read_bytes(),
+        )
+        self.events: list[AuthorityEvent] = []
+        self.delivery = Delivery(self.folder, self.link, self.events.append)
+
+    def add(self, fingerprint: str) -> None:
+        identity = self.folder.find_joiner(fingerprint)
+        self.folder.keep(self.folder.membership.with_member(identity, 5))
+
+    def remove(self, fingerprint: str) -> None:
+        identity = self.folder.find_member(fingerprint)
+        self.folder.keep(self.folder.membership.without_member(identity.client_id, 5))
+
+    def rotate(self) -> KeyEpoch:
+        made = self.folder.rotate()
+        assert self.delivery.look()
+        return made
+
+    def names(self) -> list[str]:
+        return [event.name for event in self.events]
+
+
+def without(bench: Bench, *numbers: int) -> None:
+    """Write the coordinator's first epoch anew, without these clients."""
+    folder = AuthorityFolder(bench.workspace.folder / "keys")
+    leaving = [Identity.load(bench.state(number)).client_id for number in numbers]
+    membership = folder.membership
+    for client_id in leaving:
+        membership = membership.without_member(client_id, 1)
+    folder.keep(membership)
+    folder.rotate()
+
+
+def check_against_one_process(federation: Federation, numbers: list[int]) -> list[frozenset[int]]:
+    """Compare models and metrics with the same accepted sets in one process."""
+    bench = federation.bench
+    rounds = accepted(bench, federation.published(numbers[0]))
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert federal(federation.metrics()) == federal(wanted.metrics)
+    for number in numbers:
+        assert bench.model(number) == wanted.model
+    return [played.clients for played in rounds]
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: str) -> None:
+    federation = found(plan_of(protection, 3), 4, prepare=lambda bench: without(bench, 3))
+    owners = Authorities(federation)
+    gate, until_it_is_there = Gate(3), Gate(4)
+    clients = [federation.client(0, wrap=lambda link: gate(until_it_is_there(link)))]
+    clients += [federation.client(1), federation.client(2)]
+    try:
+        joiner = federation.client(3)
+        waits = joiner.wait_for("waiting_to_join")
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        assert owners.delivery.look()
+        (applicant,) = [event for event in owners.events if event.name == "applicant"]
+        assert applicant.client_id in waits.detail
+        assert applicant.client_id == Identity.load(federation.bench.state(3)).client_id
+        owners.add(applicant.client_id[:16])
+        made = owners.rotate()
+        # The round that was in progress ends in its own epoch, with everybody's update.
+        assert owners.link.status().next_epoch == made.roster.epoch
+        assert owners.link.status().epoch == made.roster.epoch - 1
+        gate.opened.set()
+        # Nothing is published in the new epoch yet: two old members say which model they have.
+        assert joiner.wait_for("snapshot_taken").round == 3
+    finally:
+        gate.opened.set()
+        until_it_is_there.opened.set()
+    for client in (*clients, joiner):
+        assert client.result().reason == "all rounds are published"
+    counted = check_against_one_process(federation, [0, 1, 2, 3])
+    assert counted[2] == {0, 1, 2}
+    assert 3 in counted[-1]
+    kinds = [event.kind for event in federation.journal()]
+    assert "round abandoned" not in kinds
+    assert kinds.count("key epoch began") == 1
+    assert {round_.epoch for round_ in federation.published()} == {2, 3}
+    assert owners.delivery.look() and "epoch began" in owners.names()
+    assert federation.coordinator.engine.applications.identities == []
+    for client in clients:
+        assert "epoch_changed" in {event.name for event in client.events}
+
+
+def test_somebody_is_removed_while_a_round_is_in_progress(found: Found) -> None:
+    federation = found(plan_of("bfv", 3), 4)
+    owners = Authorities(federation)
+    gate = Gate(3)
+    clients = [federation.client(0, wrap=gate)]
+    clients += [federation.client(number) for number in (1, 2)]
+    removed = federation.client(3)
+    try:
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        for client in (*clients[1:], removed):
+            client.wait_for("sent", 3)
+        removed_id = Identity.load(federation.bench.state(3)).client_id
+        owners.remove(removed_id[:20])
+        made = owners.rotate()
+        assert owners.link.status().epoch == made.roster.epoch == 2
+        assert isinstance(removed.failure(), NotInRoster)
+    finally:
+        gate.opened.set()
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    counted = check_against_one_process(federation, [0, 1, 2])
+    assert all(clients == {0, 1, 2} for clients in counted[2:])
+    (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
+    assert (abandoned.round, abandoned.fields["reason"]) == (3, "the key epoch changed")
+    again = federation.client(3)
+    assert isinstance(again.failure(), NotInRoster)
+    assert "waiting_to_join" not in {event.name for event in again.events}
+
+
+def test_a_removed_client_cannot_upload_or_fetch(found: Found) -> None:
+    federation = found(plan_of("bfv", 3), 4)
+    owners = Authorities(federation)
+    sent: list[tuple[UploadHeader, bytes]] = []
+
+    class Kept(Passing):
+        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            sent.append((header, payload))
+            return super().submit_update(header, payload)
+
+    removed = federation.client(3, wrap=Kept)
+    clients = [federation.client(number) for number in range(3)]
+    removed.wait_for("sent", 1)
+    header, payload = sent[0]
+    owners.remove(header.client_id)
+    owners.rotate()
+    assert isinstance(removed.failure(), NotInRoster)
+    fresh = open_link(federation.bench.client_settings(3, federation.address))
+    try:
+        with pytest.raises(NotInRoster):
+            fresh.next_task(header.client_id, header.run, RoundId(0), wait_seconds=0.0)
+        with pytest.raises(NotInRoster):
+            fresh.published(header.client_id, header.run, RoundId(0))
+        with pytest.raises(RoundClosed, match="Key epoch 1 is over"):
+            fresh.submit_update(header, payload)
+        newer = replace(header, epoch=2)
+        identity = Identity.load(federation.bench.state(3))
+        signed = replace(newer, signature=identity.sign(newer.statement()))
+        with pytest.raises(NotInRoster):
+            fresh.submit_update(signed, payload)
+        answer = fresh.federation(header.client_id)
+        assert answer.wrapped_secrets == b"" and answer.epoch == 2
+    finally:
+        fresh.close()
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+
+
+def test_a_client_that_missed_two_rotations_takes_a_snapshot(found: Found) -> None:
+    federation = found(plan_of("bfv", 3, total=4, reveal_timeout_seconds=5.0), 4)
+    owners = Authorities(federation)
+    gates = {number: Gate(number) for number in (2, 3, 4)}
+
+    def gated(link: Link) -> Link:
+        for gate in gates.values():
+            link = gate(link)
+        return link
+
+    away = federation.client(3)
+    clients = [federation.client(0, wrap=gated), federation.client(1), federation.client(2)]
+    try:
+        # Each round is held until the next epoch is there, so that it is the last of its own.
+        assert gates[2].reached.wait(DEADLINE_SECONDS)
+        away.wait_for("sent", 2)
+        away.stop()
+        # It counts as present for a while, and a round would wait for it.
+        federation.clock.jump(LIVE_SECONDS + 1)
+        for number in (2, 3):
+            assert gates[number].reached.wait(DEADLINE_SECONDS)
+            owners.rotate()
+            assert owners.link.status().next_epoch == number
+            gates[number].opened.set()
+        assert gates[4].reached.wait(DEADLINE_SECONDS)
+        assert owners.link.status().epoch == 3
+        back = federation.client(3)
+        assert back.wait_for("snapshot_taken").round == 3
+    finally:
+        for gate in gates.values():
+            gate.opened.set()
+    for client in (*clients, back):
+        assert client.result().reason == "all rounds are published"
+    bench = federation.bench
+    assert len({bench.model(number) for number in range(4)}) == 1
+    assert [round_.epoch for round_ in federation.published()][:3] == [1, 1, 2]
+
+
+def test_forged_older_and_foreign_epochs_are_refused(found: Found) -> None:
+    federation = found(plan_of("bfv", 3), 3)
+    owners = Authorities(federation)
+    bench = federation.bench
+    first = owners.folder.newest
+    assert first is not None
+    owners.rotate()
+    poll(lambda: owners.link.status().epoch == 2)
+
+    foreign = make_epoch(Authority.create(), bench.plan, 60, first.roster.members, number=9)
+    with pytest.raises(ProtocolError, match="signed by the authority"):
+        owners.link.install_epoch(foreign.to_json())
+    with pytest.raises(ProtocolError, match="Epoch 1 is not above 2"):
+        owners.link.install_epoch(first.to_json())
+    second = owners.folder.newest
+    assert second is not None
+    forged = second.to_json().replace(b'\\"epoch\\":2', b'\\"epoch\\":7')
+    assert forged != second.to_json()
+    with pytest.raises(ProtocolError, match="signature"):
+        owners.link.install_epoch(forged)
+    other = plan_of("none", 3)
+    authority, _ = owners.folder.load_or_create()
+    unfit = make_epoch(authority, other, 60, first.roster.members, number=9)
+    with pytest.raises(ProtocolError, match="other settings"):
+        owners.link.install_epoch(unfit.to_json())
+    with pytest.raises(ProtocolError, match="not valid JSON"):
+        owners.link.install_epoch(b"nonsense")
+    assert owners.link.install_epoch(second.to_json()), "the present one again is no error"
+    assert owners.link.status().epoch == 2
+
+
+@pytest.mark.parametrize("place", ["file.rename", "rows.committed", "epoch.ack"])
+def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place: str) -> None:
+    bench = Bench.make(tmp_path, plan_of("bfv", 3), 4)
+    folder = AuthorityFolder(bench.workspace.folder / "keys")
+    gate = Gate(2)
+    events: list[AuthorityEvent] = []
+    clients: list[Client] = []
+    children: list[CoordinatorProcess] = []
+    try:
+        kill = KillCoordinator(failpoint=place, round=2, epochs=True)
+        children.append(CoordinatorProcess(bench, kill=kill))
+        address = children[0].address
+        clients.append(Client(bench.client_settings(0, address), wrap=gate))
+        clients += [Client(bench.client_settings(n, address)) for n in (1, 2, 3)]
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        for client in clients[1:]:
+            client.wait_for("sent", 2)
+        removed = Identity.load(bench.state(3)).client_id
+        folder.keep(folder.membership.without_member(removed, 7))
+        folder.rotate()
+        link = AdminLink(
+            address,
+            token=bench.workspace.operators_token,
+            root_certificate=bench.workspace.certificate.read_bytes(),
+        )
+        with closing(link):
+            delivery = Delivery(folder, link, events.append)
+            assert not delivery.look(), "it was killed before it answered"
+            assert children[0].ended() == -signal.SIGKILL
+            port = int(address.rpartition(":")[2])
+            children.append(CoordinatorProcess(bench, port=port))
+            poll(lambda: delivery.look() and link.status().epoch == 2)
+            gate.opened.set()
+            assert isinstance(clients[3].failure(), NotInRoster)
+            for client in clients[:3]:
+                assert client.result().reason == "all rounds are published"
+            reasons = [
+                e.fields["reason"] for e in link.events(follow=False) if "reason" in e.fields
+            ]
+            assert reasons == ["the key epoch changed", "all rounds are published"]
+            assert len({bench.model(number) for number in range(3)}) == 1
+    finally:
+        gate.opened.set()
+        for client in clients:
+            client.stop()
+        close_all(children)
+
+
+def test_the_authority_as_a_process(found: Found) -> None:
+    """It lists who applies, brings what `fedrec keys roster` makes, and ends with Ctrl-C."""
+    federation = found(plan_of("none", 3), 4, prepare=lambda bench: without(bench, 3))
+    workspace = federation.bench.workspace
+    keys = workspace.folder / "keys"
+    gate = Gate(2)
+    members = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
+    command = [sys.executable, "-m", "fedrec", "keys"]
+    calling = [
+        "--token-file",
+        keys / "operators.token",
+        "--root-certificate",
+        workspace.certificate,
+    ]
+    options = [federation.address, "--into", keys, "--every-seconds", "0.2", "--json", *calling]
+    process = subprocess.Popen(
+        [*command, "authority", "run", *options], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    try:
+        joiner = federation.client(3)
+        told = []
+        while not told or told[-1]["name"] != "applicant":
+            told.append(json.loads(process.stdout.readline()))
+        short = told[-1]["client_id"][:16]
+        added = [*command, "roster", "add", short, "--into", str(keys)]
+        assert subprocess.run(added, check=True, capture_output=True).returncode == 0
+        while told[-1]["name"] != "epoch delivered":
+            told.append(json.loads(process.stdout.readline()))
+        gate.opened.set()
+        while told[-1]["name"] != "epoch began":
+            told.append(json.loads(process.stdout.readline()))
+        assert told[-1]["epoch"] == 3
+        assert joiner.wait_for("joined")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(DEADLINE_SECONDS) == 130
+    finally:
+        gate.opened.set()
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    for member in members:
+        assert member.result().reason == "all rounds are published"

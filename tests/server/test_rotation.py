@@ -1,0 +1,356 @@
+"""Newer epochs at the coordinator: what is refused, when one begins, and what a kill leaves."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from server.support.driving import act, gather, poll, running, upload
+from server.support.federations import Bench, authority, identity
+
+from fedrec.clock import FakeClock
+from fedrec.errors import (
+    KeysError,
+    NotInRoster,
+    ProtocolError,
+    RoundClosed,
+    SettingsError,
+    TooLarge,
+)
+from fedrec.identity.authority import Authority
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.wire.messages import Train, Wait
+from fedrec_server.applications import BURST, MAX_APPLICANTS, MAX_IDENTITY_BYTES
+from fedrec_server.engine import Engine
+
+
+class Killed(BaseException):
+    """What a kill looks like from inside."""
+
+
+def epoch(bench: Bench, number: int, *members: int, by: Authority | None = None) -> KeyEpoch:
+    """Return a later epoch of some clients."""
+    roster = bench.federation.keys.roster
+    return (by or authority()).new_epoch(
+        federation=roster.federation,
+        epoch=number,
+        members=[identity(member).public for member in members],
+        minimum_summands=roster.minimum_summands,
+        protection=roster.protection,
+        protection_fingerprint=roster.protection_fingerprint,
+        server_context=bench.federation.keys.server_context,
+        protection_secret=b"",
+    )
+
+
+def after(bench: Bench, keys: KeyEpoch) -> Bench:
+    """Return the bench whose clients speak of another epoch."""
+    return replace(bench, federation=replace(bench.federation, keys=keys))
+
+
+def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            await upload(engine, bench, 0)
+            joined = epoch(bench, 2, 0, 1, 2, 3)
+            assert await engine.rotation.install(joined.to_json()) == (2, False)
+            assert (await poll(engine, 1)).epoch == 1
+            with pytest.raises(NotInRoster):
+                await poll(engine, 3)
+            await upload(engine, bench, 1)
+            await upload(engine, bench, 2)
+            await engine.work.settled()
+            assert engine.state.published == 1 and engine.state.rules.epoch == 2
+            assert isinstance((await poll(engine, 3)).task, Train | Wait)
+
+            later = after(bench, joined)
+            await gather(engine, range(4))
+            assert engine.state.current is not None
+            await upload(engine, later, 3)
+            removed = epoch(bench, 3, 0, 1, 2)
+            assert await engine.rotation.install(removed.to_json()) == (3, True)
+            assert engine.state.abandoned == 1 and engine.state.abandoned_in_row == 0
+            with pytest.raises(NotInRoster):
+                await poll(engine, 3)
+            with pytest.raises(RoundClosed, match="epoch 2 is over"):
+                await upload(engine, later, 0, 2)
+
+    asyncio.run(scenario())
+
+
+def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path: Path) -> None:
+    bench = Bench.of(3, maximum_abandoned=1)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await gather(engine, range(3))
+            assert engine.state.current is not None
+            await engine.rotation.install(epoch(bench, 2, 1, 2, 3).to_json())
+            assert engine.state.ending is None
+        async with running(bench, tmp_path) as engine:
+            assert engine.state.ending is None and engine.state.abandoned_in_row == 0
+            assert engine.state.rules.epoch == 2
+
+    asyncio.run(scenario())
+
+
+def test_waiting_clients_hear_at_once(tmp_path: Path) -> None:
+    bench = Bench.of(4)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            waits = [
+                asyncio.ensure_future(
+                    engine.next_task(identity(number).client_id, engine.run, RoundId(0), 60.0)
+                )
+                for number in (0, 1)
+            ]
+            await asyncio.sleep(0)
+            await engine.rotation.install(epoch(bench, 2, 0, 2, 3).to_json())
+            told = await waits[0]
+            assert told.epoch == 2 and isinstance(told.task, Wait)
+            with pytest.raises(NotInRoster):
+                await waits[1]
+
+    asyncio.run(scenario())
+
+
+def refused(bench: Bench) -> dict[str, tuple[bytes, str]]:
+    """Return epochs that nobody may install, and why."""
+    good = epoch(bench, 5, 0, 1, 2)
+    roster = good.roster
+    swapped = replace(
+        roster,
+        members=(
+            *roster.members[:2],
+            replace(roster.members[2], exchange_key=identity(9).public.exchange_key),
+        ),
+    )
+    return {
+        "older": (epoch(bench, 1, 0, 1, 2).to_json(), "Epoch 1 is not above 2"),
+        "foreign": (epoch(bench, 9, 0, 1, 2, by=Authority.create()).to_json(), "signed by"),
+        "forged": (good.to_json().replace(b'\\"epoch\\":5', b'\\"epoch\\":6'), "signature"),
+        "swapped exchange key": (
+            good.to_json().replace(roster.to_json()[1:-1], swapped.to_json()[1:-1])
+            if roster.to_json()[1:-1] in good.to_json()
+            else good.to_json().replace(
+                roster.to_json().decode().replace('"', '\\"').encode(),
+                swapped.to_json().decode().replace('"', '\\"').encode(),
+            ),
+            "signature",
+        ),
+        "nonsense": (b"{}", "lacks the field"),
+    }
+
+
+@pytest.mark.parametrize("name", refused(Bench.of(3)))
+def test_refused_epochs_change_nothing(tmp_path: Path, name: str) -> None:
+    bench = Bench.of(3, epoch=2)
+    raw, words = refused(bench)[name]
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            with pytest.raises(ProtocolError, match=words):
+                await engine.rotation.install(raw)
+            assert engine.state.rules.epoch == 2 and engine.rotation.next is None
+            assert engine.store.installed_epoch() is None
+
+    asyncio.run(scenario())
+
+
+def test_the_newest_epoch_wins_over_the_settings(tmp_path: Path) -> None:
+    first, third = Bench.of(3), Bench.of(3, epoch=3)
+
+    async def scenario() -> None:
+        async with running(first, tmp_path) as engine:
+            await engine.rotation.install(epoch(first, 2, 0, 1, 2).to_json())
+            again = epoch(first, 2, 0, 1, 2)
+            with pytest.raises(ProtocolError, match="not above 2"):
+                await engine.rotation.install(again.to_json())
+        async with running(first, tmp_path) as engine:
+            assert engine.federation.keys.roster.epoch == engine.state.rules.epoch == 2
+        async with running(third, tmp_path) as engine:
+            assert engine.state.rules.epoch == 3
+
+    asyncio.run(scenario())
+    with pytest.raises(SettingsError, match="epoch 2 is older than 3"):
+        first.store(tmp_path)
+
+
+def test_a_stored_epoch_of_another_authority_is_not_used(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+    foreign = replace(bench.federation, keys=epoch(bench, 1, 0, 1, 2, by=Authority.create()))
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
+        with pytest.raises(KeysError, match="signed by the authority"):
+            async with running(replace(bench, federation=foreign), tmp_path):
+                pass
+
+    asyncio.run(scenario())
+
+
+def test_killed_at_every_point_of_installing(tmp_path: Path) -> None:
+    """The epoch is there as a whole or not at all, and handing it in again is enough."""
+    bench = Bench.of(3)
+    later = epoch(bench, 2, 1, 2, 3)
+
+    def killer(at: int, passed: list[str]) -> Callable[[str], None]:
+        def failpoint(name: str) -> None:
+            if installing[0]:
+                passed.append(name)
+                if len(passed) == at:
+                    raise Killed
+
+        return failpoint
+
+    installing = [False]
+
+    async def scenario(folder: Path, at: int, passed: list[str]) -> None:
+        """Kill while a round is in progress, which the epoch ends."""
+        engine = Engine(
+            bench.federation,
+            bench.store(folder, failpoint=killer(at, passed)),
+            clock=FakeClock(),
+            maximum_upload_bytes=1 << 20,
+            failpoint=killer(at, passed),
+        )
+        try:
+            await engine.start()
+            await gather(engine, range(3))
+            await upload(engine, bench, 0)
+            installing[0] = True
+            await engine.rotation.install(later.to_json())
+            await engine.work.settled()
+        finally:
+            installing[0] = False
+            await engine.work.settled()
+            engine.store.close()
+            engine.work.close()
+
+    async def recovered(folder: Path) -> None:
+        async with running(bench, folder) as engine:
+            assert engine.state.rules.epoch in (1, 2)
+            await engine.rotation.install(later.to_json())
+            await engine.work.settled()
+            assert engine.state.rules.epoch == 2
+            assert engine.state.roster == {identity(n).client_id for n in (1, 2, 3)}
+            assert engine.state.abandoned == 1, "the acknowledged update's round says why"
+            entries = [e for e in engine.store.entries(0, 100) if e.kind == "round abandoned"]
+            assert ["the key epoch changed" in e.fields_json for e in entries] == [True]
+            assert len(list((folder / "state" / "epochs").iterdir())) == 1
+            speaking = after(bench, later)
+            await gather(engine, (1, 2, 3))
+            for number in (1, 2, 3):
+                assert engine.state.current is not None
+                header = engine.state.current
+                payload = speaking.payload(number, header.number)
+                assert payload and isinstance((await poll(engine, number)).task, Train)
+
+    calm: list[str] = []
+    asyncio.run(scenario(tmp_path / "calm", 0, calm))
+    assert {"draft.write", "file.rename", "folder.fsync", "rows.commit", "epoch.ack"} <= set(calm)
+    for at in range(1, len(calm) + 1):
+        folder = tmp_path / f"at-{at}"
+        passed: list[str] = []
+        # Files of the round that ended are deleted behind the caller's back.
+        with suppress(Killed):
+            asyncio.run(scenario(folder, at, passed))
+        assert len(passed) >= at
+        asyncio.run(recovered(folder))
+    assert Counter(calm)["rows.commit"] >= 2
+
+
+def test_applicants_are_kept_bounded_and_forgotten(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+    clock = FakeClock()
+    joiner = Identity.create("d")
+
+    async def flood(engine: Engine, number: int) -> int:
+        kept = 0
+        for _ in range(number):
+            try:
+                await engine.applications.apply(Identity.create().public.to_json())
+                kept += 1
+            except TooLarge:
+                pass
+        return kept
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path, clock=clock) as engine:
+            apply = engine.applications.apply
+            await apply(joiner.public.to_json())
+            await apply(joiner.public.to_json())
+            assert engine.applications.identities == [joiner.public.to_json()]
+            assert await flood(engine, BURST + 20) == BURST - 1, "a burst, and then a rate"
+            clock.advance(10.0)
+            assert await flood(engine, 20) == 10
+            for _ in range(10):
+                clock.advance(60.0)
+                await apply(joiner.public.to_json())
+                await flood(engine, 60)
+            assert len(engine.applications.identities) == MAX_APPLICANTS
+            assert joiner.public.to_json() in engine.applications.identities
+            stolen = replace(joiner.public, exchange_key=identity(0).public.exchange_key)
+            for raw in (b"x", stolen.to_json(), joiner.public.to_json() + b" "):
+                with pytest.raises(ProtocolError):
+                    await apply(raw)
+            with pytest.raises(TooLarge):
+                await apply(b"{" + b" " * MAX_IDENTITY_BYTES)
+        async with running(bench, tmp_path, clock=clock) as engine:
+            assert len(engine.applications.identities) == MAX_APPLICANTS
+            await engine.rotation.install(
+                authority()
+                .new_epoch(
+                    federation="movies",
+                    epoch=2,
+                    members=[identity(0).public, identity(1).public, joiner.public],
+                    minimum_summands=1,
+                    protection=bench.federation.keys.roster.protection,
+                    protection_fingerprint=bench.federation.keys.roster.protection_fingerprint,
+                    server_context=bench.federation.keys.server_context,
+                    protection_secret=b"",
+                )
+                .to_json()
+            )
+            await engine.work.settled()
+            assert joiner.public.to_json() not in engine.applications.identities
+            assert len(engine.store.applicants()) == MAX_APPLICANTS - 1
+
+    asyncio.run(scenario())
+
+
+def test_a_round_goes_on_with_the_next_epochs_clients(tmp_path: Path) -> None:
+    """The whole run, with an epoch after every published round; everything is counted."""
+    bench = Bench.of(3)
+
+    async def scenario() -> None:
+        speaking, number = bench, 1
+        async with running(bench, tmp_path) as engine:
+            while engine.state.ending is None:
+                await gather(engine, range(3))
+                for client in range(3):
+                    await act(engine, speaking, client)
+                if engine.state.ending is None:
+                    number += 1
+                    keys = epoch(bench, number, 0, 1, 2)
+                    await engine.rotation.install(keys.to_json())
+                    while engine.state.rules.epoch < number:
+                        for client in range(3):
+                            await act(engine, speaking, client)
+                    speaking = after(bench, keys)
+            assert engine.state.ending.reason == "all rounds are published"
+            assert engine.state.abandoned == 0
+
+    asyncio.run(scenario())
