@@ -102,6 +102,10 @@ class WireReport:
         """Return everything under stable keys."""
         return {**asdict(self), "holds": self.holds}
 
+    def summary(self) -> dict[str, object]:
+        """Return `to_json` without the row of each field."""
+        return {key: value for key, value in self.to_json().items() if key != "findings"}
+
     def _readable(self) -> str:
         if not self.updates:
             return "none travelled"

@@ -24,6 +24,8 @@ _CALLERS = frozenset(
 _MOST_OPEN = 10_000
 """Nothing says when a call ends; of more than this the oldest have ended."""
 _WRAPPED_HEAD_BYTES = 64
+_WORTH_A_MARK = 4096
+_MOST_SEARCHED = 1_000_000
 _CUT = "a stream that was cut"
 _PUBLIC_DOCUMENTS = ("Federation.plan_json", "Federation.roster_json")
 
@@ -87,6 +89,7 @@ class Traffic:
     truncated: int = 0
     limited: int = 0
     _open: dict[int, dict[str, _Call]] = field(default_factory=dict)
+    _searched: set[bytes] = field(default_factory=set)
     _uploads: dict[tuple[str, int, bytes], _Call] = field(default_factory=dict)
 
     def read(self, recording: FrameReader) -> None:
@@ -124,7 +127,8 @@ class Traffic:
         (self.sent if frame.kind == "request" else self.received)[call.client] += len(frame.message)
         for leaf in found:
             self._count(FieldKey(method, frame.kind, leaf.name), leaf, call)
-        self._look(frame.message, f"{method} {frame.kind}")
+        if not self._was_searched(found):
+            self._look(frame.message, f"{method} {frame.kind}")
         self._follow(method, frame, message, call)
 
     def _count(self, key: FieldKey, leaf: Leaf, call: _Call) -> None:
@@ -208,6 +212,17 @@ class Traffic:
         if whole:
             sizes = self.sizes.setdefault(key, FieldTally())
             sizes.add_blob(len(blob), blake3(blob).digest(), client)
+
+    def _was_searched(self, found: list[Leaf]) -> bool:
+        """Tell whether a message is a chunk that came before: key holders fetch what was sent."""
+        chunk = next((leaf.value for leaf in found if leaf.name == "Chunk.data"), b"")
+        if self.search is None or not isinstance(chunk, bytes) or len(chunk) < _WORTH_A_MARK:
+            return False
+        mark = blake3(chunk).digest()[:16]
+        known = mark in self._searched
+        if len(self._searched) < _MOST_SEARCHED:
+            self._searched.add(mark)
+        return known
 
     def _look(self, data: bytes, where: str) -> None:
         if self.search is not None:
