@@ -10,7 +10,7 @@ from fedrec.audit.wire.findings import Finding, storage_findings, traffic_findin
 from fedrec.audit.wire.known import Known
 from fedrec.audit.wire.reading import BlobTally
 from fedrec.audit.wire.report import ClientRow, WireReport
-from fedrec.audit.wire.storage import Storage
+from fedrec.audit.wire.storage import UPDATES, Storage
 from fedrec.audit.wire.traffic import BlobKey, Traffic
 from fedrec.audit.wire.truth import MODEL, Search, Truth
 from fedrec.config.schema import Settings
@@ -81,7 +81,7 @@ def _report(
         readable_updates=uploads.readable,
         readable_values=uploads.values,
         kept_updates=sum(
-            file_kind(path.relative_to(known.state).as_posix()) == "update"
+            file_kind(path.relative_to(known.state).as_posix()) in UPDATES
             for path in known.state.rglob("*")
         ),
         published=published.blobs,

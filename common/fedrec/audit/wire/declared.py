@@ -61,6 +61,9 @@ KINDS: dict[str, Kind] = {
         one_length=True,
         sealed="updates",
     ),
+    "unfinished update": Kind(
+        promise="what has arrived of an update, until its round is over", sealed="updates"
+    ),
     "sum": Kind(
         promise="a round's sum: hidden where key holders open it", one_length=True, sealed="sums"
     ),
@@ -327,7 +330,8 @@ COLUMNS: dict[str, str] = {
 FILES: tuple[tuple[str, str], ...] = (
     (r"coordinator\.sqlite(-wal|-shm)?", "bookkeeping"),
     (r"lock", "bookkeeping"),
-    (r"(updates|partial)/\d{8}-[0-9a-f]{64}(-[0-9a-f]+)?", "update"),
+    (r"updates/\d{8}-[0-9a-f]{64}", "update"),
+    (r"partial/\d{8}-[0-9a-f]{64}-[0-9a-f]+", "unfinished update"),
     (r"partial/tmp-[0-9a-f]{16}", "published sum"),
     (r"blobs/\d{8}-sum", "sum"),
     (r"blobs/\d{8}-[0-9a-f]{64}", "published sum"),

@@ -16,7 +16,10 @@ from fedrec.audit.wire.tally import FieldTally
 from fedrec.audit.wire.truth import Search
 from fedrec.errors import StorageError
 
-__all__ = ["Storage"]
+__all__ = ["UPDATES", "Storage"]
+
+UPDATES = ("update", "unfinished update")
+"""Kinds of files that are about one client."""
 
 _READ_BYTES = 4 << 20
 _CLIENT_COLUMN = "client_id"
@@ -113,14 +116,14 @@ class Storage:
                 size += len(data)
                 if self.search is not None:
                     self.search.look(data, f"file {name}" if kind is None else f"files: {kind}")
-        client = name.rpartition("/")[2][9:73] if kind == "update" else ""
+        client = name.rpartition("/")[2][9:73] if kind in UPDATES else ""
         tally = self.files.setdefault(kind or name, FieldTally())
         tally.add_blob(size, blake3(name.encode()).digest(), client)
         if kind not in (None, "bookkeeping") and size <= _TESTED_BYTES:
             self.blobs.setdefault(str(kind), BlobTally()).add(
                 path.read_bytes(), client, self.known.reader
             )
-        if kind == "update" and _round_of(name) in self._over:
+        if kind in UPDATES and _round_of(name) in self._over:
             self.problems["An update is kept after its round was over."] += 1
 
 

@@ -60,7 +60,7 @@ def test_every_kind_is_explained() -> None:
 def test_the_files_of_the_store_are_known_and_no_others() -> None:
     blob = Blob.of(b"something")
     assert file_kind(update_name(RoundId(3), CLIENT)) == "update"
-    assert file_kind(f"partial/00000003-{CLIENT}-{blob.digest.hex()}") == "update"
+    assert file_kind(f"partial/00000003-{CLIENT}-{blob.digest.hex()}") == "unfinished update"
     assert file_kind(sum_name(RoundId(3))) == "sum"
     assert file_kind(sealed_name(RoundId(3), blob)) == "published sum"
     assert file_kind(snapshot_name(RoundId(3), blob)) == "snapshot"
