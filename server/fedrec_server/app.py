@@ -28,6 +28,7 @@ from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.interceptors import Guard
 from fedrec_server.limits import StreamLimits
 from fedrec_server.listening import OPTIONS, check_transport, listen
+from fedrec_server.recording import WireRecorder
 from fedrec_server.service import CoordinatorService
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
@@ -53,6 +54,7 @@ class Coordinator:
         clock: tells the time.
         failpoint: for tests that kill the process.
         resume: lets a failed or stopped run go on.
+        recorder: keeps every message, for `fedrec audit wire`.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class Coordinator:
         clock: Clock | None = None,
         failpoint: Failpoint = no_failpoint,
         resume: bool = False,
+        recorder: WireRecorder | None = None,
     ) -> None:
         check_transport(settings)
         self._settings = settings
@@ -70,6 +73,7 @@ class Coordinator:
         self._clock = clock or SystemClock()
         self._failpoint = failpoint
         self._resume = resume
+        self._recorder = recorder
         self._clients = _token(settings, "token_file")
         self._operators = _token(settings, "admin_token_file")
         self._engine: Engine | None = None
@@ -88,6 +92,7 @@ class Coordinator:
         failpoint: Failpoint = no_failpoint,
         resume: bool = False,
         accept_exposure: bool = False,
+        recorder: WireRecorder | None = None,
     ) -> Self:
         """Put a coordinator together; nothing is opened yet but the key epoch.
 
@@ -103,7 +108,12 @@ class Coordinator:
         keys = KeyEpoch.load(Path(settings.coordinator.epoch))
         federation = Federation.of(settings.plan, catalogue, spec, keys)
         return cls(
-            settings.coordinator, federation, clock=clock, failpoint=failpoint, resume=resume
+            settings.coordinator,
+            federation,
+            clock=clock,
+            failpoint=failpoint,
+            resume=resume,
+            recorder=recorder,
         )
 
     @property
@@ -201,6 +211,8 @@ class Coordinator:
             self._ticker.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._ticker
+        if self._recorder is not None:
+            self._recorder.close()
         await engine.close()
 
     def _new_server(self, engine: Engine) -> Any:
@@ -212,7 +224,9 @@ class Coordinator:
             limits=StreamLimits(),
             stopping=lambda: engine.stopping,
         )
-        server = grpc.aio.server(interceptors=[guard], options=OPTIONS)
+        # In front, so that it sees what the guard turns away; not there at all where nobody asked.
+        recorders = [] if self._recorder is None else [self._recorder]
+        server = grpc.aio.server(interceptors=[*recorders, guard], options=OPTIONS)
         add_CoordinatorServicer_to_server(CoordinatorService(engine), server)  # type: ignore[no-untyped-call]  # generated
         add_AdminServicer_to_server(AdminService(engine), server)  # type: ignore[no-untyped-call]  # generated
         self._health = health.aio.HealthServicer()

@@ -31,6 +31,15 @@ def run(
     until_finished: Annotated[
         bool, typer.Option("--until-finished", help="Stop when the run has ended.")
     ] = False,
+    record_wire: Annotated[
+        Path | None,
+        typer.Option(
+            help="Record every message into a new file in this folder, for `fedrec audit wire`."
+        ),
+    ] = None,
+    record_wire_mib: Annotated[
+        int, typer.Option(min=1, help="Largest recording; then recording ends, not the run.")
+    ] = 4096,
     accept_exposure: AcceptExposure = False,
 ) -> None:
     """Serve a federation; the first line on stdout is a JSON object with the address.
@@ -48,6 +57,7 @@ def run(
     from fedrec.training.layout import vector_spec
     from fedrec_server.app import Coordinator
     from fedrec_server.federation import PublicCatalogue
+    from fedrec_server.recording import WireRecorder
 
     log_to_stderr()
     settings = load_settings(settings_file)
@@ -57,12 +67,16 @@ def run(
             remedy="Name the federation's public catalogue file.",
         )
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    recorder = None
+    if record_wire is not None:
+        recorder = WireRecorder(record_wire, max_bytes=record_wire_mib << 20)
     server = Coordinator.from_settings(
         settings,
         catalogue,
         vector_spec(settings.plan, catalogue.n_items),
         resume=resume,
         accept_exposure=accept_exposure,
+        recorder=recorder,
     )
 
     def tell(address: str, name: str) -> None:

@@ -45,7 +45,8 @@ def problems_of(words):
     command = command_at(path)[0]
     while hasattr(command, "list_commands") and words and not words[0].startswith("-"):
         name, *words = words
-        if name in ("...", "ARGUMENTS"):
+        # `fedrec audit SETTINGS` is a shorthand of the group itself.
+        if name in ("...", "ARGUMENTS", "SETTINGS"):
             return []
         path = (*path, name)
         if command_at(path) is None:

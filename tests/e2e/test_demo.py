@@ -51,6 +51,11 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 5
     # Nothing is wrapped where programs read.
     assert any(line.endswith("who took part and when.") for line in running.told.splitlines())
+    seen = summary["exposure"]
+    # Without protection: three clients, a count, three rounds of training, a measurement.
+    assert (seen["updates"], seen["readable_updates"]) == (15, 15)
+    assert (seen["holds"], seen["problems"], seen["found"]) == (True, [], {})
+    assert list((folder / "recording").glob("*.frames"))
     assert_it_recommends(start, folder, summary, tmp_path)
     second = summary["second_act"]
     assert (second["plan"]["algorithm"]["name"], second["folder"]) == (

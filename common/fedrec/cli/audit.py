@@ -1,79 +1,69 @@
-"""`fedrec audit`: which users the sums of a plan would determine."""
+"""`fedrec audit`: what sums would determine, what a coordinator could read, what would leak."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+from typer.core import TyperGroup
 
-from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
-from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.cli.audit_indices import indices
+from fedrec.cli.audit_sums import sums
+from fedrec.cli.audit_wire import wire
 
 if TYPE_CHECKING:
-    from fedrec.audit import AuditReport
+    # typer carries its own copy of click, and names this type nowhere else.
+    from typer._click.core import Context
 
-__all__ = ["EPILOG", "audit"]
+__all__ = ["app"]
 
-EPILOG = (
-    "Examples:\n"
-    "  fedrec audit run.toml\n"
-    "  fedrec audit run.toml --set federation.minimum_item_users=20 --json"
+_SHORTHAND = "sums"
+
+
+class _AuditGroup(TyperGroup):
+    """Takes `fedrec audit SETTINGS` as `fedrec audit sums SETTINGS`."""
+
+    def parse_args(self, ctx: Context, args: list[str]) -> list[str]:
+        """Put the shorthand's word before what names no audit."""
+        named = [*self.list_commands(ctx), *ctx.help_option_names]
+        if args and args[0] not in named:
+            args = [_SHORTHAND, *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_AuditGroup,
+    no_args_is_help=True,
+    help="Report what the released sums would determine (sums), what a coordinator could read of "
+    "its traffic and its folder (wire), and what indices in the clear would leak (indices).\n\n"
+    "Before a run: sums and indices, where the data is. After it: wire, where the coordinator "
+    "ran. `fedrec audit SETTINGS` is short for `fedrec audit sums SETTINGS`.",
+    epilog=(
+        "Examples:\n"
+        "  fedrec audit sums run.toml\n"
+        "  fedrec audit wire coordinator.toml --recording recording\n"
+        "  fedrec audit indices run.toml --figure leak.svg"
+    ),
 )
-
-_SHOWN = 10
-
-
-def audit(
-    settings_file: Annotated[
-        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
-    ],
-    values: SetValues = None,
-    as_json: AsJson = False,
-) -> None:
-    """Report the users whose data the sums of these settings would determine.
-
-    Reads the data that the settings name as if its users were the whole federation: where other
-    clients hold the same items, fewer are determined; to all other clients together, who can take
-    their own part from the sums, these are. What is found is a lower bound: one inference is
-    tried, and there are others. Nothing is started, sent or written.
-    """
-    from fedrec.audit import audit as audit_sums
-    from fedrec.config.loading import load_settings
-    from fedrec.data.source import read_users
-
-    settings = load_settings(settings_file, values_of(values))
-    users, catalogue = read_users(settings.data, reader="an audit")
-    report = audit_sums(settings.plan, users, len(catalogue))
-    if as_json:
-        content = {
-            "path": str(settings_file),
-            "algorithm": settings.algorithm.name,
-            "released": report.released,
-            "inference": report.inference,
-            "users": report.n_users,
-            "items": report.n_items,
-            "active_items": report.n_active,
-            "minimum_item_users": report.minimum_item_users,
-            "determined": list(report.determined),
-            "findings": {finding.key: finding.count for finding in report.findings},
-            "advice": report.advice,
-        }
-        print_json(content)
-        return
-    _print(report)
-
-
-def _print(report: AuditReport) -> None:
-    typer.echo(f"Released: {report.released}.")
-    typer.echo(f"Looked for: {report.inference}.")
-    users = count_of(report.n_users, "user")
-    typer.echo(f"\n{len(report.determined)} of {users} are determined, at least.")
-    if report.determined:
-        more = len(report.determined) - _SHOWN
-        names = ", ".join(report.determined[:_SHOWN])
-        typer.echo(f"  {names}{f' and {more} more; --json has all' if more > 0 else ''}")
-    print_table([(str(finding.count), finding.sentence) for finding in report.findings])
-    if report.determined:
-        typer.echo(f"\nNow federation.minimum_item_users = {report.minimum_item_users}.")
-        typer.echo(report.advice)
+app.command(
+    epilog=(
+        "Examples:\n"
+        "  fedrec audit sums run.toml\n"
+        "  fedrec audit sums run.toml --set federation.minimum_item_users=20 --json"
+    )
+)(sums)
+app.command(
+    epilog=(
+        "Examples:\n"
+        "  fedrec coordinator run coordinator.toml --record-wire recording\n"
+        "  fedrec audit wire coordinator.toml --recording recording\n"
+        "  fedrec audit wire coordinator.toml --recording recording --truth clients/1 --json"
+    )
+)(wire)
+app.command(
+    epilog=(
+        "Examples:\n"
+        "  fedrec audit indices run.toml\n"
+        "  fedrec audit indices run.toml --set update.ratio=0.05 --rounds 5 --figure leak.svg"
+    )
+)(indices)

@@ -30,8 +30,8 @@ VERBS: dict[str, Verb] = {
         panel=_START,
     ),
     "audit": Verb(
-        target="fedrec.cli.audit:audit",
-        help="Report the users whose data the released sums would determine.",
+        target="fedrec.cli.audit:app",
+        help="Report what sums would determine, what a coordinator could read, and what leaks.",
         panel=_START,
     ),
     "data": Verb(

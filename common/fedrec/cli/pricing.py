@@ -220,6 +220,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
     found = [
         *ALGORITHMS[plan.algorithm.name].warnings(plan, n_items),
         *UPDATES[plan.update.structure].warnings(plan.update),
+        *_index_warnings(plan),
     ]
     if n_users > plan.federation.maximum_users:
         found.append(
@@ -283,5 +284,25 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
             f"A key holder decrypts {chosen.n_blocks} ciphertexts in a round, for which a slow "
             f"machine takes {seconds:.0f} seconds; rounds.reveal_timeout_seconds is "
             f"{plan.rounds.reveal_timeout_seconds:g}, after which it is replaced. Set it higher."
+        )
+    return found
+
+
+def _index_warnings(plan: Plan) -> list[str]:
+    """Say what indices in the clear would give away, and whether these settings send them."""
+    clear = UPDATES[plan.update.structure].clear_indices
+    protection = PROTECTIONS[plan.protection.name]
+    found = []
+    if clear:
+        found.append(
+            f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
+            "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
+            "indices` measures on your data what indices would give away."
+        )
+    if plan.protection.preset in protection.clear_index_presets:
+        found.append(
+            f'protection.preset = "{plan.protection.preset}" sends indices in the clear beside the '
+            "ciphertexts: the coordinator reads which items a user touched. Use another preset "
+            "for anything but comparisons; `fedrec audit indices` measures what it gives away."
         )
     return found

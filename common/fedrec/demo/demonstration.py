@@ -16,12 +16,13 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.audit.wire import WireReport
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
-from fedrec.demo.exposure import Exposure, look_at_coordinator
+from fedrec.demo.exposure import look_at_coordinator, recording_of
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
@@ -110,7 +111,7 @@ class _Outcome:
     best_version: int
     costs: RoundCosts
     bars: tuple[SizeBar, ...]
-    exposure: Exposure
+    exposure: WireReport
     exact: bool
     comparison: Comparison | None
     second: SecondAct | None
@@ -151,7 +152,13 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )  # fmt: skip
     console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue)).warm_up()
-    view = run_federation(workspace, folder, console, accept_exposure=options.accept_exposure)
+    view = run_federation(
+        workspace,
+        folder,
+        console,
+        accept_exposure=options.accept_exposure,
+        record_wire=recording_of(workspace),
+    )
     if not chosen.releases_metrics:
         # The coordinator was never told: a key holder is asked what it keeps.
         kept = _ask_client(workspace.client_settings[0], "measured")["rounds"]
@@ -188,6 +195,10 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
+    console.print("\nField by field, from the recording in the run's folder:")
+    recording = shlex.quote(str(recording_of(workspace)))
+    own = shlex.quote(str(workspace.coordinator_settings))
+    console.print(f"  fedrec audit wire {own} --recording {recording}")
     if chosen.exact:
         console.print("\nClient 1 exported the shared model into the run's folder, without any")
         console.print("user's vector. It recommends from a history that is on this machine:")
@@ -267,7 +278,7 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
     console.print()
     console.print(_cost_table(outcome))
     console.print()
-    announce(console, "What the coordinator could see", ", looked up in its folder")
+    announce(console, "What the coordinator could see", ", in its recorded traffic and its folder")
     for sentence in outcome.exposure.sentences():
         console.print(f"  {sentence}")
     console.print()
@@ -325,7 +336,7 @@ def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> 
         "references": {row.label: asdict(row.samples[0]) for row in _rows(plan, outcome)[1:]},
         "costs": asdict(outcome.costs),
         "alternatives": {bar.label: bar.n_bytes for bar in outcome.bars},
-        "exposure": asdict(outcome.exposure),
+        "exposure": outcome.exposure.summary(),
         "recommendations": outcome.recommendations,
         "abandoned": outcome.view.abandoned,
         "seconds": outcome.seconds,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from rich.console import Console
 from rich.text import Text
 
@@ -21,9 +23,17 @@ def announce(console: Console, what: str, more: str) -> None:
 
 
 def run_federation(
-    workspace: Workspace, folder: RunFolder, console: Console, *, accept_exposure: bool = False
+    workspace: Workspace,
+    folder: RunFolder,
+    console: Console,
+    *,
+    accept_exposure: bool = False,
+    record_wire: Path | None = None,
 ) -> RunView:
     """Start coordinator and clients, show the rounds, and return what they measured.
+
+    Args:
+        record_wire: a folder for a recording of the coordinator's traffic; None records nothing.
 
     Raises:
         FedrecError: when a process fails or the run cannot be followed.
@@ -32,9 +42,11 @@ def run_federation(
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
     with Processes(folder.path / "logs") as processes:
         accepted = ["--accept-exposure"] if accept_exposure else []
+        recorded = [] if record_wire is None else ["--record-wire", str(record_wire)]
         processes.start(
-            "coordinator", "coordinator", "run", str(workspace.coordinator_settings), *accepted
-        )
+            "coordinator", "coordinator", "run", str(workspace.coordinator_settings), *accepted,
+            *recorded,
+        )  # fmt: skip
         address = processes.first_line("coordinator")["address"]
         announce(
             console,

@@ -14,7 +14,9 @@ from fedrec.reports.round_report import RoundReport
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SizeBar", "quality_by_round", "size_bars"]
+    from fedrec.audit.indices import RoundLeak
+
+__all__ = ["SizeBar", "leak_by_round", "quality_by_round", "size_bars"]
 
 _INK = "#010203"
 """Stands for the page's own text colour until the SVG is written."""
@@ -93,6 +95,28 @@ def size_bars(bars: Sequence[SizeBar]) -> str:
         axes.set_xlabel("bytes per client and round (logarithmic)")
 
     return _svg(draw, height_inches=1.0 + 0.36 * max(1, len(bars)))
+
+
+def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> str:
+    """Draw how well histories are guessed from indices, by how many rounds were watched.
+
+    Args:
+        chance: precision of a guess at random, as a dashed line.
+    """
+
+    def draw(axes: Axes) -> None:
+        watched = [row.rounds for row in rounds]
+        for name, colour in (("precision", _BLUE), ("recall", _ORANGE)):
+            values = [getattr(row, name) for row in rounds]
+            axes.plot(watched, values, color=colour, marker="o", label=name)
+        axes.axhline(chance, color=_GREEN, linestyle="--", linewidth=1, label="guess at random")
+        axes.set_xticks(watched)
+        axes.set_ylim(0, 1)
+        axes.set_xlabel("rounds in which a user's indices were seen")
+        axes.set_ylabel("of a user's history, mean")
+        axes.legend(frameon=False, labelcolor=_INK, fontsize=8)
+
+    return _svg(draw, height_inches=3.0)
 
 
 def _svg(draw: Callable[[Axes], None], *, height_inches: float) -> str:

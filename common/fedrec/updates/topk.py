@@ -33,6 +33,7 @@ class TopK(Compressed):
 
     name: ClassVar[str] = "topk"
     own_settings: ClassVar[frozenset[str]] = frozenset({"compress", "ratio"})
+    clear_indices: ClassVar[str] = "the index of every kept value, which names the user's items"
     in_numpy: ClassVar[bool] = True
     """Whether a processor selects in numpy; tests of what devices do set it to False."""
 

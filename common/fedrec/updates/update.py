@@ -42,12 +42,15 @@ class UpdateStructure(ABC):
     Attributes:
         counts_entries: whether every value of A is divided by the users who trained just it, in
             place of those who touched its item.
+        clear_indices: what the structure's paper sends in the clear beside the values, and says
+            what a user touched; empty where there is nothing of the kind. It never travels here.
     """
 
     name: ClassVar[str]
     own_settings: ClassVar[frozenset[str]] = frozenset()
     """Settings of the section that only this structure, or few, make use of."""
     counts_entries: bool = False
+    clear_indices: ClassVar[str] = ""
 
     def __init__(self, settings: UpdateSettings, dim: int) -> None:
         self.dim = dim

@@ -257,6 +257,18 @@ def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "118592 numbers up" in out
 
 
+def test_what_indices_in_the_clear_would_leak_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    topk = Plan.model_validate({"update": {"structure": "topk"}})
+    told = [warning for warning in warnings_for(topk) if "fedrec audit indices" in warning]
+    assert len(told) == 1
+    assert "the index of every kept value" in told[0]
+    assert "fedrec sends no index" in told[0]
+    assert not any("index" in warning for warning in warnings_for(Plan()))
+    monkeypatch.setattr(PROTECTIONS["bfv"], "clear_index_presets", frozenset({"default"}))
+    sent = [warning for warning in warnings_for(Plan()) if "sends indices in the clear" in warning]
+    assert len(sent) == 1
+
+
 @pytest.fixture
 def ease_file(fedrec: Fedrec, tmp_path: Path) -> Path:
     path = tmp_path / "ease.toml"

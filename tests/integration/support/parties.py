@@ -25,6 +25,7 @@ from fedrec_client.events import ClientEvent
 from fedrec_client.stopping import Stopped, StopSwitch
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
+from fedrec_server.recording import WireRecorder
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
 T = TypeVar("T")
@@ -184,6 +185,7 @@ class Federation:
         loop: where the coordinator lives.
         failpoint: handed to the coordinator.
         plaintext: speak without TLS.
+        recorder: handed to the coordinator.
         coordinator: changes of the coordinator's settings.
     """
 
@@ -194,6 +196,7 @@ class Federation:
         *,
         failpoint: Failpoint = no_failpoint,
         plaintext: bool = False,
+        recorder: WireRecorder | None = None,
         **coordinator: Any,
     ) -> None:
         self.bench = bench
@@ -213,6 +216,7 @@ class Federation:
             accept_exposure=True,
             clock=self.clock,
             failpoint=failpoint,
+            recorder=recorder,
         )
         self.address = loop.run(self.coordinator.start())
         self._stopped = False

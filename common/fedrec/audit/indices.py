@@ -1,0 +1,184 @@
+"""The audit of indices in the clear: what the rows that a user sends say about its history.
+
+The papers' Top-K sends (index, value) pairs, and whoever sends only the rows that were touched
+sends indices, too. Encryption does not cover them. Here a vector has its zeros, so that no index
+travels; this audit measures what would be given away if it were otherwise, on the data of this
+machine, with one user for each client as in the papers.
+
+The guess is a simple one: the items whose rows had a value that is not zero in every round that was
+seen, since a user's own items come back and its sampled negatives are others each time. Whoever
+knows the seed and the user's id, or looks at values, does better: what is found is a lower bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
+from fedrec.ids import RoundId
+from fedrec.training.learner import Learner
+from fedrec.training.state import PrivateState
+
+__all__ = ["IndexLeak", "RoundLeak", "audit_indices", "guessed_items", "leak_of"]
+
+FULL = 0.9
+"""Precision and recall above which a history counts as given away."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLeak:
+    """How well histories are guessed after some rounds, as means over users.
+
+    Attributes:
+        rounds: rounds that the guess is from.
+        precision: share of the guessed items that are the user's; of users for whom some are.
+        recall: share of the user's training items that are guessed.
+        known_users: users of whom both are at least 0.9.
+        guessed: guessed items of a user.
+    """
+
+    rounds: int
+    precision: float
+    recall: float
+    known_users: int
+    guessed: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexLeak:
+    """What indices in the clear would give away.
+
+    Attributes:
+        sent: what a user would send.
+        chance: precision of a guess at random: the users' mean share of the catalogue.
+        rounds: after one round, after two, and so on.
+    """
+
+    sent: str
+    n_users: int
+    n_items: int
+    chance: float
+    rounds: tuple[RoundLeak, ...]
+
+
+def audit_indices(
+    plan: Plan,
+    users: UserSplit,
+    n_items: int,
+    *,
+    n_rounds: int = 5,
+    most_users: int = 0,
+    on_round: Callable[[int], None] = lambda _: None,
+) -> IndexLeak:
+    """Train users as clients of their own, and guess their histories from the rows they would send.
+
+    Args:
+        users: the whole federation; everybody takes part in every round.
+        n_items: size of the catalogue.
+        most_users: measure so many users, evenly chosen; 0 for all. All train all the same.
+        on_round: called with a round's number, from 1, when it is done.
+
+    Raises:
+        SettingsError: when the algorithm's updates have no rows of items.
+        TrainingError: when training diverges.
+    """
+    learner = Learner(plan, n_items, device="cpu")
+    rows = [tensor for tensor in learner.layout.tensors if tensor.per_item]
+    if not rows:
+        raise SettingsError(
+            f"algorithm.name is {plan.algorithm.name}, whose updates have no rows of items.",
+            remedy='Audit its sums with `fedrec audit sums`, or set algorithm.name = "fedmf".',
+        )
+    total = learner.contribute(
+        "count", RoundId(1), learner.initial_shared(), users, learner.initial_private(users)
+    )
+    shared = learner.apply("count", RoundId(1), learner.initial_shared(), total.vector)
+    alone = [users.select(np.array([index])) for index in range(len(users))]
+    private = _each(learner.initial_private(users), len(users))
+    chosen = np.unique(np.linspace(0, len(users) - 1, most_users or len(users)).astype(np.int64))
+    times = np.zeros((len(users), n_items), dtype=np.int64)
+    leaks = []
+    for number in range(1, n_rounds + 1):
+        aggregate = np.zeros(learner.layout.length, dtype=np.int64)
+        for index, own in enumerate(alone):
+            made = learner.contribute("train", RoundId(number + 1), shared, own, private[index])
+            private[index] = made.private
+            aggregate += made.vector
+            changes = learner.layout.changes_of(made.vector)
+            parts = [changes[tensor.name].reshape(n_items, -1).any(axis=1) for tensor in rows]
+            times[index] += np.logical_or.reduce(parts)
+        shared = learner.apply("train", RoundId(number + 1), shared, aggregate)
+        every = [
+            (guessed_items(times[index], number), alone[index].train_items)
+            for index in chosen.tolist()
+        ]
+        leaks.append(leak_of(every, number))
+        on_round(number)
+    held = np.mean([len(alone[index].train_items) for index in chosen.tolist()])
+    return IndexLeak(
+        sent=_sent(plan, n_items),
+        n_users=len(chosen),
+        n_items=n_items,
+        chance=float(held / n_items),
+        rounds=tuple(leaks),
+    )
+
+
+def guessed_items(times: NDArray[np.int64], n_rounds: int) -> NDArray[np.int64]:
+    """Return the items whose rows came in every round.
+
+    Args:
+        times: in how many rounds each item's row came, int64 (n_items,).
+    """
+    return np.flatnonzero(times >= n_rounds)
+
+
+def leak_of(guesses: list[tuple[NDArray[np.int64], NDArray[np.int64]]], n_rounds: int) -> RoundLeak:
+    """Return the means of pairs of guessed and held items, one pair for each user."""
+    precisions, recalls, known = [], [], 0
+    for guessed, held in guesses:
+        right = len(np.intersect1d(guessed, held))
+        recall = right / max(1, len(held))
+        recalls.append(recall)
+        if len(guessed):
+            precisions.append(right / len(guessed))
+            known += precisions[-1] >= FULL and recall >= FULL
+    return RoundLeak(
+        rounds=n_rounds,
+        precision=float(np.mean(precisions)) if precisions else 0.0,
+        recall=float(np.mean(recalls)) if recalls else 0.0,
+        known_users=known,
+        guessed=float(np.mean([len(guessed) for guessed, _ in guesses])) if guesses else 0.0,
+    )
+
+
+def _sent(plan: Plan, n_items: int) -> str:
+    from fedrec.updates import UPDATES
+    from fedrec.updates.topk import TopK
+
+    dim = int(getattr(plan.algorithm, "dim", 0))
+    if plan.update.structure == TopK.name and dim:
+        structure = UPDATES[TopK.name](plan.update, dim)
+        if isinstance(structure, TopK):
+            kept = structure.n_kept(n_items * dim)
+            return f"the {kept:,} largest of {n_items * dim:,} values, each with its index"
+    return "only the rows that training touched, each with its item"
+
+
+def _each(private: PrivateState, n_users: int) -> list[PrivateState]:
+    """Return each user's own part."""
+    return [
+        PrivateState(
+            MappingProxyType(
+                {name: values[index : index + 1].copy() for name, values in private.tensors.items()}
+            )
+        )
+        for index in range(n_users)
+    ]

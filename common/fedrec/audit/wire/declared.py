@@ -1,0 +1,345 @@
+"""Everything that may travel or be stored at a coordinator, and what is promised of it.
+
+One table for messages, one for tables, one for files. What is found and not named here is a
+broken promise, whatever its content: a new field has to be declared before it may travel.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+
+__all__ = [
+    "BLOBS",
+    "COLUMNS",
+    "EVENT_KEYS",
+    "FIELDS",
+    "FILES",
+    "KINDS",
+    "Kind",
+    "file_kind",
+    "undeclared_event_keys",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kind:
+    """What something that travels is.
+
+    Attributes:
+        promise: what the threat model says of it.
+        one_length: whether all of its values have the same length, whoever sends them.
+        sealed: whether its bytes must look random to the coordinator: always, never, only where
+            the protection hides updates, or only where it hides sums, too.
+    """
+
+    promise: str
+    one_length: bool = False
+    sealed: str = "never"
+
+
+_FOR_MEMBERS = "sealed for the members where key holders open it"
+
+KINDS: dict[str, Kind] = {
+    "identity": Kind(promise="who took part and when is seen: fingerprints of keys, no user's id"),
+    "bookkeeping": Kind(promise="rounds, sizes, phases and times are seen"),
+    "public": Kind(promise="plan, catalogue and roster are everybody's and hold no user's data"),
+    "digest": Kind(promise="names bytes that travel, too", one_length=True),
+    "keyed digest": Kind(promise="says nothing without the group key", one_length=True),
+    "signature": Kind(promise="says who sent what, nothing else", one_length=True),
+    "nonce": Kind(promise="random bytes that are used once", one_length=True),
+    "context": Kind(promise="the protection's context holds no key", one_length=True),
+    "wrapped key": Kind(
+        promise="opens with a member's own key only", one_length=True, sealed="always"
+    ),
+    "key share": Kind(promise="one share of a metrics key opens nothing", one_length=True),
+    "locked metrics": Kind(promise="open with the statements of two key holders", one_length=True),
+    "metrics": Kind(promise="sums over all clients of a round, once it is published"),
+    "update": Kind(
+        promise="one client's update: readable under none, under nothing else",
+        one_length=True,
+        sealed="updates",
+    ),
+    "unfinished update": Kind(
+        promise="what has arrived of an update, until its round is over", sealed="updates"
+    ),
+    "sum": Kind(
+        promise="a round's sum: hidden where key holders open it", one_length=True, sealed="sums"
+    ),
+    "published sum": Kind(
+        promise="sealed for the members where key holders open it", sealed="sums"
+    ),
+    "snapshot": Kind(promise="sealed for the members where key holders open it", sealed="sums"),
+    "words": Kind(promise="the coordinator's own words to clients and operators"),
+}
+
+_HEADER = {
+    "protocol_version": "public",
+    "federation": "public",
+    "run": "bookkeeping",
+    "round": "bookkeeping",
+    "epoch": "bookkeeping",
+    "client_id": "identity",
+    "catalogue_fingerprint": "public",
+    "plan_fingerprint": "public",
+    "length": "bookkeeping",
+    "digest": "digest",
+    "signature": "signature",
+    "kind": "bookkeeping",
+    "base_round": "bookkeeping",
+    "base_state": "keyed digest",
+    "committee": "digest",
+    "nonce": "nonce",
+}
+_STATEMENT = {
+    "federation": "public",
+    "run": "bookkeeping",
+    "round": "bookkeeping",
+    "epoch": "bookkeeping",
+    "client_id": "identity",
+    "manifest_digest": "digest",
+    "aggregate_tag": "keyed digest",
+    "state_tag": "keyed digest",
+    "locked_metrics": "locked metrics",
+    "signature": "signature",
+    "share": "key share",
+}
+_MESSAGES: dict[str, dict[str, str]] = {
+    "UploadHeader": _HEADER,
+    "RevealStatement": _STATEMENT,
+    "BlobHeader": {"length": "bookkeeping", "digest": "digest"},
+    # What a chunk's data are depends on the call: see BLOBS.
+    "Chunk": {"offset": "bookkeeping"},
+    "UploadReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
+    "RevealReceipt": {"round": "bookkeeping"},
+    "GetFederationRequest": {"protocol_version": "public", "client_id": "identity"},
+    "Federation": {
+        "protocol_version": "public",
+        "federation": "public",
+        "run": "bookkeeping",
+        "plan_json": "public",
+        "catalogue_fingerprint": "public",
+        "n_items": "public",
+        "epoch": "bookkeeping",
+        "roster_json": "public",
+        "server_context": "context",
+        "wrapped_secrets": "wrapped key",
+        "published_round": "bookkeeping",
+    },
+    "GetCatalogueRequest": {"client_id": "identity"},
+    "NextTaskRequest": {
+        "client_id": "identity",
+        "run": "bookkeeping",
+        "version": "bookkeeping",
+        "wait_seconds": "bookkeeping",
+    },
+    "Wait": {"reason": "words"},
+    "Train": {
+        "round": "bookkeeping",
+        "kind": "bookkeeping",
+        "base_round": "bookkeeping",
+        "seconds_left": "bookkeeping",
+        "epoch": "bookkeeping",
+        "committee": "identity",
+    },
+    "Reveal": {
+        "round": "bookkeeping",
+        "kind": "bookkeeping",
+        "base_round": "bookkeeping",
+        "role": "bookkeeping",
+        "epoch": "bookkeeping",
+        "committee": "identity",
+    },
+    "MakeSnapshot": {"round": "bookkeeping"},
+    "Finished": {"reason": "words", "failed": "bookkeeping"},
+    "Task": {"published_round": "bookkeeping"},
+    "UploadStatusRequest": {
+        "run": "bookkeeping",
+        "round": "bookkeeping",
+        "client_id": "identity",
+        "digest": "digest",
+    },
+    "UploadStatus": {"offset": "bookkeeping", "accepted": "bookkeeping"},
+    "FetchContributionRequest": {
+        "run": "bookkeeping",
+        "round": "bookkeeping",
+        "client_id": "identity",
+        "contributor": "identity",
+    },
+    "FetchSumRequest": {"run": "bookkeeping", "round": "bookkeeping", "client_id": "identity"},
+    "FetchPublishedRequest": {
+        "run": "bookkeeping",
+        "client_id": "identity",
+        "after_round": "bookkeeping",
+    },
+    "FetchSnapshotRequest": {
+        "run": "bookkeeping",
+        "client_id": "identity",
+        "after_round": "bookkeeping",
+    },
+    "Published": {
+        "round": "bookkeeping",
+        "epoch": "bookkeeping",
+        "kind": "bookkeeping",
+        "sealed": "bookkeeping",
+        "committee": "identity",
+    },
+    "Snapshot": {"round": "bookkeeping", "epoch": "bookkeeping", "sealed": "bookkeeping"},
+    # The operators' calls.
+    "RoundStatus": {
+        "round": "bookkeeping",
+        "kind": "bookkeeping",
+        "phase": "bookkeeping",
+        "expected": "bookkeeping",
+        "arrived": "bookkeeping",
+        "bytes_received": "bookkeeping",
+        "seconds_left": "bookkeeping",
+    },
+    "Status": {
+        "federation": "public",
+        "run": "bookkeeping",
+        "protection": "public",
+        "published_round": "bookkeeping",
+        "rounds_published": "bookkeeping",
+        "rounds_planned": "public",
+        "rounds_abandoned": "bookkeeping",
+        "clients_seen": "bookkeeping",
+        "clients_in_roster": "public",
+        "finished": "bookkeeping",
+        "finish_reason": "words",
+        "last_event": "bookkeeping",
+    },
+    "WatchEventsRequest": {"after_event": "bookkeeping", "follow": "bookkeeping"},
+    "Event": {
+        "sequence": "bookkeeping",
+        "unix_seconds": "bookkeeping",
+        "kind": "bookkeeping",
+        "round": "bookkeeping",
+        "fields_json": "metrics",
+    },
+    "StopRunRequest": {"now": "bookkeeping"},
+    "StopRunReply": {"message": "words"},
+}
+
+FIELDS: dict[str, str] = {
+    f"{message}.{field}": kind
+    for message, fields in _MESSAGES.items()
+    for field, kind in fields.items()
+}
+"""The kind of every scalar field of every message, as `Message.field`."""
+
+BLOBS: dict[str, str] = {
+    "GetCatalogue": "public",
+    "SubmitUpdate": "update",
+    "FetchContribution": "update",
+    "FetchSum": "sum",
+    "SubmitReveal": "published sum",
+    "FetchPublished": "published sum",
+    "FetchSnapshot": "snapshot",
+    "SubmitSnapshot": "snapshot",
+}
+"""What the chunks of a method's stream make up together."""
+
+EVENT_KEYS = frozenset(
+    {
+        "after_round",
+        "asked",
+        "bytes",
+        "bytes_published",
+        "bytes_received",
+        "counted",
+        "failed",
+        "kind",
+        "metrics",
+        "reason",
+        "role",
+        "seconds",
+    }
+)
+"""Keys of the JSON objects that operators see."""
+
+
+def undeclared_event_keys(text: str) -> list[str]:
+    """Return what a JSON object that operators see has besides `EVENT_KEYS`."""
+    try:
+        content = json.loads(text)
+    except ValueError:
+        content = None
+    if not isinstance(content, dict):
+        return ["something that is no JSON object"]
+    return sorted(set(content) - EVENT_KEYS)
+
+
+_TABLES: dict[str, dict[str, str]] = {
+    "meta": {"name": "bookkeeping", "value": "bookkeeping"},
+    "rounds": {
+        "round": "bookkeeping",
+        "kind": "bookkeeping",
+        "base_round": "bookkeeping",
+        "epoch": "bookkeeping",
+        "phase": "bookkeeping",
+        "opened_at": "bookkeeping",
+        "deadline_at": "bookkeeping",
+        "reason": "words",
+        "committee": "identity",
+        "sum_length": "bookkeeping",
+        "sum_digest": "digest",
+        "blob_name": "bookkeeping",
+        "blob_length": "bookkeeping",
+        "blob_digest": "digest",
+    },
+    "asked": {"round": "bookkeeping", "client_id": "identity"},
+    "contributions": _HEADER,
+    "holders": {
+        "place": "bookkeeping",
+        "round": "bookkeeping",
+        "client_id": "identity",
+        "role": "bookkeeping",
+        "asked_at": "bookkeeping",
+    },
+    "statements": {
+        **_STATEMENT,
+        "blob_length": "bookkeeping",
+        "blob_digest": "digest",
+        "place": "bookkeeping",
+    },
+    "snapshots": {
+        "round": "bookkeeping",
+        "epoch": "bookkeeping",
+        "length": "bookkeeping",
+        "digest": "digest",
+    },
+    "journal": {
+        "sequence": "bookkeeping",
+        "unix_seconds": "bookkeeping",
+        "kind": "bookkeeping",
+        "round": "bookkeeping",
+        "fields_json": "metrics",
+    },
+    "sqlite_sequence": {"name": "bookkeeping", "seq": "bookkeeping"},
+}
+
+COLUMNS: dict[str, str] = {
+    f"{table}.{column}": kind
+    for table, columns in _TABLES.items()
+    for column, kind in columns.items()
+}
+"""The kind of every column of the coordinator's database, as `table.column`."""
+
+FILES: tuple[tuple[str, str], ...] = (
+    (r"coordinator\.sqlite(-wal|-shm)?", "bookkeeping"),
+    (r"lock", "bookkeeping"),
+    (r"updates/\d{8}-[0-9a-f]{64}", "update"),
+    (r"partial/\d{8}-[0-9a-f]{64}-[0-9a-f]+", "unfinished update"),
+    (r"partial/tmp-[0-9a-f]{16}", "published sum"),
+    (r"blobs/\d{8}-sum", "sum"),
+    (r"blobs/\d{8}-[0-9a-f]{64}", "published sum"),
+    (r"snapshots/\d{8}-[0-9a-f]{64}", "snapshot"),
+)
+"""What each file of the state folder is, by its path there."""
+
+
+def file_kind(path: str) -> str | None:
+    """Return the kind of a file of the state folder; None where there may be no such file."""
+    return next((kind for form, kind in FILES if re.fullmatch(form, path)), None)

@@ -1,0 +1,222 @@
+"""Attempts to read a blob with what the coordinator has: no key, the plan and its own eyes.
+
+Each attempt would succeed on bytes that hide nothing. That all fail proves no cipher; it shows
+that nobody forgot to use one.
+"""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass, field
+
+import numpy as np
+from blake3 import blake3
+from numpy.typing import NDArray
+
+from fedrec.errors import FedrecError
+from fedrec.protection import PROTECTIONS, VectorSpec
+from fedrec.protection.envelope import HEADER_BYTES, Envelope
+
+__all__ = ["BlobTally", "PlainReader", "Reading", "byte_entropy", "longest_zero_run"]
+
+ENTROPY_BITS = 7.8
+"""Bits of a byte below which bytes are no random ones; 4 KiB of random bytes have above 7.9."""
+ENTROPY_BYTES = 4096
+COMPRESSIBLE = 0.97
+COMPRESSIBLE_BYTES = 64
+ZERO_RUN_BYTES = 16
+"""Random bytes have a run as long as this once in 2^128 places."""
+_COMPRESSED_BYTES = 8 * 1024
+_REMEMBERED = 1024
+_COMPARED_WORDS = 4096
+_COMPARED_BLOBS = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What one blob gave away.
+
+    Attributes:
+        values: values that were read, 0 where it did not decode.
+        not_zero: how many of them are not zero.
+        signs: why its bytes are not random ones; empty where they could be.
+        histogram: how often each byte value occurs behind the envelope, int64 (256,).
+    """
+
+    values: int = 0
+    not_zero: int = 0
+    signs: tuple[str, ...] = ()
+    histogram: NDArray[np.int64]
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether it decoded as the plain vector."""
+        return self.values > 0
+
+
+class PlainReader:
+    """Decodes bytes as the vector of a plan, as protection `none` packs it.
+
+    Args:
+        spec: the federation's vector.
+    """
+
+    def __init__(self, spec: VectorSpec) -> None:
+        kind = PROTECTIONS["none"]
+        protection = kind(spec, kind.plan(spec))
+        context, secret = protection.generate()
+        self._envelope = Envelope.of(protection.chosen, context)
+        self._member = protection.member(context, secret)
+        self._read: dict[bytes, Reading] = {}
+
+    def read(self, blob: bytes) -> Reading:
+        """Try everything on a blob; what is handed out again was tried already."""
+        mark = blake3(blob).digest()
+        found = self._read.get(mark)
+        if found is None:
+            vector, histogram = self.vector(blob), _histogram(body_of(blob))
+            found = Reading(
+                values=0 if vector is None else len(vector),
+                not_zero=0 if vector is None else int(np.count_nonzero(vector)),
+                signs=tuple(_signs(body_of(blob), histogram)),
+                histogram=histogram,
+            )
+            if len(self._read) >= _REMEMBERED:
+                del self._read[next(iter(self._read))]
+            self._read[mark] = found
+        return found
+
+    def vector(self, blob: bytes) -> NDArray[np.int64] | None:
+        """Return the vector, with or without an envelope before it; None where there is none.
+
+        Values outside their segments' bounds are no vector: random bytes have some.
+        """
+        for start in (HEADER_BYTES, 0):
+            total = self._envelope.close_sum(blob[start:], 1)
+            try:
+                return self._member.reveal(total, 1)
+            except FedrecError:
+                continue
+        return None
+
+
+@dataclass(slots=True)
+class BlobTally:
+    """All blobs of one kind in one direction of one method.
+
+    Attributes:
+        blobs: how many there were.
+        readable: how many of them decoded.
+        values, not_zero: values of those that decoded.
+        incomplete: streams that ended before their announced length.
+        by_client: for each client how many blobs were seen, and how many decoded.
+        signs: why bytes are not random ones, and in how many blobs.
+        shared_words: largest share of equal 8-byte words in the same places of two blobs.
+        copies: how many are what another client sent before.
+    """
+
+    blobs: int = 0
+    readable: int = 0
+    values: int = 0
+    not_zero: int = 0
+    incomplete: int = 0
+    by_client: dict[str, tuple[int, int]] = field(default_factory=dict)
+    signs: dict[str, int] = field(default_factory=dict)
+    shared_words: float = 0.0
+    copies: int = 0
+    _histogram: NDArray[np.int64] = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
+    _earlier: list[NDArray[np.uint64]] = field(default_factory=list)
+    _owners: dict[bytes, str] = field(default_factory=dict)
+
+    def add(self, blob: bytes, client: str, reader: PlainReader, *, sent: bool = False) -> Reading:
+        """Try to read a blob and count what came of it.
+
+        Args:
+            client: who sent it, or got it, or whose it is.
+            sent: whether the client made it, so that nobody else's is the same.
+        """
+        self.blobs += 1
+        found = reader.read(blob)
+        self.readable += found.is_readable
+        self.values += found.values
+        self.not_zero += found.not_zero
+        seen, read = self.by_client.get(client, (0, 0))
+        self.by_client[client] = (seen + 1, read + found.is_readable)
+        for sign in found.signs:
+            self.signs[sign] = self.signs.get(sign, 0) + 1
+        self._histogram += found.histogram
+        self._compare(body_of(blob), client if sent else "")
+        return found
+
+    @property
+    def entropy(self) -> float | None:
+        """Bits of a byte over all blobs; None for fewer than 4 KiB."""
+        return byte_entropy(self._histogram)
+
+    def _compare(self, body: bytes, client: str) -> None:
+        """Look for equal bytes in the same places of other blobs."""
+        mark, n_words = blake3(body).digest(), len(body) // 8
+        if mark in self._owners:
+            # The same bytes once more: handed out again, sent again, or sent by somebody else.
+            self.copies += self._owners[mark] != client
+            return
+        self._owners[mark] = client
+        if not n_words:
+            return
+        step = max(1, n_words // _COMPARED_WORDS)
+        words = np.frombuffer(body, dtype="<u8", count=n_words)[::step][:_COMPARED_WORDS].copy()
+        for other in self._earlier:
+            if len(other) == len(words):
+                self.shared_words = max(self.shared_words, float((other == words).mean()))
+        if len(self._earlier) < _COMPARED_BLOBS:
+            self._earlier.append(words)
+
+
+def byte_entropy(histogram: NDArray[np.int64]) -> float | None:
+    """Return bits of a byte from counts of 256 values; None for too few bytes to tell.
+
+    With the correction of Miller and Madow (1955) for the size of the sample.
+    """
+    total = int(histogram.sum())
+    if total < ENTROPY_BYTES:
+        return None
+    shares = histogram[histogram > 0] / total
+    plain = float(-(shares * np.log2(shares)).sum())
+    return min(8.0, plain + (len(shares) - 1) / (2 * total * math.log(2)))
+
+
+def longest_zero_run(body: bytes) -> int:
+    """Return how many bytes of zero follow each other at most."""
+    places = np.flatnonzero(np.frombuffer(body, dtype=np.uint8))
+    edges = np.concatenate(([-1], places, [len(body)]))
+    return int(np.diff(edges).max()) - 1
+
+
+def body_of(blob: bytes) -> bytes:
+    """Return a blob without the envelope that all messages of a plan have alike."""
+    return blob[HEADER_BYTES:] if blob[:4] in (b"FRPM", b"FRPS") else blob
+
+
+def _histogram(body: bytes) -> NDArray[np.int64]:
+    return np.bincount(np.frombuffer(body, dtype=np.uint8), minlength=256)
+
+
+def _signs(body: bytes, histogram: NDArray[np.int64]) -> list[str]:
+    """Return why bytes are not random ones."""
+    found = []
+    entropy = byte_entropy(histogram)
+    if entropy is not None and entropy < ENTROPY_BITS:
+        found.append("its bytes are not uniform")
+    if longest_zero_run(body) >= ZERO_RUN_BYTES:
+        found.append("it has runs of zeros")
+    sample = (
+        body
+        if len(body) <= 2 * _COMPRESSED_BYTES
+        else (body[:_COMPRESSED_BYTES] + body[-_COMPRESSED_BYTES:])
+    )
+    if len(sample) >= COMPRESSIBLE_BYTES and len(zlib.compress(sample, 1)) < (
+        COMPRESSIBLE * len(sample)
+    ):
+        found.append("it can be compressed")
+    return found

@@ -1,0 +1,169 @@
+"""Files of recorded calls: every message as its bytes were, one frame each.
+
+A file begins with `MAGIC`. A frame is a head of fixed size, the method's name and the message;
+the head names both lengths, so that a file whose end is missing is readable up to there. A frame
+of kind ``limit`` says that nothing was recorded after it.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO, Literal
+
+from fedrec.errors import StorageError
+
+__all__ = ["MAGIC", "MAX_MESSAGE_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]
+
+Kind = Literal["request", "response", "limit"]
+"""What a client sent, what it was answered, or the end of the recording."""
+
+MAGIC = b"fedrec wire recording 1\n"
+SUFFIX = ".frames"
+MAX_MESSAGE_BYTES = 64 * 1024 * 1024
+"""gRPC takes 4 MiB here; a file in which a frame claims more than this is damaged."""
+
+_HEAD = struct.Struct("<IHBQd")
+_KINDS: tuple[Kind, ...] = ("request", "response", "limit")
+_MAX_METHOD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Frame:
+    """One message of a call.
+
+    Attributes:
+        call: number of the call, from 1, within the file.
+        method: as gRPC names it, such as `/package.Service/Method`.
+        unix_seconds: when the coordinator read or wrote it.
+    """
+
+    call: int
+    method: str
+    kind: Kind
+    unix_seconds: float
+    message: bytes
+
+
+class FrameWriter:
+    """Appends frames to a new file that only its owner reads.
+
+    Args:
+        path: a file that does not exist.
+        max_bytes: what the file may have; the frame that would exceed it is left out, and so is
+            everything after it.
+
+    Raises:
+        StorageError: when the file cannot be made.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
+        self.path = path
+        self._left = max_bytes - len(MAGIC) - _HEAD.size
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            self._file: BinaryIO | None = os.fdopen(handle, "wb")
+            self._file.write(MAGIC)
+            self._file.flush()
+        except OSError as error:
+            raise StorageError(
+                f"The recording {path} cannot be written: {error.strerror}.",
+                remedy="Name a folder that this process may write to.",
+            ) from error
+
+    @property
+    def is_open(self) -> bool:
+        """Whether frames are still taken."""
+        return self._file is not None
+
+    def append(self, frame: Frame) -> bool:
+        """Write a frame; return False where it is left out because the file is full or closed.
+
+        Raises:
+            OSError: when the disk does not take it.
+        """
+        if self._file is None:
+            return False
+        method = frame.method.encode()[:_MAX_METHOD_BYTES]
+        needed = _HEAD.size + len(method) + len(frame.message)
+        if needed > self._left or len(frame.message) > MAX_MESSAGE_BYTES:
+            self._file.write(_HEAD.pack(0, 0, _KINDS.index("limit"), 0, frame.unix_seconds))
+            self.close()
+            return False
+        head = _HEAD.pack(
+            len(frame.message), len(method), _KINDS.index(frame.kind), frame.call,
+            frame.unix_seconds,
+        )  # fmt: skip
+        self._file.write(head + method + frame.message)
+        # A coordinator that is killed leaves all but the frame that it was writing.
+        self._file.flush()
+        self._left -= needed
+        return True
+
+    def close(self) -> None:
+        """Write what is still in memory and take no more."""
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
+
+
+class FrameReader:
+    """Reads a file's frames one after the other, as far as they are whole.
+
+    Attributes:
+        truncated: after reading, whether the file ends within a frame.
+        limited: after reading, whether recording ended at its size limit.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.truncated = False
+        self.limited = False
+
+    def __iter__(self) -> Iterator[Frame]:
+        """Yield every whole frame.
+
+        Raises:
+            StorageError: when the file is no recording, or is damaged before its end.
+        """
+        self.truncated = self.limited = False
+        with self._path.open("rb") as file:
+            if file.read(len(MAGIC)) != MAGIC:
+                raise self._damaged("it does not begin like a recording of this version")
+            while head := file.read(_HEAD.size):
+                frame = self._frame(file, head)
+                if frame is None:
+                    return
+                yield frame
+
+    def _frame(self, file: BinaryIO, head: bytes) -> Frame | None:
+        if len(head) < _HEAD.size:
+            self.truncated = True
+            return None
+        length, method_bytes, kind, call, unix_seconds = _HEAD.unpack(head)
+        if kind >= len(_KINDS) or method_bytes > _MAX_METHOD_BYTES or length > MAX_MESSAGE_BYTES:
+            raise self._damaged(f"a frame before byte {file.tell()} has an impossible head")
+        if _KINDS[kind] == "limit":
+            self.limited = True
+            return None
+        method, message = file.read(method_bytes), file.read(length)
+        if len(method) + len(message) < method_bytes + length:
+            self.truncated = True
+            return None
+        return Frame(
+            call=call,
+            method=method.decode("utf-8", "replace"),
+            kind=_KINDS[kind],
+            unix_seconds=unix_seconds,
+            message=message,
+        )
+
+    def _damaged(self, why: str) -> StorageError:
+        return StorageError(
+            f"{self._path} cannot be read: {why}.",
+            remedy="Record the run again with `fedrec coordinator run --record-wire FOLDER`.",
+        )

@@ -1,0 +1,157 @@
+"""Recorded calls that were made up: streams are put together, and what is foreign is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedrec.audit.wire.findings import traffic_findings
+from fedrec.audit.wire.known import Known
+from fedrec.audit.wire.traffic import BlobKey, Traffic
+from fedrec.config.loading import load_settings
+from fedrec.config.schema import Plan
+from fedrec.data import generate
+from fedrec.demo.workspace import DemoData, prepare
+from fedrec.protection import PROTECTIONS
+from fedrec.wire.recording import Frame, FrameReader, FrameWriter, Kind
+from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+
+SERVICE = "/fedrec.wire.v1.Coordinator/"
+CLIENTS = ("a" * 64, "b" * 64)
+UPLOAD, ANSWER = BlobKey("SubmitUpdate", "request"), BlobKey("FetchPublished", "response")
+RANDOM = np.random.default_rng(9)
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
+    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
+    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
+    plan = Plan.model_validate(
+        {
+            "algorithm": {"name": "fedmf", "dim": 4},
+            "update": {"structure": "dense"},
+            "protection": {"name": "bfv"},
+        }
+    )
+    folder = tmp_path_factory.mktemp("coordinator")
+    workspace = prepare(folder, plan, data, n_clients=3)
+    return Known.of(load_settings(workspace.coordinator_settings))
+
+
+class Recording:
+    """Calls that are written to a file, and read by an audit."""
+
+    def __init__(self, path: Path, known: Known) -> None:
+        self._writer = FrameWriter(path, max_bytes=1 << 26)
+        self._known = known
+
+    def add(self, call: int, method: str, message: object, kind: Kind = "request") -> None:
+        raw = message if isinstance(message, bytes) else message.SerializeToString()  # type: ignore[attr-defined]
+        frame = Frame(call=call, method=SERVICE + method, kind=kind, unix_seconds=0.0, message=raw)
+        self._writer.append(frame)
+
+    def upload(self, call: int, client: str, blob: bytes, *pieces: slice) -> None:
+        """Send a header, and these pieces of a blob."""
+        header = update_pb2.UploadHeader(
+            client_id=client, round=1, length=len(blob), digest=blob[-32:]
+        )
+        self.add(call, "SubmitUpdate", update_pb2.UploadPart(header=header))
+        for piece in pieces:
+            chunk = update_pb2.Chunk(offset=piece.start, data=blob[piece])
+            self.add(call, "SubmitUpdate", update_pb2.UploadPart(chunk=chunk))
+
+    def traffic(self) -> Traffic:
+        """Return what an audit makes of it."""
+        self._writer.close()
+        traffic = Traffic(self._known)
+        traffic.read(FrameReader(self._writer.path))
+        return traffic
+
+
+@pytest.fixture
+def recording(tmp_path: Path, known: Known) -> Recording:
+    return Recording(tmp_path / "a.frames", known)
+
+
+def problems_of(traffic: Traffic) -> list[str]:
+    found = [problem for finding in traffic_findings(traffic) for problem in finding.problems]
+    return [*found, *traffic.problems]
+
+
+def planned(known: Known) -> bytes:
+    return RANDOM.bytes(known.protection.chosen.message_bytes)
+
+
+def test_an_upload_that_went_on_in_another_call_is_one(recording: Recording, known: Known) -> None:
+    """Of what was sent first the last 100 bytes were not durable, and came again."""
+    blob = planned(known)
+    end = len(blob)
+    recording.upload(1, CLIENTS[0], blob, slice(0, 1000))
+    recording.upload(3, CLIENTS[1], other := planned(known), slice(0, end))
+    recording.upload(2, CLIENTS[0], blob, slice(900, 2000), slice(2000, end))
+    traffic = recording.traffic()
+    tally = traffic.blobs[UPLOAD]
+    assert (tally.blobs, tally.incomplete) == (2, 0)
+    assert tally.by_client == {CLIENTS[0]: (1, 0), CLIENTS[1]: (1, 0)}
+    assert traffic.sizes[UPLOAD].all_lengths == (len(other),)
+    assert problems_of(traffic) == []
+
+
+def test_an_upload_that_never_ended_is_looked_at_all_the_same(
+    recording: Recording, known: Known
+) -> None:
+    recording.upload(1, CLIENTS[0], bytes(known.protection.chosen.message_bytes), slice(0, 5000))
+    traffic = recording.traffic()
+    assert (traffic.blobs[UPLOAD].blobs, traffic.blobs[UPLOAD].incomplete) == (1, 1)
+    assert any("runs of zeros" in problem for problem in problems_of(traffic))
+
+
+def test_two_clients_with_the_same_bytes_are_told(recording: Recording, known: Known) -> None:
+    blob = planned(known)
+    for call, client in enumerate(CLIENTS, start=1):
+        recording.upload(call, client, blob, slice(0, len(blob)))
+    (problem,) = problems_of(recording.traffic())
+    assert "1 are what another client sent, byte for byte" in problem
+
+
+def test_a_sum_that_nobody_sealed_is_told(recording: Recording, known: Known) -> None:
+    """The blob is announced within another message, and its chunks follow."""
+    spec = known.protection.spec
+    values = np.arange(spec.length, dtype=np.int64) % 3
+    plain = PROTECTIONS["none"](spec, PROTECTIONS["none"].plan(spec))
+    blob = plain.member(*plain.generate()).protect(values)
+    header = update_pb2.BlobHeader(length=len(blob), digest=bytes(32))
+    published = model_pb2.Published(round=1, sealed=False, blob=header)
+    request = coordinator_pb2.FetchPublishedRequest(client_id=CLIENTS[0])
+    recording.add(1, "FetchPublished", request)
+    recording.add(1, "FetchPublished", model_pb2.PublishedPart(published=published), "response")
+    part = model_pb2.PublishedPart(chunk=update_pb2.Chunk(offset=0, data=blob))
+    recording.add(1, "FetchPublished", part, "response")
+    traffic = recording.traffic()
+    assert traffic.blobs[ANSWER].by_client == {CLIENTS[0]: (1, 1)}
+    assert any(
+        f"1 of 1 were readable without any key, {len(values)} values" in problem
+        for problem in problems_of(traffic)
+    )
+
+
+def test_documents_that_are_not_the_public_ones_are_told(
+    recording: Recording, known: Known
+) -> None:
+    answer = coordinator_pb2.Federation(
+        plan_json=b'{"users": ["anna"]}', server_context=known.context + b"a key"
+    )
+    recording.add(1, "GetFederation", coordinator_pb2.GetFederationRequest(client_id=CLIENTS[0]))
+    recording.add(1, "GetFederation", answer, "response")
+    plan, context = sorted(problems_of(recording.traffic()))
+    assert plan.startswith("Federation.plan_json is not the coordinator's public file")
+    assert "A coordinator's context has 56 bytes and no key in it; found 61 bytes." in context
+
+
+def test_what_is_none_of_the_protocol_is_counted(recording: Recording) -> None:
+    recording.add(1, "SendEverything", b"all of it")
+    recording.add(2, "NextTask", b"\xff\xff\xff")
+    traffic = recording.traffic()
+    assert dict(traffic.unreadable) == {"SendEverything": 1, "NextTask": 1}

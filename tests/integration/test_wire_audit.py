@@ -1,0 +1,241 @@
+"""A recorded federation over gRPC: what the audit of the wire says, and what it must not miss."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from integration.conftest import Found
+from integration.support.bench import N_ITEMS, plan_of
+from integration.support.links import DEADLINE_SECONDS, Passing
+from integration.support.parties import Federation
+
+import fedrec.wire.grpc_link as grpc_link
+from fedrec.audit.wire import WireReport, audit_wire
+from fedrec.identity.identity import Identity
+from fedrec.training.layout import vector_spec
+from fedrec.training.state import PrivateState
+from fedrec.wire.chunks import Blob
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec.wire.recording import FrameReader
+from fedrec_client.private_store import PrivateStore
+from fedrec_server.recording import WireRecorder
+
+N_CLIENTS, N_ROUNDS = 3, 5
+
+
+@pytest.fixture
+def recorded(found: Found, tmp_path: Path) -> Callable[..., Federation]:
+    """Start a federation whose coordinator records."""
+
+    def start(protection: str, *, max_bytes: int = 1 << 30) -> Federation:
+        recorder = WireRecorder(tmp_path / "recording", max_bytes=max_bytes)
+        return found(plan_of(protection), recorder=recorder)
+
+    return start
+
+
+def report_of(federation: Federation, tmp_path: Path, *, truth: bool = True) -> WireReport:
+    """Stop everybody and audit."""
+    federation.stop()
+    bench = federation.bench
+    folders = [state.parent for state in bench.workspace.client_states] if truth else []
+    settings = bench.coordinator_settings()
+    return audit_wire(settings, recording=tmp_path / "recording", truth=folders)
+
+
+def run(federation: Federation, **options: Any) -> None:
+    for client in federation.start_all(**options):
+        client.result()
+
+
+def test_without_protection_every_update_is_readable_and_that_is_said(
+    recorded: Callable[..., Federation], tmp_path: Path
+) -> None:
+    federation = recorded("none")
+    run(federation)
+    report = report_of(federation, tmp_path)
+    length = vector_spec(federation.bench.plan, N_ITEMS).length
+    assert report.problems == ()
+    assert report.updates == report.readable_updates == N_CLIENTS * N_ROUNDS
+    assert report.readable_values == N_CLIENTS * N_ROUNDS * length
+    assert report.published == report.published_readable == N_ROUNDS
+    assert [row.readable_updates for row in report.clients] == [N_ROUNDS] * N_CLIENTS
+    assert any(
+        f"every one readable, {report.readable_values:,} values" in sentence
+        for sentence in report.sentences()
+    )
+
+
+def test_under_bfv_every_promise_holds(recorded: Callable[..., Federation], tmp_path: Path) -> None:
+    federation = recorded("bfv")
+    run(federation)
+    report = report_of(federation, tmp_path)
+    assert report.problems == ()
+    assert report.holds
+    assert (report.updates, report.readable_updates) == (N_CLIENTS * N_ROUNDS, 0)
+    assert (report.published, report.published_readable) == (N_ROUNDS, 0)
+    assert (report.kept_updates, report.context_problem) == (0, "")
+    assert report.found == {}
+    assert report.searched["private vectors"] > 0
+    assert report.searched["user ids"] == 40
+    streams = {f.name: f for f in report.findings if f.name.endswith("its stream")}
+    upload = streams["SubmitUpdate request: its stream"]
+    assert (upload.clients, upload.lengths) == (N_CLIENTS, "one")
+    assert upload.distinct == N_CLIENTS * N_ROUNDS
+    sent = [finding for finding in report.findings if " request: " in finding.name]
+    assert {finding.lengths for finding in sent} <= {"number", "one", "several"}
+
+
+def test_a_field_that_nobody_declared_is_named(
+    recorded: Callable[..., Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    honest = grpc_link.upload_header_to_proto
+
+    def leaking(header: UploadHeader) -> Any:
+        made = honest(header)
+        # Field 99, a string: the number of users, say.
+        made.MergeFromString(b"\x9a\x06\x0b14 users, 3")
+        return made
+
+    monkeypatch.setattr(grpc_link, "upload_header_to_proto", leaking)
+    federation = recorded("bfv")
+    run(federation)
+    report = report_of(federation, tmp_path)
+    assert report.problems == (
+        "SubmitUpdate request: UploadHeader.<field 99> is nothing that may be there: "
+        f"{11 * N_CLIENTS * N_ROUNDS} bytes",
+    )
+
+
+class _Unfit(Passing):
+    """Sends other bytes than it should, under a signature of its own."""
+
+    def __init__(self, link: Link, identity: Identity) -> None:
+        super().__init__(link)
+        self._identity = identity
+        self.answered = threading.Event()
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        unfit = self.unfit(payload)
+        blob = Blob.of(unfit)
+        changed = replace(header, length=blob.length, digest=blob.digest)
+        changed = replace(changed, signature=self._identity.sign(changed.statement()))
+        try:
+            return super().submit_update(changed, unfit)
+        finally:
+            self.answered.set()
+
+    def unfit(self, payload: bytes) -> bytes:
+        raise NotImplementedError
+
+
+class _TouchedRowsOnly(_Unfit):
+    """Sends what is not zero of an update, as if that were all."""
+
+    def unfit(self, payload: bytes) -> bytes:
+        values = np.frombuffer(payload[44:], dtype="<i4")
+        return payload[:44] + values[values != 0].tobytes()
+
+
+class _PlainUnderEncryption(_Unfit):
+    """Sends as many bytes as the plan asks for, of which none are encrypted."""
+
+    def unfit(self, payload: bytes) -> bytes:
+        return (
+            payload[:44] + np.arange(len(payload) - 44, dtype="<u4").tobytes()[: len(payload) - 44]
+        )
+
+
+def audit_with(
+    federation: Federation, tmp_path: Path, kind: Callable[[Link, Identity], _Unfit]
+) -> tuple[WireReport, str]:
+    """Let the first client be unfit for one upload, and audit; return its fingerprint, too."""
+    identity = Identity.load(federation.bench.state(0))
+    unfit = federation.client(0, wrap=lambda link: kind(link, identity))
+    federation.client(1)
+    federation.client(2)
+    assert isinstance(unfit.link, _Unfit)
+    assert unfit.link.answered.wait(DEADLINE_SECONDS)
+    return report_of(federation, tmp_path, truth=False), identity.client_id[:16]
+
+
+def test_an_update_of_touched_rows_only_is_told_of_by_its_length(
+    recorded: Callable[..., Federation], tmp_path: Path
+) -> None:
+    report, name = audit_with(recorded("none"), tmp_path, _TouchedRowsOnly)
+    told = rf"An update of \d+ bytes was announced by {name}; the plan's have \d+\. \(1 times\)"
+    assert any(re.fullmatch(told, problem) for problem in report.problems)
+    # Where its bytes were read before it was refused, they are counted as well.
+    assert all("bytes" in problem for problem in report.problems)
+
+
+def test_an_update_that_is_not_encrypted_is_told_of(
+    recorded: Callable[..., Federation], tmp_path: Path
+) -> None:
+    report, _ = audit_with(recorded("bfv"), tmp_path, _PlainUnderEncryption)
+    problems = [each for each in report.problems if each.startswith("SubmitUpdate request")]
+    assert any("its bytes are not uniform in 1 of" in problem for problem in problems)
+    assert any("it can be compressed in 1 of" in problem for problem in problems)
+
+
+def test_what_lies_in_the_folder_and_may_not_is_named(
+    recorded: Callable[..., Federation], tmp_path: Path
+) -> None:
+    federation = recorded("bfv")
+    run(federation)
+    federation.stop()
+    bench = federation.bench
+    store = PrivateStore(bench.state(1), read_only=True)
+    assert store.state.private is not None
+    private = PrivateState.from_bytes(store.read(store.state.private))
+    (vectors,) = private.tensors.values()
+    state = bench.workspace.coordinator_state
+    (state / "notes.txt").write_bytes(b"seen: " + vectors.tobytes())
+    (state / "updates" / f"00000002-{'a' * 64}").write_bytes(b"a kept update")
+    report = report_of(federation, tmp_path)
+    problems = "\n".join(report.problems)
+    assert "file notes.txt is nothing that may be there" in problems
+    assert "private vectors found in file notes.txt" in problems
+    assert "An update is kept after its round was over." in problems
+    assert report.kept_updates == 1
+
+
+def test_recording_ends_at_its_limit_and_the_run_goes_on(
+    recorded: Callable[..., Federation], tmp_path: Path
+) -> None:
+    federation = recorded("none", max_bytes=4000)
+    run(federation)
+    assert len(federation.published()) == N_ROUNDS
+    report = report_of(federation, tmp_path, truth=False)
+    assert report.problems == ()
+    assert any("ended at its size limit" in note for note in report.notes)
+    (path,) = (tmp_path / "recording").iterdir()
+    assert path.stat().st_size <= 4000
+
+
+def test_a_full_disk_ends_the_recording_and_the_run_goes_on(
+    recorded: Callable[..., Federation], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*arguments: Any) -> bool:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedrec_server.recording.FrameWriter.append", full)
+    federation = recorded("none")
+    run(federation)
+    assert len(federation.published()) == N_ROUNDS
+    federation.stop()
+    (path,) = (tmp_path / "recording").iterdir()
+    assert list(FrameReader(path)) == []
+
+
+def test_without_a_recorder_nothing_is_put_in_front(found: Found) -> None:
+    federation = found(plan_of("none"))
+    assert federation.coordinator._recorder is None
