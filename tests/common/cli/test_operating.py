@@ -89,8 +89,8 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
         "clients_in_roster", "clients_seen", "current", "epoch", "federation",
-        "finish_reason", "finished", "last_event", "next_epoch", "protection", "published_round", "rounds_abandoned",
-        "rounds_planned", "rounds_published", "run",
+        "finish_reason", "finished", "last_event", "next_epoch", "protection",
+        "published_round", "rounds_abandoned", "rounds_planned", "rounds_published", "run",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     out = fedrec("status", *call).out
