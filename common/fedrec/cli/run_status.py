@@ -21,6 +21,9 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
         ("abandoned", str(found.rounds_abandoned)),
         ("clients", f"{found.clients_seen} seen of {found.clients_in_roster} in the roster"),
     ]
+    if found.epoch:
+        follows = f", {found.next_epoch} after this round" if found.next_epoch else ""
+        rows.append(("key epoch", f"{found.epoch}{follows}"))
     if found.finished:
         return [*rows, ("finished", _text(found.finish_reason) or "yes")]
     current = found.current

@@ -88,9 +88,9 @@ def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
-        "clients_in_roster", "clients_seen", "current", "federation", "finish_reason",
-        "finished", "last_event", "protection", "published_round", "rounds_abandoned",
-        "rounds_planned", "rounds_published", "run",
+        "clients_in_roster", "clients_seen", "current", "epoch", "federation",
+        "finish_reason", "finished", "last_event", "next_epoch", "protection",
+        "published_round", "rounds_abandoned", "rounds_planned", "rounds_published", "run",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     out = fedrec("status", *call).out
