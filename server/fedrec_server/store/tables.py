@@ -70,7 +70,8 @@ CREATE TABLE attestations (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
   aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
-  locked_metrics BLOB NOT NULL, share BLOB NOT NULL, signature BLOB NOT NULL,
+  published_digest BLOB NOT NULL, locked_metrics BLOB NOT NULL, share BLOB NOT NULL,
+  signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE epochs (

@@ -49,6 +49,9 @@ KINDS: dict[str, Kind] = {
     "keyed digest": Kind(promise="says nothing without the group key", one_length=True),
     "signature": Kind(promise="says who sent what, nothing else", one_length=True),
     "nonce": Kind(promise="random bytes that are used once", one_length=True),
+    "epoch bundle": Kind(
+        promise="a signed roster, a context without a key, and keys that only members unwrap"
+    ),
     "context": Kind(promise="the protection's context holds no key", one_length=True),
     "wrapped key": Kind(
         promise="opens with a member's own key only", one_length=True, sealed="always"
@@ -101,6 +104,7 @@ _STATEMENT = {
     "manifest_digest": "digest",
     "aggregate_tag": "keyed digest",
     "state_tag": "keyed digest",
+    "published_digest": "digest",
     "locked_metrics": "locked metrics",
     "signature": "signature",
     "share": "key share",
@@ -113,6 +117,8 @@ _MESSAGES: dict[str, dict[str, str]] = {
     "Chunk": {"offset": "bookkeeping"},
     "UploadReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
     "RevealReceipt": {"round": "bookkeeping"},
+    "ApplyRequest": {"public_identity": "public"},
+    "Application": {"epoch": "bookkeeping", "listed": "bookkeeping"},
     "GetFederationRequest": {"protocol_version": "public", "client_id": "identity"},
     "Federation": {
         "protocol_version": "public",
@@ -153,7 +159,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
     },
     "MakeSnapshot": {"round": "bookkeeping"},
     "Finished": {"reason": "words", "failed": "bookkeeping"},
-    "Task": {"published_round": "bookkeeping"},
+    "Task": {"published_round": "bookkeeping", "epoch": "bookkeeping"},
     "UploadStatusRequest": {
         "run": "bookkeeping",
         "round": "bookkeeping",
@@ -209,7 +215,11 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "finished": "bookkeeping",
         "finish_reason": "words",
         "last_event": "bookkeeping",
+        "epoch": "bookkeeping",
+        "next_epoch": "bookkeeping",
     },
+    "Applicants": {"public_identity": "public"},
+    "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
     "WatchEventsRequest": {"after_event": "bookkeeping", "follow": "bookkeeping"},
     "Event": {
         "sequence": "bookkeeping",
@@ -238,6 +248,7 @@ BLOBS: dict[str, str] = {
     "FetchPublished": "published sum",
     "FetchSnapshot": "snapshot",
     "SubmitSnapshot": "snapshot",
+    "InstallEpoch": "epoch bundle",
 }
 """What the chunks of a method's stream make up together."""
 
@@ -249,8 +260,10 @@ EVENT_KEYS = frozenset(
         "bytes_published",
         "bytes_received",
         "counted",
+        "epoch",
         "failed",
         "kind",
+        "members",
         "metrics",
         "reason",
         "role",
@@ -310,6 +323,13 @@ _TABLES: dict[str, dict[str, str]] = {
         "length": "bookkeeping",
         "digest": "digest",
     },
+    "attestations": _STATEMENT,
+    "epochs": {"epoch": "bookkeeping", "length": "bookkeeping", "digest": "digest"},
+    "applicants": {
+        "client_id": "identity",
+        "public_identity": "public",
+        "unix_seconds": "bookkeeping",
+    },
     "journal": {
         "sequence": "bookkeeping",
         "unix_seconds": "bookkeeping",
@@ -335,6 +355,7 @@ FILES: tuple[tuple[str, str], ...] = (
     (r"partial/tmp-[0-9a-f]{16}", "published sum"),
     (r"blobs/\d{8}-sum", "sum"),
     (r"blobs/\d{8}-[0-9a-f]{64}", "published sum"),
+    (r"epochs/\d{8}-[0-9a-f]{64}", "epoch bundle"),
     (r"snapshots/\d{8}-[0-9a-f]{64}", "snapshot"),
 )
 """What each file of the state folder is, by its path there."""

@@ -16,7 +16,7 @@ from fedrec.audit.wire.declared import (
 from fedrec.audit.wire.messages import declared_fields
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.v1 import coordinator_pb2
+from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec_server.store.spool import sealed_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.tables import SCHEMA
 
@@ -29,9 +29,13 @@ def test_every_field_of_the_protocol_has_a_kind() -> None:
 
 
 def test_every_stream_of_chunks_has_a_kind() -> None:
-    service = coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"]
+    services = (
+        coordinator_pb2.DESCRIPTOR.services_by_name["Coordinator"],
+        admin_pb2.DESCRIPTOR.services_by_name["Admin"],
+    )
     with_chunks = {
         method.name
+        for service in services
         for method in service.methods
         for message in (method.input_type, method.output_type)
         if "chunk" in message.fields_by_name
