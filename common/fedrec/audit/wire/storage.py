@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,7 +65,9 @@ class Storage:
             if path.suffix in _DATABASES:
                 self._read_database(path)
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-            self._read_file(path, path.relative_to(folder).as_posix())
+            # A coordinator that runs deletes what a round leaves behind.
+            with suppress(FileNotFoundError):
+                self._read_file(path, path.relative_to(folder).as_posix())
 
     def _read_database(self, path: Path) -> None:
         try:
