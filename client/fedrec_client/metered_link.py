@@ -8,6 +8,8 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     Reveal,
     RevealStatement,
@@ -28,7 +30,7 @@ class Meter:
     received: int = 0
 
 
-def _signed(message: UploadHeader | RevealStatement) -> int:
+def _signed(message: UploadHeader | RevealStatement | MaskMessage) -> int:
     return len(message.statement()) + len(message.signature)
 
 
@@ -111,6 +113,17 @@ class MeteredLink:
         """Send a copy of the model for late joiners."""
         self._meter.sent += _signed(statement) + len(blob)
         self._link.submit_snapshot(statement, blob)
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks."""
+        self._meter.sent += _signed(message)
+        return self._link.submit_masks(message)
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks."""
+        found = self._link.masks(client_id, run, round_id, step)
+        self._meter.received += len(found)
+        return found
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -10,6 +10,8 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     RevealStatement,
     Snapshot,
@@ -122,6 +124,14 @@ class PatientLink:
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
         self._insist(lambda: self._link.submit_snapshot(statement, blob))
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks."""
+        return self._insist(lambda: self._link.submit_masks(message))
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks."""
+        return self._insist(lambda: self._link.masks(client_id, run, round_id, step))
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -20,11 +20,14 @@ from fedrec_server.aggregation import Aggregation
 from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.journal import entry_of, log_entry
+from fedrec_server.mask_collection import MaskCollection
+from fedrec_server.mask_rounds import close_due, reason_of
 from fedrec_server.presence import Presence
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
     HolderAsked,
+    MaskStepEnded,
     RoundAbandoned,
     RoundPublished,
 )
@@ -87,11 +90,18 @@ class Engine:
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
-        self.aggregation = Aggregation(
-            lambda: federation.protection.accumulator(federation.keys.server_context),
-            self._read_update,
-        )
-        self.state = store.load(federation.rules(store.run), federation.roster)
+        rules = federation.rules(store.run)
+        self.state = store.load(rules, federation.roster)
+        self.aggregation: Aggregation | MaskCollection
+        if federation.protection.is_interactive:
+            self.aggregation = MaskCollection(
+                federation, rules, self._read_update, lambda: self.state.current
+            )
+        else:
+            self.aggregation = Aggregation(
+                lambda: federation.protection.accumulator(federation.keys.server_context),
+                self._read_update,
+            )
         self.snapshots = Snapshots(federation, store, clock)
         self.counting = Counting(self)
         self.lock = asyncio.Lock()
@@ -205,6 +215,8 @@ class Engine:
 
     async def _advance_once(self) -> bool:
         round_ = self.state.current
+        if round_ is not None and await close_due(self, round_):
+            return True
         if round_ is None or round_.phase != "summing":
             live = self.presence.live()
             return bool(await self.apply(Tick(now=self.clock.now(), live=live)))
@@ -213,7 +225,7 @@ class Engine:
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise
-            await self.fail(round_.number, "a stored update is damaged", error)
+            await self.fail(round_.number, reason_of(error), error)
             return True
         now = self.clock.now()
         await self.apply(Summed(now=now, round=round_.number, total=total, metrics=metrics))
@@ -265,6 +277,8 @@ class Engine:
                 ended = True
             if isinstance(change, HolderAsked):
                 self.waiters.wake((change.holder.client_id,))
+            if isinstance(change, MaskStepEnded) and self.state.current is not None:
+                self.waiters.wake(self.state.current.asked)
         if changes:
             self.journal_version += 1
             self.watchers.wake_all()

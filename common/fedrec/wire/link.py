@@ -7,6 +7,8 @@ from typing import Protocol
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import (
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     RevealStatement,
     Snapshot,
@@ -64,6 +66,12 @@ class Link(Protocol):
 
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks; True when it was a duplicate."""
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks (`fedrec.wire.mask_bodies`)."""
 
     def close(self) -> None:
         """Let go of the connection."""

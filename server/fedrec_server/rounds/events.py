@@ -6,11 +6,14 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec.wire.messages import MaskMessage, RevealStatement, UploadHeader
+from fedrec_server.rounds.state import Phase
 
 __all__ = [
     "Event",
     "Failed",
+    "MaskHeard",
+    "MaskStepClosed",
     "Polled",
     "Restarted",
     "Resumed",
@@ -66,6 +69,28 @@ class Spoke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskHeard:
+    """An admitted message of a round under masks, which fits what was sent before it."""
+
+    now: float
+    message: MaskMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskStepClosed:
+    """A phase of a round under masks is over, and enough arrived to go on.
+
+    Attributes:
+        left_out: clients whose keys are not in the list: they start from another model.
+    """
+
+    now: float
+    round: RoundId
+    phase: Phase
+    left_out: frozenset[ClientId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The round in progress cannot go on, for instance because a stored update is damaged."""
 
@@ -96,4 +121,16 @@ class Resumed:
     now: float
 
 
-Event = Tick | Polled | Uploaded | Summed | Spoke | Failed | StopRequested | Restarted | Resumed
+Event = (
+    Tick
+    | Polled
+    | Uploaded
+    | Summed
+    | Spoke
+    | MaskHeard
+    | MaskStepClosed
+    | Failed
+    | StopRequested
+    | Restarted
+    | Resumed
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedrec.errors import RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import Finished, Reveal, Task, Train, Wait
+from fedrec_server.rounds.masking import task_of
 from fedrec_server.rounds.state import Round, State
 
 __all__ = ["task_for"]
@@ -30,13 +31,15 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
         return Task(published_round=state.published, task=finished)
     if state.current is None:
         return None
-    task = _in_round(state.current, client_id, now)
+    masked = task_of(state.current, client_id) if state.rules.masked else None
+    task = masked or _in_round(state.current, client_id, now)
     return None if task is None else Task(published_round=state.published, task=task)
 
 
 def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal | None:
     if round_.phase == "collecting":
-        if client_id not in round_.asked or client_id in round_.accepted:
+        answered = client_id in round_.accepted or client_id in round_.messages["keys"]
+        if client_id not in round_.asked or answered:
             return None
         return Train(
             round=round_.number,

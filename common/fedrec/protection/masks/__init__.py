@@ -15,12 +15,18 @@ until the sum is unmasked.
 from fedrec.protection.masks.collector import Collector, Step
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
-from fedrec.protection.masks.parameters import GraphParameters, Tolerance, parameters_for
+from fedrec.protection.masks.parameters import (
+    MAX_CLIENTS,
+    GraphParameters,
+    Tolerance,
+    parameters_for,
+)
 from fedrec.protection.masks.participant import Participant
 from fedrec.protection.masks.terms import MaskTerms
 from fedrec.protection.masks.words import MaskWords, plan_masks
 
 __all__ = [
+    "MAX_CLIENTS",
     "Collector",
     "GivenShares",
     "GraphParameters",

@@ -77,6 +77,31 @@ class Collector:
         return self._step
 
     @property
+    def participants(self) -> tuple[ClientId, ...]:
+        """Everybody in the list of keys, once it is closed."""
+        return self._key_list.participants
+
+    @property
+    def key_list(self) -> KeyList:
+        """The participants' keys, once the list is closed."""
+        return self._key_list
+
+    @property
+    def round_digest(self) -> bytes:
+        """`KeyList.digest` of the closed list; every message of the round is bound to it."""
+        return self._round_digest
+
+    @property
+    def survivors(self) -> bytes:
+        """The survivors, packed, once the vectors are closed."""
+        return self._survivors
+
+    @property
+    def everybody_answered(self) -> bool:
+        """Whether all who signed gave their shares."""
+        return self._signatures.keys() <= self._given.keys()
+
+    @property
     def graph(self) -> GraphParameters:
         """The graph's numbers, once the list of keys is closed."""
         return parameters_for(len(self._key_list.keys), self._terms.tolerance)

@@ -82,6 +82,11 @@ class Participant(Secret):
         """The last step that was taken."""
         return self._state.phase
 
+    @property
+    def round_digest(self) -> bytes:
+        """`KeyList.digest` of the list that this client shared its secrets among."""
+        return self._round_digest
+
     def share(self, key_list: KeyList, roster: Roster, graph_seed: bytes = b"") -> ShareBundle:
         """Share two secrets among neighbours: the seed of the self mask, and the mask key.
 
