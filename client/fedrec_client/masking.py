@@ -16,6 +16,7 @@ from typing import get_args
 import numpy as np
 
 from fedrec.errors import (
+    BadSignature,
     ConflictingUpload,
     FedrecError,
     KeysError,
@@ -212,8 +213,16 @@ class Masking:
         return kept
 
     def _send(self, record: MaskedRound) -> bool:
-        if record.step == "vector":
-            return self._participation.send()
+        try:
+            return self._participation.send() if record.step == "vector" else self._submit(record)
+        except (BadSignature, ProtocolError) as error:
+            if record.step == "keys":
+                raise
+            # The coordinator told others something else than this client.
+            self._refuse(record, record.step, error)
+            return False
+
+    def _submit(self, record: MaskedRound) -> bool:
         if record.message is None:
             raise RoundError(f"Step {record.step} of round {record.round} has no message.")
         member = self._membership

@@ -80,10 +80,7 @@ class Participation:
 
     def give_up_before(self, task: Train) -> None:
         """Roll back an earlier round that ended without being published."""
-        pending, masking = self._outbox.pending, self._store.state.masking
-        before = pending.header.round if pending is not None else None
-        if masking is not None:
-            before = masking.round
+        before = self._store.in_progress
         if before is not None and before < task.round:
             self._store.roll_back()
             self._journal.settle(before, "abandoned")

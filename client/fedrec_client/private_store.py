@@ -191,6 +191,14 @@ class PrivateStore:
             ),
         )
 
+    @property
+    def in_progress(self) -> RoundId | None:
+        """The round that this client answered and whose end it does not know, or None."""
+        staged, masking = self.state.staged, self.state.masking
+        if masking is not None:
+            return masking.round
+        return None if staged is None else staged.header.round
+
     def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)

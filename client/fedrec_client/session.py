@@ -162,9 +162,8 @@ class Session:
         )
 
     def _finish(self, finished: Finished) -> Finished:
-        pending, masking = self._outbox.pending, self._store.state.masking
-        if pending is not None or masking is not None:
-            number = pending.header.round if masking is None else masking.round
+        number = self._store.in_progress
+        if number is not None:
             self._store.roll_back()
             self._journal.settle(number, "abandoned")
         self._journal.tell("finished", detail=finished.reason)
