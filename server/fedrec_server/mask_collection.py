@@ -68,6 +68,7 @@ class MaskCollection:
         self._held: set[tuple[MaskStep, ClientId]] = set()
         self._folded: dict[ClientId, bytes] = {}
         self._collector: Collector | None = None
+        self._key_list = b""
 
     def hear(self, round_: Round, message: MaskMessage) -> None:
         """Take a message that the state machine lets pass.
@@ -141,7 +142,7 @@ class MaskCollection:
         if round_.phase == "collecting":
             group = self._participants(round_)
             self._collector = self._with_keys(round_, group)
-            self._held, self._folded = set(), {}
+            self._held, self._folded, self._key_list = set(), {}, b""
         else:
             self._close(self._following(round_), round_.phase)
         self._place = (round_.number, AFTER[round_.phase])
@@ -160,7 +161,9 @@ class MaskCollection:
         collector = self._following(round_)
         match step:
             case "shares":
-                return key_list_to_bytes(collector.key_list)
+                # The same for everybody, and long where there are many.
+                self._key_list = self._key_list or key_list_to_bytes(collector.key_list)
+                return self._key_list
             case "vector":
                 return inbox_to_bytes(collector.inbox(client_id))
             case "signature":

@@ -30,13 +30,17 @@ from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 
 
-def federation_of(n_clients: int, *, values: int = 6, **rounds: float) -> Federation:
+def federation_of(
+    n_clients: int, *, values: int = 6, coordinator: str = "malicious", **rounds: float
+) -> Federation:
     """Return a federation of clients 0, 1, 2 ... under masks."""
     spec = spec_of(values, summands=max(64, n_clients))
     protection = Masks(spec, Masks.plan(spec))
     plan = Plan(
         federation=FederationSettings(name="movies"),
-        protection=ProtectionSettings(name="masks"),
+        protection=ProtectionSettings.model_validate(
+            {"name": "masks", "coordinator": coordinator}
+        ),
         rounds=RoundSettings(**{"total": 1, "deadline_seconds": 60, **rounds}),
     )
     context, secret = protection.generate()
