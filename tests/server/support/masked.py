@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from server.support.driving import gather
 from server.support.federations import CATALOGUE, authority, identity, spec_of
-from server.support.light import LightClient
+from server.support.light import LightClient, made_up
 
 from fedrec.clock import FakeClock
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, RoundSettings
 from fedrec.ids import RoundId
-from fedrec.protection import Masks
+from fedrec.protection import Masks, NoProtection
 from fedrec.wire.chunks import split
 from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
 from fedrec_server import mask_rounds
@@ -38,9 +38,7 @@ def federation_of(
     protection = Masks(spec, Masks.plan(spec))
     plan = Plan(
         federation=FederationSettings(name="movies"),
-        protection=ProtectionSettings.model_validate(
-            {"name": "masks", "coordinator": coordinator}
-        ),
+        protection=ProtectionSettings.model_validate({"name": "masks", "coordinator": coordinator}),
         rounds=RoundSettings(**{"total": 1, "deadline_seconds": 60, **rounds}),
     )
     context, secret = protection.generate()
@@ -75,7 +73,7 @@ class Masked:
 
     def vector(self, number: int, round_id: int) -> NDArray[np.int64]:
         """Return what a client contributes: different for every client and round."""
-        return vector_of(self.federation, number, round_id)
+        return made_up(self.federation.spec.length, number, round_id)
 
     @property
     def round(self) -> Round:
@@ -132,8 +130,6 @@ class Masked:
         record = self.engine.store.published(RoundId(round_id))
         assert record is not None
         data = self.engine.store.spool.read(record.name, record.blob)
-        from fedrec.protection import NoProtection
-
         spec = self.federation.spec
         codec = NoProtection(spec, NoProtection.plan(spec))
         context, _ = codec.generate()
@@ -142,12 +138,6 @@ class Masked:
     def sum_of(self, numbers: Iterable[int], round_id: int) -> NDArray[np.int64]:
         """Return the sum of clients' vectors."""
         return np.sum([self.vector(number, round_id) for number in numbers], axis=0)
-
-
-def vector_of(federation: Federation, number: int, round_id: int) -> NDArray[np.int64]:
-    """Return what a client contributes: different for every client and round."""
-    length = federation.spec.length
-    return (np.arange(length) % 1000 + 7 * number + 10 * round_id).astype(np.int64)
 
 
 @asynccontextmanager
@@ -169,7 +159,7 @@ async def masked(
     def client(number: int) -> LightClient:
         who = identity(number)
         info = found.info(engine.run, who.client_id, RoundId(0))
-        return LightClient(who, info, found.spec, lambda at: vector_of(found, number, at))
+        return LightClient(who, info, found.spec, lambda at: made_up(found.spec.length, number, at))
 
     try:
         await engine.start()
