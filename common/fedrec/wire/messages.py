@@ -29,7 +29,7 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "2.0"
+PROTOCOL_VERSION = "2.1"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]

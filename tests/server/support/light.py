@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +14,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.protection import PROTECTIONS, VectorSpec
-from fedrec.protection.masks import MaskTerms, MaskWords, Participant
+from fedrec.protection.masks import KeyList, MaskTerms, MaskWords, Participant
 from fedrec.wire.chunks import Blob
 from fedrec.wire.mask_bodies import (
     answer_to_bytes,
@@ -41,6 +42,12 @@ Fetch = Callable[[RoundId, MaskStep], bytes]
 def made_up(length: int, number: int, round_id: int) -> NDArray[np.int64]:
     """Return what a client contributes: different for every client and round."""
     return (np.arange(length) % 1000 + 7 * number + 10 * round_id).astype(np.int64)
+
+
+@lru_cache(maxsize=2)
+def key_list_of(raw: bytes) -> KeyList:
+    """Read a list of keys once for all clients of a process: a thousand take a gigabyte."""
+    return key_list_from_bytes(raw)
 
 
 class LightClient:
@@ -84,7 +91,7 @@ class LightClient:
         raw = fetch(task.round, task.step)
         if task.step == "shares":
             seed = mask_graph_seed(self._plan, self._info.run, task.round)
-            bundle = participant.share(key_list_from_bytes(raw), self._roster, seed)
+            bundle = participant.share(key_list_of(raw), self._roster, seed)
             return self._message("shares", shares_to_bytes(bundle))
         if task.step == "vector":
             words = self._words.encode(self._vector(task.round))
