@@ -86,7 +86,7 @@ class CatchingUp:
         staged = self._outbox.pending
         answered = staged is not None and staged.header.round == found.round
         counted = answered and staged is not None and staged.header in found.contributions
-        overtaken = staged is not None and staged.header.round < found.round
+        before = self._store.in_progress
         self._model.publish(
             found.round,
             shared,
@@ -94,8 +94,8 @@ class CatchingUp:
             metrics=aggregate[self._membership.layout.metrics_slice],
             counted=counted,
         )
-        if overtaken and staged is not None:
-            self._journal.settle(staged.header.round, "abandoned")
+        if before is not None and before < found.round:
+            self._journal.settle(before, "abandoned")
         self._journal.settle(found.round, "counted" if counted else "not_counted")
 
     def _checked(

@@ -42,6 +42,7 @@ __all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
 
 FEWEST_SUMMANDS = 3
 """Sums of fewer clients are never opened under encryption, whatever a roster says."""
+DIGEST_BYTES = 32
 
 
 def check_protocol(version: str) -> None:
@@ -109,13 +110,18 @@ class Membership:
         return self.protection.needs_reveal
 
     @property
+    def is_masked(self) -> bool:
+        """Whether a round is a protocol of several steps among its clients."""
+        return self.protection.is_interactive
+
+    @property
     def minimum_summands(self) -> int:
         """The fewest distinct clients of a sum that may be opened or believed.
 
         The plan counts, too: its minima are what this client agreed to when it enrolled.
         """
         rounds = self.plan.rounds
-        if not self.is_encrypted:
+        if not (self.is_encrypted or self.is_masked):
             return rounds.minimum_clients
         return max(
             FEWEST_SUMMANDS,
@@ -264,6 +270,8 @@ class Membership:
             )
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {terms.round} lists a client twice.")
+        if self.is_masked:
+            terms = replace(terms, key_list=_key_list_of(contributions))
         for header in contributions:
             self._check_header(terms, header)
         self.check_committee(terms, contributions)
@@ -337,3 +345,11 @@ class Membership:
     def manifest_digest(self, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
         """Return the digest that names a round's contributions."""
         return manifest_digest(self.run, round_id, contributions)
+
+
+def _key_list_of(contributions: tuple[UploadHeader, ...]) -> bytes:
+    """Return the digest of the list of keys, which all masked vectors must name alike."""
+    found = contributions[0].committee
+    if len(found) != DIGEST_BYTES:
+        raise RefusedError("A contribution to a round under masks names no list of keys.")
+    return found

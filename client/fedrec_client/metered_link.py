@@ -9,6 +9,8 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     Application,
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     Reveal,
     RevealStatement,
@@ -29,7 +31,7 @@ class Meter:
     received: int = 0
 
 
-def _signed(message: UploadHeader | RevealStatement) -> int:
+def _signed(message: UploadHeader | RevealStatement | MaskMessage) -> int:
     return len(message.statement()) + len(message.signature)
 
 
@@ -117,6 +119,17 @@ class MeteredLink:
         """Ask to become a member."""
         self._meter.sent += len(public_identity)
         return self._link.apply(public_identity)
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks."""
+        self._meter.sent += _signed(message)
+        return self._link.submit_masks(message)
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks."""
+        found = self._link.masks(client_id, run, round_id, step)
+        self._meter.received += len(found)
+        return found
 
     def close(self) -> None:
         """Let go of the connection."""

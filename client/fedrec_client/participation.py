@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from typing import TYPE_CHECKING
 
 from fedrec.errors import ConflictingUpload, RefusedError, RoundError
 from fedrec.wire.limits import NONCE_BYTES
@@ -15,6 +16,9 @@ from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.round_terms import RoundTerms
+
+if TYPE_CHECKING:
+    from fedrec.training.learner import Contribution
 
 __all__ = ["Participation"]
 
@@ -50,7 +54,7 @@ class Participation:
         """
         pending = self._outbox.pending
         if pending is None or pending.header.round != task.round:
-            self._check(task)
+            self.check(task)
             self.give_up_before(task)
             self._make(task)
         return self.send()
@@ -76,12 +80,17 @@ class Participation:
 
     def give_up_before(self, task: Train) -> None:
         """Roll back an earlier round that ended without being published."""
-        pending = self._outbox.pending
-        if pending is not None and pending.header.round < task.round:
+        before = self._store.in_progress
+        if before is not None and before < task.round:
             self._store.roll_back()
-            self._journal.settle(pending.header.round, "abandoned")
+            self._journal.settle(before, "abandoned")
 
-    def _check(self, task: Train) -> None:
+    def check(self, task: Train) -> None:
+        """Refuse a round that does not follow from the local model, or was answered.
+
+        Raises:
+            RoundError: saying why.
+        """
         if task.base_round != self._model.version or task.round <= self._model.version:
             raise RoundError(
                 f"Round {task.round} starts from version {task.base_round}; this client has "
@@ -102,7 +111,8 @@ class Participation:
                 f"{self._store.state.answered_round} already."
             )
 
-    def _make(self, task: Train) -> None:
+    def train(self, task: Train) -> tuple[RoundTerms, Contribution]:
+        """Return what this client signs about a round, and what it contributes."""
         member = self._membership
         terms = self._terms(task)
         # Counting and measuring are about all users; the coin is about who trains.
@@ -118,6 +128,11 @@ class Participation:
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
             made = self._model.contribute(task.kind, task.round, participating)
+        return terms, made
+
+    def _make(self, task: Train) -> None:
+        member = self._membership
+        terms, made = self.train(task)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
             # Tags of two updates under one name would tell about their difference.
             nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""

@@ -11,6 +11,8 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import (
     Application,
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     RevealStatement,
     Snapshot,
@@ -127,6 +129,14 @@ class PatientLink:
     def apply(self, public_identity: bytes) -> Application:
         """Ask to become a member."""
         return self._insist(lambda: self._link.apply(public_identity))
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks."""
+        return self._insist(lambda: self._link.submit_masks(message))
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks."""
+        return self._insist(lambda: self._link.masks(client_id, run, round_id, step))
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -27,6 +27,7 @@ from fedrec_client.durable import (
 )
 from fedrec_client.stored_state import (
     BestModel,
+    MaskedRound,
     RevealedRound,
     RoundContent,
     RunPin,
@@ -142,7 +143,7 @@ class PrivateStore:
             # What was staged is of a round that the coordinator abandoned with its epoch.
             staged = self.state.staged
             closed = None if staged is None else staged.model_copy(update={"closed": True})
-            self._replace(epoch=epoch, content=None, staged=closed, refused_sums=0)
+            self._replace(epoch=epoch, content=None, staged=closed, masking=None, refused_sums=0)
 
     def _leave_for(self, pin: RunPin, epoch: int, *, new_run: bool) -> None:
         stored = self.state
@@ -197,6 +198,42 @@ class PrivateStore:
             ),
         )
 
+    @property
+    def in_progress(self) -> RoundId | None:
+        """The round that this client answered and whose end it does not know, or None."""
+        staged, masking = self.state.staged, self.state.masking
+        if masking is not None:
+            return masking.round
+        return None if staged is None else staged.header.round
+
+    def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
+        """Write a file that the next commit names; without one it is swept."""
+        return write_blob(self.folder, kind, content)
+
+    def keep_masking(self, masking: MaskedRound, staged: StagedRound | None = None) -> None:
+        """Keep a step of a round under masks, its message with it, before anything is sent.
+
+        Args:
+            masking: the round after the step.
+            staged: the masked vector, in the step that makes it.
+
+        Raises:
+            StorageError: the round is new, and this or a later one was answered already.
+        """
+        before = self.state.masking
+        begins = before is None or before.round != masking.round
+        if begins and self.state.answered_round >= masking.round:
+            raise StorageError(
+                f"Round {self.state.answered_round} was answered; keys for round "
+                f"{masking.round} would be a second answer.",
+                remedy="This is a defect of fedrec; please report it.",
+            )
+        self._replace(
+            masking=masking,
+            answered_round=max(self.state.answered_round, masking.round),
+            staged=staged or self.state.staged,
+        )
+
     def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:
         """Note what the coordinator answered to the staged update."""
         staged = self.state.staged
@@ -213,8 +250,8 @@ class PrivateStore:
 
     def roll_back(self) -> None:
         """Forget the staged round: the committed private state is the present one."""
-        if self.state.staged is not None:
-            self._replace(staged=None)
+        if self.state.staged is not None or self.state.masking is not None:
+            self._replace(staged=None, masking=None)
 
     def publish(
         self,
@@ -240,11 +277,16 @@ class PrivateStore:
         waiting = staged if staged is not None and staged.header.round > round_id else None
         if waiting is not None:
             private = state.private
+        masking = state.masking
+        if masking is not None and masking.round <= round_id:
+            # Shares of others and keys serve one round.
+            masking = None
         self._replace(
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
             private=private,
             staged=waiting,
+            masking=masking,
             best=best or state.best,
             content=content,
             revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
@@ -256,6 +298,7 @@ class PrivateStore:
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
             staged=None,
+            masking=None,
             content=content,
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )

@@ -23,6 +23,8 @@ class RoundTerms:
         base_state: digest of that model, as this client has it.
         committee: who may open the round; empty without encryption.
         seed: from what the committee must have been drawn.
+        key_list: under masks the digest of the list of keys, which stands for a committee: its
+            members open the round together.
     """
 
     run: str
@@ -32,11 +34,12 @@ class RoundTerms:
     base_state: bytes
     committee: tuple[ClientId, ...]
     seed: bytes
+    key_list: bytes = b""
 
     @property
     def committee_digest(self) -> bytes:
         """What contributors sign of the committee."""
-        return committee_digest(self.run, self.round, self.committee)
+        return self.key_list or committee_digest(self.run, self.round, self.committee)
 
     def check_committee(self, contributors: tuple[ClientId, ...] = ()) -> None:
         """Check that the committee is the one that the draw gives.

@@ -8,10 +8,11 @@ from fedrec.clock import Clock
 from fedrec.errors import RevealRefused, RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, Task, Train, Wait
+from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
 from fedrec_client.audit import AuditLog
 from fedrec_client.catching_up import CatchingUp
 from fedrec_client.local_model import LocalModel
+from fedrec_client.masking import Masking
 from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.participation import Participation
@@ -75,6 +76,7 @@ class Session:
         self._outbox = outbox
         self._catching_up = CatchingUp(membership, link, model, store, outbox, audit, journal)
         self._participation = Participation(membership, model, store, outbox, audit, journal)
+        self._masking = Masking(membership, link, model, store, self._participation, audit, journal)
         self._revealing = Revealing(membership, link, model, store, audit, journal)
 
     def run(self) -> Finished | EpochChanged:
@@ -124,6 +126,10 @@ class Session:
             match work:
                 case Wait():
                     return False
+                case Train() if self._membership.is_masked:
+                    return self._masking.take_part(work)
+                case MaskTask():
+                    return self._masking.advance(work)
                 case Train():
                     return self._participation.take_part(work)
                 case Reveal():
@@ -159,10 +165,10 @@ class Session:
         )
 
     def _finish(self, finished: Finished) -> Finished:
-        pending = self._outbox.pending
-        if pending is not None:
+        number = self._store.in_progress
+        if number is not None:
             self._store.roll_back()
-            self._journal.settle(pending.header.round, "abandoned")
+            self._journal.settle(number, "abandoned")
         self._journal.tell("finished", detail=finished.reason)
         return finished
 
@@ -173,6 +179,6 @@ def _round_of(task: Task) -> RoundId | None:
 
 def _newer_epoch(task: Task, epoch: int) -> EpochChanged | None:
     found = task.epoch
-    if isinstance(task.task, Train | Reveal):
+    if isinstance(task.task, Train | MaskTask | Reveal):
         found = max(found, task.task.epoch)
     return EpochChanged(epoch=found) if found > epoch else None

@@ -8,12 +8,13 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedrec.errors import StorageError
 from fedrec.ids import RoundId
-from fedrec.wire.messages import UploadHeader
+from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
 from fedrec_client.durable import FileRef
 
 __all__ = [
     "FORMAT",
     "BestModel",
+    "MaskedRound",
     "RevealedRound",
     "RoundContent",
     "RunPin",
@@ -62,6 +63,35 @@ class StagedRound(_Record):
     private: FileRef
     acknowledged: bool = False
     closed: bool = False
+
+
+class MaskedRound(_Record):
+    """A round under masks: the last step that was taken, and what the next ones need.
+
+    Attributes:
+        base_state: digest of the model that was trained.
+        step: the last one whose message was made.
+        participant: `Participant.to_bytes` after it.
+        message: what is sent for it; None for the vector, which is the staged update.
+        vector: the vector before it is masked, little-endian int64; None afterwards.
+        private: the private state after this round's training.
+        refused: whether this client refused to go on.
+    """
+
+    round: RoundId
+    kind: RoundKind
+    base_round: RoundId
+    base_state: bytes
+    step: MaskStep
+    participant: FileRef
+    message: FileRef | None
+    vector: FileRef | None
+    private: FileRef
+    refused: bool = False
+
+    def files(self) -> tuple[FileRef | None, ...]:
+        """Return all files that this record needs."""
+        return self.participant, self.message, self.vector, self.private
 
 
 class BestModel(_Record):
@@ -114,6 +144,7 @@ class StoredState(_Record):
             earlier epoch, and after a snapshot without encryption.
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
+        masking: the round under masks in progress, or the last one until it is given up.
         left_runs: runs that this folder took part in before, and does not return to.
     """
 
@@ -129,12 +160,15 @@ class StoredState(_Record):
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
     left_runs: tuple[str, ...] = ()
+    masking: MaskedRound | None = None
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
         refs = [self.shared, self.private]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
+        if self.masking is not None:
+            refs += self.masking.files()
         if self.best is not None:
             refs += [self.best.shared, self.best.private]
         return {ref.name for ref in refs if ref is not None}

@@ -16,7 +16,7 @@ from fedrec.errors import (
 from fedrec.identity.metrics_lock import BOX_OVERHEAD_BYTES
 from fedrec.identity.public import verify
 from fedrec.ids import ClientId
-from fedrec.wire.messages import PROTOCOL_VERSION, RevealStatement, UploadHeader
+from fedrec.wire.messages import PROTOCOL_VERSION, MaskMessage, RevealStatement, UploadHeader
 from fedrec_server.federation import Federation
 
 __all__ = ["Admission"]
@@ -93,6 +93,11 @@ class Admission:
         """Check who vouches for a snapshot."""
         self._check_origin(statement.federation, statement.run, statement.epoch)
         self._check_signature(statement.client_id, statement.statement(), statement.signature)
+
+    def check_mask_message(self, message: MaskMessage) -> None:
+        """Check who sends a step of a round under masks, and that it is about this run."""
+        self._check_origin(message.federation, message.run, message.epoch)
+        self._check_signature(message.client_id, message.statement(), message.signature)
 
     def check_blob(self, length: int) -> None:
         """Refuse a sealed aggregate or snapshot above the operator's limit."""

@@ -21,12 +21,15 @@ from fedrec_server.applications import Applications
 from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.journal import entry_of, log_entry
+from fedrec_server.mask_collection import MaskCollection
+from fedrec_server.mask_rounds import close_due, reason_of
 from fedrec_server.presence import Presence
 from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
     HolderAsked,
+    MaskStepEnded,
     RoundAbandoned,
     RoundPublished,
 )
@@ -91,11 +94,8 @@ class Engine:
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
-        self.aggregation = Aggregation(
-            lambda: self.federation.protection.accumulator(self.federation.keys.server_context),
-            self._read_update,
-        )
         self.state = store.load(federation.rules(store.run), federation.roster)
+        self.aggregation = self._empty_sum()
         self.snapshots = Snapshots(federation, store, clock)
         self.counting = Counting(self)
         self.lock = asyncio.Lock()
@@ -127,10 +127,21 @@ class Engine:
     def use(self, federation: Federation) -> None:
         """Go on in another key epoch; `state` is in it already."""
         self.federation = federation
-        self.aggregation.forget()
+        self.aggregation = self._empty_sum()
         self.admission = Admission(federation, self.run, self._maximum_upload_bytes)
         self.snapshots = Snapshots(federation, self.store, self.clock)
         self.work.background(self.applications.forget(federation.roster))
+
+    def _empty_sum(self) -> Aggregation | MaskCollection:
+        """Return what adds updates up, empty; under masks it asks more of them."""
+        federation = self.federation
+        if federation.protection.is_interactive:
+            rules = federation.rules(self.run)
+            return MaskCollection(federation, rules, self._read_update, lambda: self.state.current)
+        return Aggregation(
+            lambda: federation.protection.accumulator(federation.keys.server_context),
+            self._read_update,
+        )
 
     async def tick(self) -> None:
         """Let time pass: deadlines, openings, replacements of silent key holders."""
@@ -233,6 +244,8 @@ class Engine:
         if await self.rotation.begin():
             return True
         round_ = self.state.current
+        if round_ is not None and await close_due(self, round_):
+            return True
         if round_ is None or round_.phase != "summing":
             live = self.presence.live()
             return bool(await self.apply(Tick(now=self.clock.now(), live=live)))
@@ -241,7 +254,7 @@ class Engine:
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise
-            await self.fail(round_.number, "a stored update is damaged", error)
+            await self.fail(round_.number, reason_of(error), error)
             return True
         now = self.clock.now()
         await self.apply(Summed(now=now, round=round_.number, total=total, metrics=metrics))
@@ -294,6 +307,8 @@ class Engine:
                 ended = True
             if isinstance(change, HolderAsked):
                 self.waiters.wake((change.holder.client_id,))
+            if isinstance(change, MaskStepEnded) and self.state.current is not None:
+                self.waiters.wake(self.state.current.asked)
         if changes:
             self.journal_version += 1
             self.watchers.wake_all()

@@ -11,7 +11,7 @@ from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import PROTECTIONS, Protection, VectorSpec
+from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
 from fedrec_server.rounds.state import Rules
 from fedrec_server.store.store import RunIdentity
@@ -20,6 +20,11 @@ __all__ = ["METRICS", "Federation", "PublicCatalogue"]
 
 METRICS = "metrics"
 """The segment of the protected vector that is published in the clear."""
+
+
+STREAM_SECONDS = 30.0
+SLOWEST_BYTES_PER_SECOND = 100_000.0
+"""A client on a line slower than this does not upload a masked vector in time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +133,9 @@ class Federation:
             fewest_revealed=self.keys.roster.minimum_summands,
             most_summands=self.protection.chosen.max_summands,
             first_seed=self.keys.roster.secrets_sha256,
+            masked=self.protection.is_interactive,
+            vector_seconds=STREAM_SECONDS
+            + self.protection.chosen.message_bytes / SLOWEST_BYTES_PER_SECOND,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
@@ -154,9 +162,13 @@ class Federation:
         return 8 * next(s.length for s in self.spec.segments if s.name == METRICS)
 
     def readable_metrics(self, total: bytes, n_summands: int) -> bytes:
-        """Return the metrics of a sum that was never protected, as little-endian int64."""
-        member = self.protection.member(self.keys.server_context, b"none")
-        vector = member.reveal(total, n_summands)
+        """Return the metrics of a sum that the coordinator reads, as little-endian int64."""
+        protection, context = self.protection, self.keys.server_context
+        if protection.is_interactive:
+            # What masks were taken off is packed as it would be without any.
+            protection = NoProtection(self.spec, NoProtection.plan(self.spec))
+            context, _ = protection.generate()
+        vector = protection.member(context, b"none").reveal(total, n_summands)
         for segment, values in self.spec.pieces(vector):
             if segment.name == METRICS:
                 return values.astype("<i8").tobytes()

@@ -14,6 +14,8 @@ from fedrec_server.rounds.changes import (
     CollectingEnded,
     EpochBegan,
     HolderAsked,
+    MaskKept,
+    MaskStepEnded,
     RoundAbandoned,
     RoundOpened,
     RoundPublished,
@@ -49,7 +51,7 @@ def log_entry(run: str, entry: Entry) -> None:
 
 def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
     match change:
-        case ClientJoined() | AlreadyCounted() | StatementKept():
+        case ClientJoined() | AlreadyCounted() | StatementKept() | MaskKept():
             return None
         case RoundOpened():
             fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
@@ -62,6 +64,9 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "sum made", change.round, {"bytes": change.total.length}
         case HolderAsked():
             return "key holder asked", change.round, {"role": change.holder.role}
+        case MaskStepEnded():
+            fields = {"step": change.step, "clients": change.counted}
+            return "step ended", change.round, fields
         case RoundPublished():
             return "round published", change.round, _published(change)
         case RoundAbandoned():

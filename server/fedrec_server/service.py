@@ -26,13 +26,16 @@ from fedrec.wire.convert_task import task_to_proto
 from fedrec.wire.limits import (
     check_client_id,
     check_exact,
+    check_mask_step,
     check_round,
     check_seconds,
     check_version,
 )
+from fedrec.wire.mask_bodies import mask_message_from_proto
 from fedrec.wire.messages import Application, PublishedRound, Snapshot
-from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
+from fedrec_server import mask_rounds
 from fedrec_server.applications import identity_of
 from fedrec_server.engine import Engine
 from fedrec_server.parts import expect_part, next_part
@@ -162,6 +165,24 @@ class CoordinatorService(CoordinatorServicer):
             await engine.applications.apply(request.public_identity)
         epoch = engine.federation.keys.roster.epoch
         return application_to_proto(Application(epoch=epoch, listed=listed))
+
+    async def SubmitMasks(self, request: Message, context: Message) -> Message:
+        """Take in a client's step of a round under masks; answered when it is durable."""
+        message = mask_message_from_proto(request)
+        duplicate = await mask_rounds.hear(self._engine, message)
+        return masks_pb2.MaskReceipt(round=message.round, duplicate=duplicate)
+
+    async def FetchMasks(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send what a participant needs for its next step."""
+        client_id = self._member(request)
+        data = await mask_rounds.material(
+            self._engine,
+            client_id,
+            check_round(request.round, "request.round"),
+            check_mask_step(request.step, "request.step"),
+        )
+        for part in _parts(coordinator_pb2.ContributionPart, data):
+            yield part
 
     async def FetchPublished(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the first round published after the client's version; nothing if there is none."""

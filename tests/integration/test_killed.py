@@ -86,6 +86,30 @@ def test_a_client_killed_in_training_and_around_the_upload(found: Found) -> None
         check_finished(federation)
 
 
+def test_a_client_killed_in_every_step_of_a_masked_round(found: Found) -> None:
+    federation = found(plan_of("masks"))
+    for number in range(VICTIM):
+        federation.client(number)
+    children: list[Child] = []
+    with ending(children):
+        for kill in (
+            KillClient(place="before keys", round=1),
+            KillClient(place="after keys", round=1),
+            KillClient(place="before shares", round=2),
+            KillClient(place="after shares", round=2),
+            KillClient(place="before the upload", round=2),
+            KillClient(place="before signature", round=3),
+            KillClient(place="after signature", round=3),
+            KillClient(place="before answer", round=4),
+            KillClient(place="after answer", round=5),
+        ):
+            children.append(ClientProcess(federation.bench, VICTIM, federation.address, kill))
+            assert children[-1].ended(kill) == -signal.SIGKILL, kill
+        children.append(ClientProcess(federation.bench, VICTIM, federation.address))
+        assert children[-1].told() == "all rounds are published"
+        check_finished(federation)
+
+
 def test_a_client_stopped_by_ctrl_c_anywhere(found: Found) -> None:
     federation = found(plan_of("none"))
     for number in range(VICTIM):
@@ -187,6 +211,21 @@ REVEALING = [
 ]
 
 
+MASKED = [
+    KillCoordinator(failpoint="masks.ack", round=1, phase="collecting"),
+    KillCoordinator(failpoint="rows.committed", round=1, phase="sharing"),
+    KillCoordinator(failpoint="masks.closed", round=1, phase="masking"),
+    KillCoordinator(failpoint="folder.synced", round=2, phase="masking", counted=0),
+    KillCoordinator(failpoint="update.ack", round=2, phase="masking"),
+    KillCoordinator(failpoint="masks.closed", round=2, phase="signing"),
+    KillCoordinator(failpoint="masks.ack", round=3, phase="signing"),
+    KillCoordinator(failpoint="rows.commit", round=3, phase="unmasking"),
+    KillCoordinator(failpoint="masks.ack", round=4, phase="unmasking"),
+    KillCoordinator(failpoint="masks.closed", round=4, phase="summing"),
+    KillCoordinator(failpoint="rows.commit", round=5, phase="summing", counted=3),
+]
+
+
 @pytest.mark.parametrize(
     ("protection", "kills"),
     [
@@ -211,8 +250,9 @@ REVEALING = [
                 ),
             ],
         ),
+        ("masks", MASKED),
     ],
-    ids=["none", "bfv"],
+    ids=["none", "bfv", "masks"],
 )
 def test_the_coordinator_killed_everywhere(
     tmp_path: Path, protection: str, kills: list[KillCoordinator]

@@ -19,6 +19,7 @@ from fedrec.cli.terminal import (
 from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
+    from fedrec.cli.mask_pricing import MaskPrice
     from fedrec.cli.pricing import ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
     from fedrec.config.schema import DataSettings
@@ -86,7 +87,7 @@ def check(
         n_items, source = catalogue_size(loaded.settings, items, interactions)
         sets = parameter_sets(plan, n_items)
         found = price(plan, n_items=n_items, n_clients=clients)
-    warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items)
+    warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
     if data.path is not None and interactions is None:
         warnings.append(
             f"data.path = {data.path!r} is not on this machine: whether "
@@ -158,7 +159,7 @@ def _set_row(entry: ParameterSet) -> tuple[str, ...]:
         security = f"{entry.security_bits} bits"
     if entry.key_bits:
         modulus = f"{entry.key_bits} bits"
-    elif entry.security_bits:
+    elif entry.modulus_bits:
         modulus = f"{entry.modulus_bits} of at most {entry.most_modulus_bits} bits"
         spare = f"{entry.headroom_bits:.1f} bits"
     size = human_bytes(entry.message_bytes)
@@ -177,6 +178,17 @@ def _print_settings(loaded: LoadedSettings) -> None:
     print_table(rows, title=f"{loaded.path} resolves to", headers=("setting", "value", "from"))
 
 
+def _mask_rows(masks: MaskPrice) -> list[tuple[str, str]]:
+    steps = f"{human_bytes(masks.up_bytes)} up and {human_bytes(masks.down_bytes)} down"
+    return [
+        ("neighbours", f"{masks.n_neighbours} hold shares of a client's secrets"),
+        ("shares", f"{masks.threshold} of them put a secret together again"),
+        ("quorum", f"{masks.quorum} clients sign the same survivors before anybody answers"),
+        ("drop-outs", f"{masks.may_drop_out} clients of a round at most"),
+        ("keys and shares", f"{steps} per client and round, as part of upload and download"),
+    ]
+
+
 def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
     upload = found.upload_bytes
     rows = [
@@ -184,6 +196,8 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
         ("upload", f"{human_bytes(upload)} per client and round"),
         ("download", f"{human_bytes(found.download_bytes)} per client and round"),
     ]
+    if found.masks is not None:
+        rows += _mask_rows(found.masks)
     if found.is_encrypted:
         more = human_bytes(found.holder_download_bytes)
         rows.append(("reveal and verify", f"{more} more for each of the 2 key holders of a round"))

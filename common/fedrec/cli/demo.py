@@ -24,6 +24,8 @@ Examples:
 
   fedrec demo --protection paillier    packed integers, a third of the bytes of bfv
 
+  fedrec demo --protection masks       no shared key, 4 bytes a value; the coordinator reads sums
+
   fedrec demo --algorithm fedals       only the second act
 
   fedrec demo --no-second-act          only FedMF with CoLR
@@ -37,7 +39,7 @@ def demo(
         str, typer.Option(help="fedmf with CoLR, fedals, which needs fewer rounds, or ease.")
     ] = "fedmf",
     protection: Annotated[
-        str, typer.Option(help="none, bfv, ckks or paillier: what the coordinator adds up.")
+        str, typer.Option(help="none, bfv, ckks, paillier or masks: what the coordinator adds up.")
     ] = "ckks",
     preset: Annotated[
         str, typer.Option(help="Parameter set; `fedrec check` lists them.")

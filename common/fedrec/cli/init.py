@@ -39,7 +39,7 @@ def init(
         ),
     ] = "fedals",
     protection: Annotated[
-        str, typer.Option(help="How updates are protected: bfv, ckks, paillier or none.")
+        str, typer.Option(help="How updates are protected: bfv, ckks, paillier, masks or none.")
     ] = "bfv",
     data: Annotated[
         Path | None,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
 from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
@@ -43,6 +44,7 @@ class Price:
         dense_plain_bytes: an upload of the full item table in float32.
         dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
         paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
+        masks: what the steps of a round under masks cost each client; None without them.
         paper_link_minutes: how long the paper's link takes for all training rounds.
     """
 
@@ -59,6 +61,7 @@ class Price:
     dense_paper_bytes: int
     paper_numbers: PaperNumbers | None
     paper_link_minutes: float | None
+    masks: MaskPrice | None = None
 
 
 def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
@@ -84,6 +87,10 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
         download += SEAL_OVERHEAD_BYTES
         # A key holder has its own contribution already.
         holder = (n_clients - 1) * upload
+    masks = mask_price(plan, n_clients) if kind.is_interactive else None
+    if masks is not None:
+        upload += masks.up_bytes
+        download += masks.down_bytes
     paper = ALGORITHMS[plan.algorithm.name](plan, n_items).paper_numbers()
     per_round = n_clients * (upload + download) + KEY_HOLDERS * holder
     return Price(
@@ -100,6 +107,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
         paper_numbers=paper,
         paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
+        masks=masks,
     )
 
 
@@ -175,7 +183,7 @@ def _priced_set(
         security_bits=priced.security_bits,
         modulus_bits=sum(priced.coeff_mod_bit_sizes),
         most_modulus_bits=_most_modulus_bits(degree) if degree else 0,
-        headroom_bits=priced.headroom_bits,
+        headroom_bits=priced.headroom_bits if degree else 0.0,
         key_bits=priced.key_bits,
     )
 
@@ -208,13 +216,14 @@ def _most_modulus_bits(degree: int) -> int:
     return bits
 
 
-def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
+def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int = 0) -> list[str]:
     """Return what somebody who trusts these settings should know.
 
     Args:
         plan: the shared settings.
         n_users: users in this machine's data; 0 where nobody knows.
         n_items: size of the catalogue; 0 where nobody knows.
+        n_clients: clients in each round; by default as many as the plan asks for.
     """
     exposed = exposure_of(plan)
     found = [
@@ -237,6 +246,9 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0) -> list[str]:
             "every update.",
         ]
         found += _approximate_warnings(plan, n_items)
+    elif PROTECTIONS[plan.protection.name].is_interactive:
+        n_clients = n_clients or plan.rounds.clients_per_round or plan.rounds.minimum_clients
+        found += mask_warnings(plan, n_clients)
     else:
         found.append(
             'protection.name = "none": the coordinator reads every client\'s update. Use "bfv" '

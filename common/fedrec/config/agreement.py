@@ -36,6 +36,7 @@ _FREE = frozenset(
         "rounds.clients_per_round",
         "rounds.over_provision",
         "rounds.deadline_seconds",
+        "rounds.mask_step_seconds",
         "rounds.reveal_timeout_seconds",
         "rounds.maximum_abandoned",
         # The work of key holders; sums of more are refused, not opened unseen.
@@ -79,6 +80,11 @@ _ORDERS: Mapping[str, _Order] = {
     # Fewer summands hide each other less. Key holders and readers of a round enforce both.
     "rounds.minimum_clients": _AT_LEAST,
     "rounds.minimum_summands": _AT_LEAST,
+    # More corrupt clients to withstand, and a coordinator that lies.
+    "protection.corrupt_share": _AT_LEAST,
+    "protection.coordinator": _Order(
+        accepts=lambda ours, theirs: theirs == "malicious", words=' or "malicious"'
+    ),
     "algorithm.negatives_per_positive": _AT_LEAST,
     "update.normaliser": _Order(accepts=lambda ours, theirs: theirs in ("item", ours)),
     # Whoever lets the coordinator read updates loses nothing by encryption.

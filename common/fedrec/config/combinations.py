@@ -15,11 +15,20 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
+from fedrec.protection.masks import Tolerance, parameters_for
 
 __all__ = ["COMBINATIONS", "Combination", "Conflict", "check_plan", "find_conflicts"]
 
 FEWEST_SUMMANDS = 3
 NEGATIVES_RANKED = 99
+_MASK_SETTINGS = (
+    ("protection", "corrupt_share"),
+    ("protection", "dropout_share"),
+    ("protection", "coordinator"),
+    ("rounds", "mask_step_seconds"),
+)
+_EVERY_SIZE_TO = 128
+"""Above, what a graph withstands no longer depends on how shares of its size are rounded."""
 _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
 
 
@@ -181,6 +190,37 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
         )
 
 
+def _masks(plan: Plan) -> Iterator[Conflict]:
+    """Settings of masks: used by nothing else, and withstood by rounds of every size."""
+    if not PROTECTIONS[plan.protection.name].is_interactive:
+        for section, name in _MASK_SETTINGS:
+            part = getattr(plan, section)
+            if getattr(part, name) != type(part).model_fields[name].default:
+                yield Conflict(
+                    keys=(f"{section}.{name}", "protection.name"),
+                    sentence=f"{section}.{name} is set, but {plan.protection.name} has no use "
+                    'for it, only masks. Leave it out, or set protection.name = "masks".',
+                )
+        return
+    rounds, settings = plan.rounds, plan.protection
+    tolerance = Tolerance(
+        corrupt_share=settings.corrupt_share,
+        dropout_share=settings.dropout_share,
+        malicious=settings.coordinator == "malicious",
+    )
+    least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
+    most = max(least, rounds.clients_per_round)
+    for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):
+        try:
+            parameters_for(count, tolerance)
+        except SettingsError as error:
+            yield Conflict(
+                keys=("protection.dropout_share", "protection.corrupt_share"),
+                sentence=f"Rounds of {least} to {most} clients are possible, but: {error}",
+            )
+            return
+
+
 def _clients(plan: Plan) -> Iterator[Conflict]:
     rounds = plan.rounds
     asked = rounds.clients_per_round
@@ -241,6 +281,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _unclipped,
     _preset,
     _summands,
+    _masks,
     _clients,
     _protocol,
 )

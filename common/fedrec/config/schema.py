@@ -121,6 +121,25 @@ class ProtectionSettings(Section):
         default="default",
         description="Parameter set; `fedrec check` lists the sets and their prices.",
     )
+    corrupt_share: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of a round's clients that may pool what they know with the "
+        "coordinator without reading anybody's update (masks).",
+    )
+    dropout_share: float = Field(
+        default=0.1,
+        ge=0,
+        lt=1,
+        description="Share of a round's clients that may vanish after they shared their secrets "
+        "(masks); with more, the round is abandoned.",
+    )
+    coordinator: Literal["malicious", "semi-honest"] = Field(
+        default="malicious",
+        description="Whether the coordinator may lie about who dropped out, or only looks at "
+        "what it gets (masks); the latter needs fewer neighbours.",
+    )
 
     @field_validator("name")
     @classmethod
@@ -174,6 +193,12 @@ class RoundSettings(Section):
     )
     reveal_timeout_seconds: float = Field(
         default=30.0, gt=0, description="A silent revealer or verifier is replaced after this."
+    )
+    mask_step_seconds: float = Field(
+        default=30.0,
+        gt=0,
+        description="A client that is silent for so long in one of the steps after training has "
+        "dropped out of the round (masks).",
     )
     recompute_limit: int = Field(
         default=64,

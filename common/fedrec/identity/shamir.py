@@ -9,8 +9,10 @@ Shares do not say whether they are right. Whoever combines them checks the secre
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Callable, Iterable, Mapping
+from itertools import accumulate
 
 from fedrec.errors import KeysError
 
@@ -84,16 +86,28 @@ def combine(shares: Mapping[int, bytes]) -> bytes:
     """
     values = {place: int.from_bytes(share, "big") for place, share in shares.items()}
     fits = all(len(share) == SHARE_BYTES for share in shares.values())
-    if not values or not fits or max(values.values()) >= PRIME:
+    if not values or not fits or max(values.values()) >= PRIME or min(values) < 1:
         raise KeysError("These are no shares of a secret.")
+    numbers = list(values.values())
+    above, below = _weights(tuple(values))
+    # One inversion for all: the running products of the denominators undo each other.
+    products = list(accumulate(below, lambda one, other: one * other % PRIME, initial=1))
+    inverse = pow(products[-1], -1, PRIME)
     secret = 0
-    for place, value in values.items():
-        above, below = 1, 1
-        for other in values:
-            if other != place:
-                above = above * other % PRIME
-                below = below * (other - place) % PRIME
-        secret = (secret + value * above * pow(below, -1, PRIME)) % PRIME
+    for index in reversed(range(len(above))):
+        weight = above[index] * inverse % PRIME * products[index]
+        inverse = inverse * below[index] % PRIME
+        secret = (secret + numbers[index] * weight) % PRIME
     if secret >= 2**256:
         raise KeysError("These shares do not belong to one secret.")
     return secret.to_bytes(SECRET_BYTES, "big")
+
+
+def _weights(places: tuple[int, ...]) -> tuple[list[int], list[int]]:
+    """Return numerators and denominators of Lagrange's weights for the value at 0."""
+    whole = math.prod(places)
+    above = [whole // place % PRIME for place in places]
+    below = [
+        math.prod(other - place for other in places if other != place) % PRIME for place in places
+    ]
+    return above, below

@@ -2,6 +2,7 @@
 
 from fedrec.protection.bfv import BFV
 from fedrec.protection.ckks import CKKS
+from fedrec.protection.masks.protection import Masks
 from fedrec.protection.none import NoProtection
 from fedrec.protection.paillier import Paillier
 from fedrec.protection.plan import ProtectionPlan
@@ -14,6 +15,7 @@ __all__ = [
     "CKKS",
     "PROTECTIONS",
     "Accumulator",
+    "Masks",
     "Member",
     "NoProtection",
     "Paillier",
@@ -29,5 +31,6 @@ PROTECTIONS: dict[str, type[Protection]] = {
     "bfv": BFV,
     "ckks": CKKS,
     "paillier": Paillier,
+    "masks": Masks,
 }
 """Every protection by the name it has in settings, files and papers."""

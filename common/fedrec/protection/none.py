@@ -67,6 +67,16 @@ class NoProtection(Protection):
         """Return a context that names no key, and a secret in which there is none."""
         return Envelope.new_context(self.chosen, keyed=False), SecretKey._holding(b"none")
 
+    def packed_sum(self, total: Integers, n_summands: int) -> bytes:
+        """Return a sum that was made elsewhere as the bytes of a sum.
+
+        Raises:
+            MalformedUpdate: for another type or shape, or a value outside its bound.
+        """
+        context, _ = self.generate()
+        body = _pack(self.spec, self.spec.validated(total))
+        return Envelope.of(self.chosen, context).close_sum(body, n_summands)
+
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty."""
         return PlainAccumulator(self.spec, Envelope.of(self.chosen, context))

@@ -126,6 +126,8 @@ class ProtectionPlan:
         ]
         if self.poly_modulus_degree:
             rows += self._describe_encryption()
+        elif self.security_bits and not self.key_bits:
+            rows.append(("security", f"{self.security_bits} bits: X25519, AES-256, SHA-256"))
         if self.n_tags:
             rows.append(("tags", f"{self.n_tags} in each block bind a sum to its messages"))
         if self.key_bits:

@@ -108,6 +108,8 @@ class Protection(ABC):
     name: ClassVar[str]
     summary: ClassVar[str]
     needs_reveal: ClassVar[bool]
+    is_interactive: ClassVar[bool] = False
+    """Whether messages come about by a protocol among the clients of one round."""
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]

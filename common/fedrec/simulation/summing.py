@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,19 +11,13 @@ from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.protection import PROTECTIONS, ProtectionPlan, VectorSpec
+from fedrec.simulation.adder import Adder
+from fedrec.simulation.masking import MaskedAdder
 from fedrec.training.evaluator import Segments
 
 __all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
 
 _FEWEST_UNDER_ENCRYPTION = 3
-
-
-class Adder(ABC):
-    """Adds the vectors of a round."""
-
-    @abstractmethod
-    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return the exact sum, int64 (length,)."""
 
 
 class PlainAdder(Adder):
@@ -77,6 +70,8 @@ def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -
             f"{chosen.max_summands}.",
             remedy="Simulate another number of clients, or without really protecting.",
         )
+    if PROTECTIONS[name].is_interactive:
+        return MaskedAdder(plan, spec, chosen, n_clients), chosen.message_bytes
     return ProtectedAdder(name, spec, chosen), chosen.message_bytes
 
 

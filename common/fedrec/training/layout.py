@@ -14,6 +14,7 @@ from fedrec.config.schema import Plan
 from fedrec.errors import InternalError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
+from fedrec.protection.masks import MAX_CLIENTS
 
 __all__ = ["Layout", "dense_values", "protection_of", "shared_values", "vector_spec"]
 
@@ -157,6 +158,8 @@ class Layout:
 def _most_messages(plan: Plan) -> tuple[int, bool]:
     """Return the most messages in one sum, and whether it takes tags to open so many."""
     rounds, protection = plan.rounds, PROTECTIONS[plan.protection.name]
+    if protection.is_interactive:
+        return min(plan.federation.maximum_users, MAX_CLIENTS), False
     if not protection.needs_reveal:
         # A plain sum may have one client for each user.
         return plan.federation.maximum_users, False

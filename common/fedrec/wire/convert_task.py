@@ -12,14 +12,15 @@ from fedrec.wire.convert import (
 from fedrec.wire.limits import (
     MAX_REASON_CHARS,
     check_kind,
+    check_mask_step,
     check_number,
     check_role,
     check_round,
     check_seconds,
     check_text,
 )
-from fedrec.wire.messages import Finished, MakeSnapshot, Reveal, Task, Train, Wait
-from fedrec.wire.v1 import coordinator_pb2, update_pb2
+from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
+from fedrec.wire.v1 import coordinator_pb2, masks_pb2, update_pb2
 
 __all__ = ["task_from_proto", "task_to_proto"]
 
@@ -41,6 +42,8 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     committee=train.committee,
                 )
             )
+        case MaskTask(round=round_id, step=step, epoch=epoch):
+            message.masks.CopyFrom(masks_pb2.MaskTask(round=round_id, step=step, epoch=epoch))
         case Reveal() as reveal:
             message.reveal.CopyFrom(
                 coordinator_pb2.Reveal(
@@ -72,7 +75,9 @@ def task_from_proto(message: coordinator_pb2.Task) -> Task:
     )
 
 
-def _task(message: coordinator_pb2.Task) -> Wait | Train | Reveal | MakeSnapshot | Finished:
+def _task(
+    message: coordinator_pb2.Task,
+) -> Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished:
     match message.WhichOneof("task"):
         case "wait":
             return Wait(reason=_reason(message.wait.reason, "wait.reason"))
@@ -85,6 +90,12 @@ def _task(message: coordinator_pb2.Task) -> Wait | Train | Reveal | MakeSnapshot
                 seconds_left=check_seconds(train.seconds_left, "train.seconds_left"),
                 epoch=check_number(train.epoch, "train.epoch"),
                 committee=committee_from_proto(train.committee, "train.committee"),
+            )
+        case "masks":
+            return MaskTask(
+                round=check_round(message.masks.round, "masks.round"),
+                step=check_mask_step(message.masks.step, "masks.step"),
+                epoch=check_number(message.masks.epoch, "masks.epoch"),
             )
         case "reveal":
             return _reveal(message.reveal)

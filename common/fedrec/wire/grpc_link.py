@@ -25,10 +25,13 @@ from fedrec.wire.convert_task import task_from_proto
 from fedrec.wire.grpc_calls import Calls, Deadlines, Message
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.link import Link
+from fedrec.wire.mask_bodies import mask_message_to_proto
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Application,
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     RevealStatement,
     Snapshot,
@@ -36,7 +39,7 @@ from fedrec.wire.messages import (
     UploadHeader,
     UploadStatus,
 )
-from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
+from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
 
 __all__ = ["GrpcLink"]
@@ -215,6 +218,20 @@ class GrpcLink(Link):
         request = coordinator_pb2.ApplyRequest(public_identity=public_identity)
         seconds = self._calls.deadlines.control_seconds
         return application_from_proto(self._ask(self._stub.Apply, request, ClientId(""), seconds))
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks; True when it was a duplicate."""
+        request = mask_message_to_proto(message)
+        seconds = self._calls.deadlines.stream(len(message.body))
+        receipt = self._ask(self._stub.SubmitMasks, request, message.client_id, seconds)
+        return bool(receipt.duplicate)
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks."""
+        request = masks_pb2.FetchMasksRequest(
+            run=run, round=round_id, client_id=client_id, step=step
+        )
+        return self._blob(self._stub.FetchMasks, request, client_id)
 
     def _status(self, header: UploadHeader) -> UploadStatus:
         request = coordinator_pb2.UploadStatusRequest(

@@ -8,10 +8,11 @@ from typing import Literal, get_args
 
 from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import PROTOCOL_VERSION, RoundKind
+from fedrec.wire.messages import PROTOCOL_VERSION, MaskStep, RoundKind
 
 __all__ = [
     "MAX_CONTRIBUTIONS",
+    "MAX_MASK_BODY_BYTES",
     "MAX_METRICS_BYTES",
     "MAX_REASON_CHARS",
     "MAX_STATEMENTS",
@@ -22,6 +23,7 @@ __all__ = [
     "check_count",
     "check_exact",
     "check_kind",
+    "check_mask_step",
     "check_number",
     "check_role",
     "check_round",
@@ -35,6 +37,8 @@ MAX_REASON_CHARS = 2_000
 MAX_CONTRIBUTIONS = 10_000
 MAX_STATEMENTS = 16
 MAX_METRICS_BYTES = 64 * 1024
+MAX_MASK_BODY_BYTES = 2 * 1024 * 1024
+"""More than the shares of a client with 10,000 neighbours."""
 MAX_NUMBER = 2**53
 NONCE_BYTES = 16
 MAX_ROUND = 2**31 - 1
@@ -118,6 +122,15 @@ def check_kind(value: str, field: str) -> RoundKind:
         if kind == value:
             return kind
     raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(kinds)}.")
+
+
+def check_mask_step(value: str, field: str) -> MaskStep:
+    """Return a step of a round under masks."""
+    steps: tuple[MaskStep, ...] = get_args(MaskStep)
+    for step in steps:
+        if step == value:
+            return step
+    raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(steps)}.")
 
 
 def check_role(value: str, field: str) -> Role:

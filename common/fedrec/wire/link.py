@@ -8,6 +8,8 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import (
     Application,
     FederationInfo,
+    MaskMessage,
+    MaskStep,
     PublishedRound,
     RevealStatement,
     Snapshot,
@@ -68,6 +70,12 @@ class Link(Protocol):
 
     def apply(self, public_identity: bytes) -> Application:
         """Ask to become a member, again as often as one likes; people decide."""
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        """Send a step of a round under masks; True when it was a duplicate."""
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        """Return what is needed for a step of a round under masks (`fedrec.wire.mask_bodies`)."""
 
     def close(self) -> None:
         """Let go of the connection."""

@@ -15,6 +15,9 @@ __all__ = [
     "FederationInfo",
     "Finished",
     "MakeSnapshot",
+    "MaskMessage",
+    "MaskStep",
+    "MaskTask",
     "PublishedRound",
     "Reveal",
     "RevealStatement",
@@ -28,10 +31,12 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "2.0"
+PROTOCOL_VERSION = "2.1"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
+MaskStep = Literal["keys", "shares", "vector", "signature", "answer"]
+"""What a client sends in a round under masks, in order."""
 
 UNSAID = bytes(32)
 """In place of a digest about which a statement says nothing."""
@@ -241,6 +246,48 @@ class Reveal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskTask:
+    """Take the next step of a round under masks; the keys were sent as the answer to `Train`."""
+
+    round: RoundId
+    step: MaskStep
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskMessage:
+    """What a client sends in one step of a round under masks; vectors travel as updates.
+
+    Attributes:
+        step: never "vector".
+        body: what `fedrec.wire.mask_bodies` wrote.
+        signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
+    """
+
+    federation: str
+    run: str
+    round: RoundId
+    epoch: int
+    client_id: ClientId
+    step: MaskStep
+    body: bytes
+    signature: bytes = b""
+
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers: every field but itself."""
+        return canonical(
+            "fedrec mask message v1",
+            self.federation,
+            self.run,
+            self.round,
+            self.epoch,
+            self.client_id,
+            self.step,
+            self.body,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class MakeSnapshot:
     """Somebody joined late: send a (sealed) copy of the model of `round`."""
 
@@ -264,7 +311,7 @@ class Task:
     """
 
     published_round: RoundId
-    task: Wait | Train | Reveal | MakeSnapshot | Finished
+    task: Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
     epoch: int = 0
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RoundKind, UploadHeader
-from fedrec_server.rounds.state import Holder, Word
+from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
+from fedrec_server.rounds.state import Holder, Phase, Word
 
 __all__ = [
     "VOLATILE",
@@ -17,6 +17,8 @@ __all__ = [
     "CollectingEnded",
     "EpochBegan",
     "HolderAsked",
+    "MaskKept",
+    "MaskStepEnded",
     "RoundAbandoned",
     "RoundOpened",
     "RoundPublished",
@@ -103,6 +105,35 @@ class StatementKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskKept:
+    """A client's message of one step of a round under masks is durable."""
+
+    round: RoundId
+    client_id: ClientId
+    step: MaskStep
+    body: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskStepEnded:
+    """What a step of a round under masks collected is final.
+
+    Attributes:
+        phase: the one that begins.
+        left_out: clients that the round goes on without, though their message is here.
+        counted: clients that it goes on with.
+    """
+
+    round: RoundId
+    step: MaskStep
+    phase: Phase
+    left_out: frozenset[ClientId]
+    counted: int
+    deadline_at: float
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPublished:
     """A round's result is fixed.
 
@@ -176,6 +207,8 @@ Change = (
     | SumKept
     | HolderAsked
     | StatementKept
+    | MaskKept
+    | MaskStepEnded
     | RoundPublished
     | RoundAbandoned
     | StopNoted

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, UploadHeader
-from fedrec_server.rounds.state import Rules
+from fedrec.wire.messages import MaskMessage, RevealStatement, UploadHeader
+from fedrec_server.rounds.state import Phase, Rules
 
 __all__ = [
     "EpochInstalled",
     "Event",
     "Failed",
+    "MaskHeard",
+    "MaskStepClosed",
     "Polled",
     "Restarted",
     "Resumed",
@@ -68,6 +70,28 @@ class Spoke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MaskHeard:
+    """An admitted message of a round under masks, which fits what was sent before it."""
+
+    now: float
+    message: MaskMessage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MaskStepClosed:
+    """A phase of a round under masks is over, and enough arrived to go on.
+
+    Attributes:
+        left_out: clients whose keys are not in the list: they start from another model.
+    """
+
+    now: float
+    round: RoundId
+    phase: Phase
+    left_out: frozenset[ClientId] = frozenset()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Failed:
     """The round in progress cannot go on, for instance because a stored update is damaged."""
 
@@ -113,6 +137,8 @@ Event = (
     | Uploaded
     | Summed
     | Spoke
+    | MaskHeard
+    | MaskStepClosed
     | Failed
     | StopRequested
     | Restarted

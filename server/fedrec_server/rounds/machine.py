@@ -18,7 +18,7 @@ from fedrec.errors import (
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.committee import committee_digest, draw, rank
 from fedrec.wire.messages import UploadHeader
-from fedrec_server.rounds import revealing
+from fedrec_server.rounds import masking, revealing
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     Change,
@@ -36,6 +36,8 @@ from fedrec_server.rounds.events import (
     EpochInstalled,
     Event,
     Failed,
+    MaskHeard,
+    MaskStepClosed,
     Polled,
     Restarted,
     Resumed,
@@ -70,6 +72,10 @@ def step(state: State, event: Event) -> Step:
             return _summed(state, event)
         case Spoke():
             return _spoke(state, event)
+        case MaskHeard():
+            return _mask_heard(state, event)
+        case MaskStepClosed():
+            return _mask_closed(state, event)
         case Failed():
             return _failed(state, event)
         case StopRequested():
@@ -92,6 +98,8 @@ def _tick(state: State, tick: Tick) -> Step:
         return _proceed(state, round_, tick.now)
     if round_.phase == "summing":
         return state, ()
+    if state.rules.masked:
+        return replace(state, current=masking.shortened(state.rules, round_, tick.now)), ()
     # A clock that was set back must not lengthen the round.
     latest = tick.now + state.rules.rounds.deadline_seconds
     if round_.deadline_at > latest:
@@ -182,6 +190,9 @@ def _uploaded(state: State, event: Uploaded) -> Step:
                 f"Another update of this client is already counted in round {round_.number}."
             )
         return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
+    if state.rules.masked:
+        round_ = masking.count(round_, header)
+        return replace(state, current=round_), (UpdateCounted(header=header, at=event.now),)
     if round_.phase != "collecting":
         raise RoundClosed(f"Round {round_.number} no longer collects updates.")
     asked = round_.asked
@@ -201,15 +212,7 @@ def _uploaded(state: State, event: Uploaded) -> Step:
 
 def _round_for(state: State, header: UploadHeader) -> Round:
     """Return the round in progress, if the header is about it."""
-    if header.client_id not in state.roster:
-        raise NotInRoster("This client's key is not in the federation's roster.")
-    if header.round > state.last_round:
-        raise RoundError(
-            f"Round {header.round} is not open; the last one is round {state.last_round}."
-        )
-    if state.current is None or header.round != state.current.number:
-        raise RoundClosed(f"Round {header.round} is over.")
-    round_ = state.current
+    round_ = _round_of(state, header.client_id, header.round)
     if (header.kind, header.base_round) != (round_.kind, round_.base_round):
         # Key holders would refuse the whole round for it.
         raise ProtocolError(
@@ -217,7 +220,10 @@ def _round_for(state: State, header: UploadHeader) -> Round:
             f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
             remedy="Ask for a task again.",
         )
-    if header.committee != committee_digest(state.rules.run, round_.number, round_.committee):
+    # Under masks this field names the list of keys, which the collection of masks compares.
+    if not state.rules.masked and header.committee != committee_digest(
+        state.rules.run, round_.number, round_.committee
+    ):
         raise ProtocolError(
             f"The update was made for another committee than round {round_.number}'s.",
             remedy="Ask for a task again.",
@@ -229,6 +235,39 @@ def _round_for(state: State, header: UploadHeader) -> Round:
             "with a new state folder, which fetches it anew.",
         )
     return round_
+
+
+def _round_of(state: State, client_id: ClientId, number: RoundId) -> Round:
+    """Return the round in progress, if a member's message is about it."""
+    if client_id not in state.roster:
+        raise NotInRoster("This client's key is not in the federation's roster.")
+    if number > state.last_round:
+        raise RoundError(f"Round {number} is not open; the last one is round {state.last_round}.")
+    if state.current is None or number != state.current.number:
+        raise RoundClosed(f"Round {number} is over.")
+    return state.current
+
+
+def _mask_heard(state: State, event: MaskHeard) -> Step:
+    message = event.message
+    if not state.rules.masked:
+        raise ProtocolError("The federation's protection takes no messages of this kind.")
+    round_ = _round_of(state, message.client_id, message.round)
+    most = state.rules.most_counted
+    advertised = round_.messages["keys"]
+    is_new = message.step == "keys" and message.client_id not in advertised
+    if is_new and most is not None and len(advertised) >= most:
+        raise RoundClosed(f"Round {round_.number} has enough clients.")
+    may_join = _may_join(state, round_, message.client_id)
+    round_, changes = masking.hear(round_, event, may_join=may_join)
+    return replace(state, current=round_), changes
+
+
+def _mask_closed(state: State, event: MaskStepClosed) -> Step:
+    if state.current is None or state.current.number != event.round:
+        return state, ()
+    round_, changes = masking.close(state.rules, state.current, event)
+    return replace(state, current=round_), changes
 
 
 def _close(state: State, round_: Round, now: float) -> Step:
@@ -295,7 +334,10 @@ def _restarted(state: State, now: float) -> Step:
         return state, ()
     if round_.epoch != state.rules.epoch:
         return abandon(state, round_, EPOCH_CHANGED, now)
-    deadline_at = now + state.rules.rounds.deadline_seconds
+    seconds = state.rules.rounds.deadline_seconds
+    if state.rules.masked:
+        seconds = masking.seconds_of(state.rules, round_.phase)
+    deadline_at = now + seconds
     holders = tuple(replace(holder, asked_at=now) for holder in round_.holders)
     round_ = replace(round_, deadline_at=deadline_at, holders=holders)
     return replace(state, current=round_), ()

@@ -10,11 +10,17 @@ from typing import Literal
 from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader, manifest_digest
+from fedrec.wire.messages import (
+    MaskStep,
+    RevealStatement,
+    RoundKind,
+    UploadHeader,
+    manifest_digest,
+)
 
 __all__ = ["Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
 
-Phase = Literal["collecting", "summing", "revealing"]
+Phase = Literal["collecting", "sharing", "masking", "signing", "unmasking", "summing", "revealing"]
 Role = Literal["reveal", "verify"]
 
 NO_ROUND = RoundId(0)
@@ -32,6 +38,8 @@ class Rules:
         seed: the federation's public seed; selection depends on it.
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
+        masked: whether a round is a protocol of several steps among its clients.
+        vector_seconds: how long a slow line takes for a masked vector.
         first_seed: from which committees are drawn before anything is published.
     """
 
@@ -43,11 +51,13 @@ class Rules:
     fewest_revealed: int = 1
     most_summands: int | None = None
     first_seed: bytes = b""
+    masked: bool = False
+    vector_seconds: float = 0.0
 
     @property
     def needed(self) -> int:
         """Return the fewest clients with which a round opens and is published."""
-        if not self.needs_reveal:
+        if not (self.needs_reveal or self.masked):
             return self.rounds.minimum_clients
         floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
         return max(self.rounds.minimum_clients, floor)
@@ -97,6 +107,7 @@ class Round:
         committee: who may open its sum, in the order of the draw; empty without encryption.
         accepted: the durable updates, by client.
         total: the coordinator's sum, once made.
+        messages: under masks, what clients sent, by step and client; vectors are `accepted`.
     """
 
     number: RoundId
@@ -112,6 +123,9 @@ class Round:
     total: Blob | None = None
     holders: tuple[Holder, ...] = ()
     words: tuple[Word, ...] = ()
+    messages: Mapping[MaskStep, Mapping[ClientId, bytes]] = field(
+        default_factory=lambda: {"keys": {}, "shares": {}, "signature": {}, "answer": {}}
+    )
 
     def manifest_digest(self, run: str) -> bytes:
         """Return the digest that a reveal statement must name."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from fedrec.errors import RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import Finished, Reveal, Task, Train, Wait
+from fedrec.wire.messages import Finished, MaskTask, Reveal, Task, Train, Wait
+from fedrec_server.rounds.masking import task_of
 from fedrec_server.rounds.state import Round, State
 
 __all__ = ["task_for"]
@@ -29,17 +30,19 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
         return _task(state, Finished(reason=state.ending.reason, failed=state.ending.failed))
     if state.current is None:
         return None
-    task = _in_round(state.current, client_id, now)
+    masked = task_of(state.current, client_id) if state.rules.masked else None
+    task = masked or _in_round(state.current, client_id, now)
     return None if task is None else _task(state, task)
 
 
-def _task(state: State, task: Wait | Train | Reveal | Finished) -> Task:
+def _task(state: State, task: Wait | Train | MaskTask | Reveal | Finished) -> Task:
     return Task(published_round=state.published, task=task, epoch=state.rules.epoch)
 
 
 def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal | None:
     if round_.phase == "collecting":
-        if client_id not in round_.asked or client_id in round_.accepted:
+        answered = client_id in round_.accepted or client_id in round_.messages["keys"]
+        if client_id not in round_.asked or answered:
             return None
         return Train(
             round=round_.number,

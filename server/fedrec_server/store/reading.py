@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec.wire.messages import MaskStep, RevealStatement, UploadHeader
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.state import Ending, Round, Rules, State
 from fedrec_server.store.spool import epoch_name, sealed_name, snapshot_name, sum_name, update_name
@@ -147,7 +147,8 @@ def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | Non
     names.update(sealed_name(round_.number, word.blob) for word in round_.words if word.blob)
     if round_.total is not None:
         names.add(sum_name(round_.number))
-    return frozenset(names), round_.number if round_.phase == "collecting" else None
+    uploading = round_.phase in ("collecting", "masking")
+    return frozenset(names), round_.number if uploading else None
 
 
 def _current(rows: sqlite3.Connection) -> Round | None:
@@ -159,6 +160,7 @@ def _current(rows: sqlite3.Connection) -> Round | None:
     holders = rows.execute("SELECT * FROM holders WHERE round = ? ORDER BY place", (number,))
     words = rows.execute("SELECT * FROM statements WHERE round = ? ORDER BY place", (number,))
     accepted = {header.client_id: header for header in _contributions(rows, number)}
+    messages = _mask_messages(rows, number)
     return Round(
         number=number,
         kind=row["kind"],
@@ -167,13 +169,28 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         phase=row["phase"],
         opened_at=row["opened_at"],
         deadline_at=row["deadline_at"],
-        asked=frozenset(client["client_id"] for client in asked) | set(accepted),
+        asked=frozenset(client["client_id"] for client in asked)
+        | set(accepted)
+        | set(messages["keys"]),
         committee=_committee(row),
         accepted=accepted,
         total=blob_of(row["sum_length"], row["sum_digest"]),
         holders=tuple(holder_of(holder) for holder in holders),
         words=tuple(word_of(word) for word in words),
+        messages=messages,
     )
+
+
+def _mask_messages(
+    rows: sqlite3.Connection, round_id: RoundId
+) -> dict[MaskStep, dict[ClientId, bytes]]:
+    found: dict[MaskStep, dict[ClientId, bytes]] = {
+        "keys": {}, "shares": {}, "signature": {}, "answer": {},
+    }  # fmt: skip
+    query = "SELECT * FROM mask_messages WHERE round = ? ORDER BY client_id"
+    for row in rows.execute(query, (round_id,)):
+        found[row["step"]][row["client_id"]] = row["body"]
+    return found
 
 
 def _contributions(rows: sqlite3.Connection, round_id: RoundId) -> tuple[UploadHeader, ...]:

@@ -267,6 +267,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     rows.execute(f"PRAGMA busy_timeout = {BUSY_MILLISECONDS}")
     rows.execute("PRAGMA journal_mode = WAL")
     rows.execute("PRAGMA synchronous = FULL")
+    # Shares of seeds and keys must not outlive their round in free pages.
+    rows.execute("PRAGMA secure_delete = ON")
     found = rows.execute("PRAGMA quick_check(1)").fetchone()[0]
     if found != "ok":
         rows.close()

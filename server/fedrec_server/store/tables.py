@@ -26,7 +26,7 @@ __all__ = [
     "word_row",
 ]
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -62,6 +62,10 @@ CREATE TABLE statements (
   blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
+CREATE TABLE mask_messages (
+  round INTEGER NOT NULL, client_id TEXT NOT NULL, step TEXT NOT NULL, body BLOB NOT NULL,
+  PRIMARY KEY (round, step, client_id)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE snapshots (
   round INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, length INTEGER NOT NULL,
   digest BLOB NOT NULL

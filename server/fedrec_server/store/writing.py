@@ -12,6 +12,8 @@ from fedrec_server.rounds.changes import (
     CollectingEnded,
     EpochBegan,
     HolderAsked,
+    MaskKept,
+    MaskStepEnded,
     RoundAbandoned,
     RoundOpened,
     RoundPublished,
@@ -54,6 +56,11 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             query = "SELECT coalesce(max(place), 0) + 1 FROM statements"
             place = rows.execute(query).fetchone()[0]
             insert(rows, "statements", word_row(change.word, place), verb="REPLACE")
+        case MaskKept():
+            row = {"round": change.round, "client_id": change.client_id}
+            insert(rows, "mask_messages", {**row, "step": change.step, "body": change.body})
+        case MaskStepEnded():
+            _end_step(rows, change)
         case RoundPublished():
             _publish(rows, change)
         case RoundAbandoned():
@@ -95,6 +102,15 @@ def _open(rows: sqlite3.Connection, change: RoundOpened) -> None:
     rows.executemany("INSERT INTO asked (round, client_id) VALUES (?, ?)", asked)
 
 
+def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
+    _set_phase(rows, change.round, change.phase)
+    rows.execute(
+        "UPDATE rounds SET deadline_at = ? WHERE round = ?", (change.deadline_at, change.round)
+    )
+    gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
+    rows.executemany("DELETE FROM mask_messages WHERE round = ? AND client_id = ?", gone)
+
+
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
     name = sum_name(change.round)
     if change.words:
@@ -121,6 +137,7 @@ def _abandon(rows: sqlite3.Connection, change: RoundAbandoned) -> None:
 def _forget_progress(rows: sqlite3.Connection, round_id: RoundId) -> None:
     rows.execute("DELETE FROM asked WHERE round = ?", (round_id,))
     rows.execute("DELETE FROM holders WHERE round = ?", (round_id,))
+    rows.execute("DELETE FROM mask_messages WHERE round = ?", (round_id,))
 
 
 def _set_phase(rows: sqlite3.Connection, round_id: RoundId, phase: str) -> None:

@@ -74,6 +74,7 @@ def test_the_keys_of_its_json_are_stable(
         "n_clients",
         "n_items",
         "n_rounds",
+        "masks",
         "paper_link_minutes",
         "paper_numbers",
         "protection",
@@ -108,12 +109,12 @@ def test_every_parameter_set_is_listed_and_the_chosen_one_marked(
             # NIST SP 800-57 part 1, table 2; the default's 128 bits come first.
             strength = {3072: 128, 2048: 112}[entry["key_bits"]]
             assert (entry["protection"], entry["security_bits"]) == ("paillier", strength)
-        elif entry["security_bits"]:
+        elif entry["modulus_bits"]:
             assert entry["security_bits"] >= 128
             assert entry["modulus_bits"] <= entry["most_modulus_bits"]
             assert entry["headroom_bits"] >= 6
         else:
-            assert entry["protection"] == "none"
+            assert entry["protection"] in ("none", "masks")
     out = fedrec("check", settings_file, "--set", "protection.preset=wide").out
     lines = out.partition("All parameter sets")[2].splitlines()
     (marked,) = (line for line in lines if line.startswith("*"))
@@ -328,3 +329,24 @@ def test_short_keys_and_slow_reveals_are_warned_of() -> None:
     (slow,) = (text for text in warned("single-3072", 1000) if not text.startswith(shared))
     # 1000 items of rank 4, a count each, and 44 metrics.
     assert "decrypts 5044 ciphertexts" in slow and "reveal_timeout_seconds is 30" in slow
+
+
+def test_masks_say_who_must_stay_and_what_the_steps_cost(
+    fedrec: Fedrec, settings_file: Path
+) -> None:
+    masked = ("check", settings_file, "--set", "protection.name=masks", "--json")
+    three = fedrec(*masked, "--clients", "3").json
+    found = three["price"]["masks"]
+    # Below 32 clients all others are neighbours, and floor(2 n / 3) + 1 shares are needed.
+    assert (found["n_neighbours"], found["threshold"], found["may_drop_out"]) == (2, 3, 0)
+    # 160 bytes of keys, 2 x 84 sealed, 64 of a signature, 3 x 35 of an answer.
+    assert found["up_bytes"] == 160 + 2 * 84 + 64 + 3 * 35
+    # 3 x 192 of keys, 2 x 84 sealed, 2 x 1 of bits, 3 x 66 of signatures.
+    assert found["down_bytes"] == 3 * 192 + 2 * 84 + 2 + 3 * 66
+    assert any("a single drop-out abandons the round" in line for line in three["warnings"])
+    many = fedrec(*masked, "--clients", "1000").json
+    found = many["price"]["masks"]
+    assert (found["n_neighbours"], found["threshold"], found["may_drop_out"]) == (114, 78, 100)
+    assert not any("a single drop-out" in line for line in many["warnings"])
+    text = fedrec(*masked[:-1], "--clients", "3").out
+    assert "neighbours" in text and "X25519, AES-256" in text

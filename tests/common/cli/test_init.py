@@ -45,7 +45,7 @@ def test_without_a_catalogue_it_says_how_to_make_one(
     assert f"fedrec data catalogue {interactions_file} --out" in out
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "none"])
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])
 def test_protections(fedrec: Fedrec, tmp_path: Path, protection: str) -> None:
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--protection", protection, "--name", "trial").code == 0

@@ -25,7 +25,7 @@ def members(fedrec: Fedrec, tmp_path: Path) -> list[Path]:
     return folders
 
 
-@pytest.fixture(params=["bfv", "ckks", "paillier", "none"])
+@pytest.fixture(params=["bfv", "ckks", "paillier", "masks", "none"])
 def settings_file(fedrec: Fedrec, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     path = tmp_path / "run.toml"
     assert fedrec("init", path, "--clients", 3, "--protection", request.param).code == 0

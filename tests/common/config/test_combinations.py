@@ -182,3 +182,40 @@ def test_settings_of_another_structure_are_refused(
     (conflict,) = find_conflicts(plan)
     assert conflict.keys == (f"update.{field}", "update.structure")
     assert f"only {having}" in conflict.sentence
+
+
+@pytest.mark.parametrize(
+    ("section", "field", "value"),
+    [
+        ("protection", "corrupt_share", 0.2),
+        ("protection", "dropout_share", 0.0),
+        ("protection", "coordinator", "semi-honest"),
+        ("rounds", "mask_step_seconds", 5.0),
+    ],
+)
+def test_settings_of_masks_are_refused_without_them(
+    section: str, field: str, value: object
+) -> None:
+    (conflict,) = find_conflicts(Plan.model_validate({section: {field: value}}))
+    assert conflict.keys == (f"{section}.{field}", "protection.name")
+    masked = {"protection": {"name": "masks"}, "rounds": {}}
+    masked[section] |= {field: value}
+    assert find_conflicts(Plan.model_validate(masked)) == []
+
+
+def test_masks_that_withstand_no_more_are_refused() -> None:
+    """Of 3 clients a third is one, and then 2 shares are left of the 3 that are needed."""
+    choice = {"protection": {"name": "masks", "dropout_share": 1 / 3}}
+    (conflict,) = find_conflicts(Plan.model_validate(choice))
+    assert conflict.keys[0] == "protection.dropout_share"
+    assert "No graph on 3 clients" in conflict.sentence
+
+
+def test_masks_are_held_to_every_size_of_a_round() -> None:
+    """At 32 clients the sparse graph begins, in which chance decides how many neighbours stay."""
+    settings = {"name": "masks", "corrupt_share": 0.5, "dropout_share": 0.2}
+    small = {"protection": settings, "rounds": {"minimum_clients": 5, "clients_per_round": 5}}
+    assert find_conflicts(Plan.model_validate(small)) == []
+    large = {"protection": settings, "rounds": {"minimum_clients": 5, "clients_per_round": 40}}
+    (conflict,) = find_conflicts(Plan.model_validate(large))
+    assert "Rounds of 5 to 40 clients" in conflict.sentence

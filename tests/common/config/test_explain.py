@@ -33,7 +33,7 @@ def test_every_setting_has_a_sentence_and_words_for_its_values() -> None:
         ("rounds.total", "an integer from 1 to 1000000"),
         ("federation.seed", "an integer of at least 0, below 2^63"),
         ("update.clip", "a number above 0, at most 1000000"),
-        ("protection.name", 'one of "none", "bfv", "ckks", "paillier"'),
+        ("protection.name", 'one of "none", "bfv", "ckks", "paillier", "masks"'),
         ("data.path", "text, or left out"),
         ("data.strict", "true or false"),
         ("client.label", "text of at most 64 characters"),

@@ -20,7 +20,7 @@ def test_only_ease_without_encryption_needs_a_word() -> None:
     exposing = [
         (name, protection)
         for name in ALGORITHMS
-        for protection in ("none", "bfv", "ckks", "paillier")
+        for protection in ("none", "bfv", "ckks", "paillier", "masks")
         if exposure_of(plan_of(name, protection))
     ]
     assert exposing == [("ease", "none")]

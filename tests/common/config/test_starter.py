@@ -12,7 +12,7 @@ from fedrec.demo.demonstration import DemoOptions
 from fedrec.errors import SettingsError
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "none"])
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])
 @pytest.mark.parametrize("n_clients", [0, 3, 7, 50, 51, 1000])
 def test_it_can_be_loaded(tmp_path: Path, protection: str, n_clients: int) -> None:
     path = tmp_path / "run.toml"

@@ -46,8 +46,9 @@ def alone(settings_of, data):
         {"name": "bfv"},
         {"name": "ckks", "preset": "lean"},
         {"name": "paillier", "preset": "packed-2048"},
+        {"name": "masks"},
     ],
-    ids=["none", "bfv", "ckks", "paillier"],
+    ids=["none", "bfv", "ckks", "paillier", "masks"],
 )
 def test_the_same_bits_for_every_number_of_clients_and_protection(
     settings_of, data, alone, protection, n_clients

@@ -27,7 +27,7 @@ from fedrec.config.schema import Settings
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.layout import vector_spec
 from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
+from fedrec.wire.messages import MaskMessage, UploadHeader
 from fedrec_server.rounds.state import Round
 
 __all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
@@ -57,7 +57,8 @@ class KillClient:
     """Where a client dies.
 
     Attributes:
-        place: "in training", "before the upload", or the name of an event.
+        place: "in training", "before the upload", the name of an event, or under masks "before"
+            or "after" the sending of a step's message.
         round: None where the event is about no round.
         number: the signal that it gets.
     """
@@ -175,7 +176,7 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
     if kill is not None and kill.place == "in training":
         _die_in_training(kill, training)
     link: Link = open_link(settings)
-    if kill is not None and kill.place == "before the upload":
+    if kill is not None and kill.place.startswith(("before ", "after ")):
         link = _DyingLink(link, kill)
     stop = StopSwitch()
     client = ClientApp(settings, link=link, on_event=on_event, stop=stop, jitter=lambda: 0.1)
@@ -211,9 +212,18 @@ class _DyingLink(Passing):
         self._kill = kill
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-        if header.round == self._kill.round:
-            self._kill.strike()
+        self._strike("before the upload", header.round)
         return super().submit_update(header, payload)
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        self._strike(f"before {message.step}", message.round)
+        duplicate: bool = self.link.submit_masks(message)
+        self._strike(f"after {message.step}", message.round)
+        return duplicate
+
+    def _strike(self, place: str, round_id: int) -> None:
+        if (place, round_id) == (self._kill.place, self._kill.round):
+            self._kill.strike()
 
 
 def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: Connection) -> None:

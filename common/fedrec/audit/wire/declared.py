@@ -57,6 +57,13 @@ KINDS: dict[str, Kind] = {
         promise="opens with a member's own key only", one_length=True, sealed="always"
     ),
     "key share": Kind(promise="one share of a metrics key opens nothing", one_length=True),
+    "public key": Kind(promise="of one round under masks; opens nothing", one_length=True),
+    "mask share": Kind(promise="shares for other clients, which only they open", sealed="always"),
+    "mask secret": Kind(
+        promise="a client's shares of masks: enough of them take the masks off the sum, not off "
+        "one update"
+    ),
+    "masks": Kind(promise="who takes part in a round under masks, and shares that others open"),
     "locked metrics": Kind(promise="open with the statements of two key holders", one_length=True),
     "metrics": Kind(promise="sums over all clients of a round, once it is published"),
     "update": Kind(
@@ -192,6 +199,46 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "committee": "identity",
     },
     "Snapshot": {"round": "bookkeeping", "epoch": "bookkeeping", "sealed": "bookkeeping"},
+    # Rounds under masks.
+    "MaskTask": {"round": "bookkeeping", "step": "bookkeeping", "epoch": "bookkeeping"},
+    "MaskMessage": {
+        "federation": "public",
+        "run": "bookkeeping",
+        "round": "bookkeeping",
+        "epoch": "bookkeeping",
+        "client_id": "identity",
+        "step": "bookkeeping",
+        "body": "masks",
+        "signature": "signature",
+    },
+    "MaskReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
+    "FetchMasksRequest": {
+        "run": "bookkeeping",
+        "round": "bookkeeping",
+        "client_id": "identity",
+        "step": "bookkeeping",
+    },
+    "MaskKeys": {
+        "base_state": "digest",
+        "mask_key": "public key",
+        "share_key": "public key",
+        "signature": "signature",
+    },
+    "MaskListedKeys": {
+        "client_id": "identity",
+        "mask_key": "public key",
+        "share_key": "public key",
+        "signature": "signature",
+    },
+    "MaskShares": {"holders": "identity", "sealed": "mask share", "commitment": "digest"},
+    "MaskInbox": {"shared": "identity", "owners": "identity", "sealed": "mask share"},
+    "MaskSignatures": {"positions": "identity", "signatures": "signature"},
+    "MaskAnswer": {
+        "self_owners": "identity",
+        "self_shares": "mask secret",
+        "key_owners": "identity",
+        "key_shares": "mask secret",
+    },
     # The operators' calls.
     "RoundStatus": {
         "round": "bookkeeping",
@@ -249,6 +296,7 @@ BLOBS: dict[str, str] = {
     "FetchSnapshot": "snapshot",
     "SubmitSnapshot": "snapshot",
     "InstallEpoch": "epoch bundle",
+    "FetchMasks": "masks",
 }
 """What the chunks of a method's stream make up together."""
 
@@ -329,6 +377,12 @@ _TABLES: dict[str, dict[str, str]] = {
         "client_id": "identity",
         "public_identity": "public",
         "unix_seconds": "bookkeeping",
+    },
+    "mask_messages": {
+        "round": "bookkeeping",
+        "client_id": "identity",
+        "step": "bookkeeping",
+        "body": "masks",
     },
     "journal": {
         "sequence": "bookkeeping",

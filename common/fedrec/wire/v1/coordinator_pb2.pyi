@@ -1,3 +1,4 @@
+from fedrec.wire.v1 import masks_pb2 as _masks_pb2
 from fedrec.wire.v1 import model_pb2 as _model_pb2
 from fedrec.wire.v1 import update_pb2 as _update_pb2
 from google.protobuf.internal import containers as _containers
@@ -139,13 +140,14 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("published_round", "wait", "train", "reveal", "finished", "make_snapshot", "epoch")
+    __slots__ = ("published_round", "wait", "train", "reveal", "finished", "make_snapshot", "masks", "epoch")
     PUBLISHED_ROUND_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
     REVEAL_FIELD_NUMBER: _ClassVar[int]
     FINISHED_FIELD_NUMBER: _ClassVar[int]
     MAKE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
+    MASKS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     published_round: int
     wait: Wait
@@ -153,8 +155,9 @@ class Task(_message.Message):
     reveal: Reveal
     finished: Finished
     make_snapshot: MakeSnapshot
+    masks: _masks_pb2.MaskTask
     epoch: int
-    def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ..., masks: _Optional[_Union[_masks_pb2.MaskTask, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class UploadStatusRequest(_message.Message):
     __slots__ = ("run", "round", "client_id", "digest")

@@ -4,6 +4,7 @@ import grpc
 import warnings
 
 from fedrec.wire.v1 import coordinator_pb2 as fedrec_dot_wire_dot_v1_dot_coordinator__pb2
+from fedrec.wire.v1 import masks_pb2 as fedrec_dot_wire_dot_v1_dot_masks__pb2
 from fedrec.wire.v1 import model_pb2 as fedrec_dot_wire_dot_v1_dot_model__pb2
 from fedrec.wire.v1 import update_pb2 as fedrec_dot_wire_dot_v1_dot_update__pb2
 
@@ -97,6 +98,16 @@ class CoordinatorStub:
                 request_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ApplyRequest.SerializeToString,
                 response_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Application.FromString,
                 _registered_method=True)
+        self.SubmitMasks = channel.unary_unary(
+                '/fedrec.wire.v1.Coordinator/SubmitMasks',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.MaskMessage.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.MaskReceipt.FromString,
+                _registered_method=True)
+        self.FetchMasks = channel.unary_stream(
+                '/fedrec.wire.v1.Coordinator/FetchMasks',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.FetchMasksRequest.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.FromString,
+                _registered_method=True)
 
 
 class CoordinatorServicer:
@@ -180,6 +191,19 @@ class CoordinatorServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SubmitMasks(self, request, context):
+        """A step of a round under masks, and what is needed for the next one.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchMasks(self, request, context):
+        """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CoordinatorServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -242,6 +266,16 @@ def add_CoordinatorServicer_to_server(servicer, server):
                     servicer.Apply,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ApplyRequest.FromString,
                     response_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Application.SerializeToString,
+            ),
+            'SubmitMasks': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitMasks,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.MaskMessage.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.MaskReceipt.SerializeToString,
+            ),
+            'FetchMasks': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchMasks,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_masks__pb2.FetchMasksRequest.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -569,6 +603,60 @@ class Coordinator:
             '/fedrec.wire.v1.Coordinator/Apply',
             fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ApplyRequest.SerializeToString,
             fedrec_dot_wire_dot_v1_dot_coordinator__pb2.Application.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitMasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedrec.wire.v1.Coordinator/SubmitMasks',
+            fedrec_dot_wire_dot_v1_dot_masks__pb2.MaskMessage.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_masks__pb2.MaskReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchMasks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/fedrec.wire.v1.Coordinator/FetchMasks',
+            fedrec_dot_wire_dot_v1_dot_masks__pb2.FetchMasksRequest.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_coordinator__pb2.ContributionPart.FromString,
             options,
             channel_credentials,
             insecure,

@@ -1,0 +1,369 @@
+"""The coordinator's side of one round: collects what participants send, and unmasks the sum.
+
+Five steps, each closed before the next opens: keys, shares, vectors, signatures, answers. What
+arrives is checked whole before anything changes; the same message twice counts once, another one
+of the same client is refused, and so is what arrives late. Nothing here is secret until answers
+arrive, and they lead to the sum only. A round's collector is made again after a crash by handing
+it the stored messages, and closing the same steps in the same order.
+
+What it does not give: it cannot tell whether a client masked the vector that it should have.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from fedrec.errors import ConflictingUpload, MalformedUpdate, RoundClosed, RoundError
+from fedrec.identity.public import verify
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
+from fedrec.protection.masks import positions
+from fedrec.protection.masks.agreement import self_commitment
+from fedrec.protection.masks.graph import ring_neighbours
+from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, public_key
+from fedrec.protection.masks.keystream import WORD
+from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
+from fedrec.protection.masks.parameters import GraphParameters, parameters_for
+from fedrec.protection.masks.terms import MaskTerms
+from fedrec.protection.masks.unmasking import Left, Stayed, recover, unmask
+from fedrec.protection.masks.words import MaskWords
+from fedrec.protection.vector import Integers
+
+__all__ = ["Collector", "Step"]
+
+Step = Literal["keys", "shares", "vectors", "signatures", "answers"]
+Content = TypeVar("Content")
+Name = TypeVar("Name", int, ClientId)
+
+
+class Collector:
+    """Collects one round.
+
+    Args:
+        terms: the round's.
+        roster: of the epoch.
+        words: reads messages.
+        graph_seed: of the ring, drawn before the round opens; without effect where the
+            coordinator is taken for malicious.
+    """
+
+    def __init__(
+        self, terms: MaskTerms, roster: Roster, words: MaskWords, *, graph_seed: bytes = b""
+    ) -> None:
+        self._terms = terms
+        self._roster = roster
+        self._words = words
+        self._graph_seed = graph_seed
+        self._step: Step = "keys"
+        self._advertised: dict[ClientId, KeyAdvertisement] = {}
+        self._key_list = KeyList(())
+        self._round_digest = b""
+        self._ring: tuple[tuple[int, ...], ...] = ()
+        self._bundles: dict[int, ShareBundle] = {}
+        self._inboxes: dict[int, dict[int, bytes]] = {}
+        self._shared = b""
+        self._vectors: dict[int, bytes] = {}
+        self._total = np.zeros(words.n_words, dtype=WORD)
+        self._survivors = b""
+        self._signatures: dict[int, bytes] = {}
+        self._given: dict[int, GivenShares] = {}
+
+    @property
+    def step(self) -> Step:
+        """What is being collected."""
+        return self._step
+
+    @property
+    def participants(self) -> tuple[ClientId, ...]:
+        """Everybody in the list of keys, once it is closed."""
+        return self._key_list.participants
+
+    @property
+    def key_list(self) -> KeyList:
+        """The participants' keys, once the list is closed."""
+        return self._key_list
+
+    @property
+    def round_digest(self) -> bytes:
+        """`KeyList.digest` of the closed list; every message of the round is bound to it."""
+        return self._round_digest
+
+    @property
+    def survivors(self) -> bytes:
+        """The survivors, packed, once the vectors are closed."""
+        return self._survivors
+
+    @property
+    def everybody_answered(self) -> bool:
+        """Whether all who signed gave their shares."""
+        return self._signatures.keys() <= self._given.keys()
+
+    @property
+    def graph(self) -> GraphParameters:
+        """The graph's numbers, once the list of keys is closed."""
+        return parameters_for(len(self._key_list.keys), self._terms.tolerance)
+
+    def add_keys(self, advertisement: KeyAdvertisement) -> None:
+        """Take a client's keys.
+
+        Raises:
+            NotInRoster, BadSignature: when no member made them for this round.
+        """
+        self._expect("keys")
+        advertisement.verify(self._terms, self._roster)
+        _put(self._advertised, advertisement.client_id, advertisement)
+
+    def close_keys(self) -> KeyList:
+        """Return the participants, for all of them to see.
+
+        Raises:
+            RoundError: when they are too few or a key appears twice.
+            SettingsError: when no graph of so many clients withstands what the terms say.
+        """
+        self._expect("keys")
+        count = len(self._advertised)
+        if count < self._terms.minimum_summands or count > self._words.plan.max_summands:
+            raise RoundError(
+                f"{count} clients advertised keys; the round needs "
+                f"{self._terms.minimum_summands} to {self._words.plan.max_summands}."
+            )
+        key_list = KeyList.of(self._advertised.values())
+        graph = parameters_for(count, self._terms.tolerance)
+        if graph.complete or not self._terms.tolerance.malicious:
+            self._ring = ring_neighbours(self._graph_seed, key_list.participants, graph.degree)
+        self._key_list = key_list
+        self._round_digest = key_list.digest(self._terms)
+        self._step = "shares"
+        return key_list
+
+    def add_shares(self, client_id: ClientId, bundle: ShareBundle) -> None:
+        """Take a participant's encrypted shares.
+
+        Raises:
+            MalformedUpdate: when they are for others than its neighbours.
+        """
+        self._expect("shares")
+        own = self._key_list.position(client_id)
+        holders = bundle.holders
+        if self._ring and holders != self._ring[own]:
+            raise MalformedUpdate("The shares are for others than the client's neighbours.")
+        if len(holders) != self.graph.degree or own in holders:
+            raise MalformedUpdate(f"Shares are for {self.graph.degree} other clients.")
+        if holders[-1] >= self.graph.n_clients:
+            raise MalformedUpdate("A share is for nobody in the list of keys.")
+        _put(self._bundles, own, bundle)
+
+    def close_shares(self) -> frozenset[int]:
+        """Return who goes on: those whose shares arrived.
+
+        Raises:
+            RoundError: when somebody has too few neighbours left, so that nobody can go on.
+        """
+        self._expect("shares")
+        shared = frozenset(self._bundles)
+        self._check_alive(shared, "shared their secrets")
+        inboxes: dict[int, dict[int, bytes]] = {own: {} for own in shared}
+        for owner in sorted(self._bundles):
+            bundle = self._bundles[owner]
+            for holder, sealed in zip(bundle.holders, bundle.sealed, strict=True):
+                if holder in inboxes:
+                    inboxes[holder][owner] = sealed
+        self._inboxes = inboxes
+        self._shared = positions.pack(shared, self.graph.n_clients)
+        self._step = "vectors"
+        return shared
+
+    def inbox(self, client_id: ClientId) -> Inbox:
+        """Return what a participant gets to mask with, once the shares are closed.
+
+        Raises:
+            RoundClosed: when the participant is not among those who go on.
+        """
+        found = self._inboxes.get(self._key_list.position(client_id))
+        if found is None:
+            raise RoundClosed("This client's shares did not arrive in time.")
+        return Inbox(shared=self._shared, owners=tuple(found), sealed=tuple(found.values()))
+
+    def add_vector(self, client_id: ClientId, message: bytes) -> None:
+        """Add a participant's masked vector to the sum.
+
+        Args:
+            message: `MaskWords.message` of the masked words.
+
+        Raises:
+            MalformedUpdate: for another length, plan or kind.
+            RoundClosed: when it comes too late, or its shares did.
+        """
+        self._expect("vectors")
+        own = self._key_list.position(client_id)
+        words = self._words.open(message)
+        if own not in self._bundles:
+            raise RoundClosed("This client's shares did not arrive in time.")
+        if _put(self._vectors, own, sha256(message).digest()):
+            self._total += words
+
+    def close_vectors(self) -> bytes:
+        """Return the survivors, packed, for all of them to sign.
+
+        Raises:
+            RoundError: when too few are left to unmask the sum; no secret is asked for then.
+        """
+        self._expect("vectors")
+        survivors = frozenset(self._vectors)
+        self._check_alive(survivors, "sent their vectors", of=frozenset(self._bundles))
+        self._survivors = positions.pack(survivors, self.graph.n_clients)
+        self._step = "signatures"
+        return self._survivors
+
+    def add_signature(self, client_id: ClientId, signature: bytes) -> None:
+        """Take a survivor's signature.
+
+        Raises:
+            BadSignature: when it is not over the set that `close_vectors` returned.
+        """
+        self._expect("signatures")
+        own = self._survivor(client_id)
+        statement = survivors_statement(self._round_digest, self._shared, self._survivors)
+        verify(self._roster.member(client_id).signing_key, statement, signature)
+        _put(self._signatures, own, signature)
+
+    def close_signatures(self) -> None:
+        """Let answers come.
+
+        Raises:
+            RoundError: when no participant could accept so few signatures.
+        """
+        self._expect("signatures")
+        self._check_alive(frozenset(self._signatures), "signed", of=frozenset(self._bundles))
+        if len(self._signatures) < self.graph.quorum:
+            raise RoundError(
+                f"{len(self._signatures)} signed the survivors, {self.graph.quorum} are needed."
+            )
+        self._step = "answers"
+
+    def signatures_for(self, client_id: ClientId) -> dict[int, bytes]:
+        """Return the signatures that a participant needs: its neighbours', or a quorum of all."""
+        own = self._survivor(client_id)
+        if self._terms.tolerance.malicious:
+            return dict(self._signatures)
+        holders = self._bundles[own].holders
+        return {h: self._signatures[h] for h in holders if h in self._signatures}
+
+    def add_answer(self, client_id: ClientId, given: GivenShares) -> None:
+        """Take the shares that a survivor gives.
+
+        Raises:
+            MalformedUpdate: when they are of others than were entrusted to it, or of the kind
+                that must not be given.
+        """
+        self._expect("answers")
+        own = self._survivor(client_id)
+        entrusted = set(self._inboxes[own]) | ({own} if self.graph.complete else set())
+        stayed = set(given.self_owners)
+        left = set(given.key_owners)
+        if not (stayed <= entrusted & self._vectors.keys() and left <= entrusted):
+            raise MalformedUpdate("Shares are given that were not entrusted to this client.")
+        if left & self._vectors.keys():
+            raise MalformedUpdate("Shares of a survivor's mask key are given.")
+        _put(self._given, own, given)
+
+    @property
+    def can_unmask(self) -> bool:
+        """Whether enough shares of every secret arrived."""
+        if self._step != "answers":
+            return False
+        needed = self.graph.threshold
+        return all(len(shares) >= needed for shares in self._shares().values())
+
+    def unmask(self, *, threads: int = 2) -> Integers:
+        """Return the exact sum of the survivors' vectors, int64 of shape (length,).
+
+        Raises:
+            RoundError: when a secret cannot be put together.
+            RevealRefused: when no honest vectors add up to the sum.
+        """
+        self._expect("answers")
+        stayed, left = [], []
+        for owner, shares in self._shares().items():
+            if owner in self._vectors:
+                stayed.append(self._stayed(owner, shares))
+            else:
+                left.append(self._left(owner, shares))
+        words = unmask(self._total, self._round_digest, stayed, left, threads=threads)
+        return self._words.decode(words, len(self._vectors))
+
+    def _shares(self) -> dict[int, dict[int, bytes]]:
+        """Return by owner, and place, what was given: of a seed or of a mask key."""
+        shares: dict[int, dict[int, bytes]] = {owner: {} for owner in sorted(self._bundles)}
+        for holder, given in self._given.items():
+            for owner, share in zip(given.self_owners, given.self_shares, strict=True):
+                shares[owner][holder + 1] = share
+            for owner, share in zip(given.key_owners, given.key_shares, strict=True):
+                shares[owner][holder + 1] = share
+        return shares
+
+    def _stayed(self, owner: int, shares: dict[int, bytes]) -> Stayed:
+        commitment = self._bundles[owner].self_commitment
+
+        def is_right(seed: bytes) -> bool:
+            return self_commitment(self._round_digest, seed, own=owner) == commitment
+
+        return Stayed(own=owner, seed=recover(shares, self.graph.threshold, is_right))
+
+    def _left(self, owner: int, shares: dict[int, bytes]) -> Left:
+        keys = self._key_list.keys
+
+        def is_right(private: bytes) -> bool:
+            return public_key(private) == keys[owner].mask_key
+
+        private = recover(shares, self.graph.threshold, is_right)
+        near = set(self._bundles[owner].holders) | self._inboxes[owner].keys()
+        partners = tuple((other, keys[other].mask_key) for other in near & self._vectors.keys())
+        return Left(own=owner, private=private, partners=partners)
+
+    def _survivor(self, client_id: ClientId) -> int:
+        own = self._key_list.position(client_id)
+        if own not in self._vectors:
+            raise RoundClosed("This client's vector did not arrive in time.")
+        return own
+
+    def _check_alive(
+        self, alive: frozenset[int], what: str, of: frozenset[int] | None = None
+    ) -> None:
+        """Refuse to go on unless the secrets of all in ``of`` can still be put together."""
+        graph = self.graph
+        needed = max(graph.threshold, self._terms.minimum_summands)
+        if len(alive) < needed:
+            raise RoundError(
+                f"{len(alive)} of {graph.n_clients} clients {what}; the round needs {needed}.",
+                remedy="Too many dropped out; the next round starts afresh.",
+            )
+        for owner in of if of is not None else alive:
+            own = graph.complete and owner in alive
+            near = len(alive.intersection(self._bundles[owner].holders)) + own
+            if near < graph.threshold:
+                raise RoundError(
+                    f"Of the neighbours of a client {near} {what}; {graph.threshold} are needed.",
+                    remedy="Too many dropped out; the next round starts afresh.",
+                )
+
+    def _expect(self, step: Step) -> None:
+        if self._step != step:
+            raise RoundClosed(f"The round collects {self._step}, not {step}.")
+
+
+def _put(store: dict[Name, Content], name: Name, content: Content) -> bool:
+    """Keep the first content of a name; tell whether it is new.
+
+    Raises:
+        ConflictingUpload: when another one is kept already.
+    """
+    if name not in store:
+        store[name] = content
+        return True
+    if store[name] != content:
+        raise ConflictingUpload("Another message of this client for this step is kept already.")
+    return False

@@ -1,0 +1,175 @@
+"""A round's fresh keys: advertised with a signature, verified against the signed roster.
+
+Every client makes two X25519 keys for one round: masks are agreed with one, shares are encrypted
+with the other. The private half of the first is what its neighbours can give back if it drops
+out; so neither key is ever used in a second round, nor for anything else.
+"""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+
+from fedrec.errors import KeysError, MalformedUpdate
+from fedrec.identity.identity import Identity
+from fedrec.identity.public import verify
+from fedrec.identity.roster import Roster
+from fedrec.identity.secret import Secret
+from fedrec.ids import ClientId, canonical, digest
+from fedrec.protection.masks.terms import MaskTerms
+
+__all__ = ["KeyAdvertisement", "KeyList", "RoundKeys", "exchange", "private_key", "public_key"]
+
+KEY_BYTES = 32
+
+
+def private_key(raw: bytes) -> X25519PrivateKey:
+    """Return the X25519 key that 32 private bytes stand for."""
+    return X25519PrivateKey.from_private_bytes(raw)
+
+
+def public_key(raw: bytes) -> bytes:
+    """Return the X25519 public key of 32 private bytes."""
+    return private_key(raw).public_key().public_bytes_raw()
+
+
+def exchange(private: X25519PrivateKey, public: bytes) -> bytes:
+    """Return the X25519 secret of two keys, input for a key derivation.
+
+    Raises:
+        KeysError: when the public key is none.
+    """
+    try:
+        return private.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError:
+        raise KeysError("A participant's X25519 key is not usable.") from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyAdvertisement:
+    """One client's public keys of one round.
+
+    Attributes:
+        mask_key: X25519 key with which masks are agreed, 32 bytes.
+        share_key: X25519 key to which shares are encrypted, 32 bytes.
+        signature: the client's Ed25519 signature over `statement`, 64 bytes.
+    """
+
+    client_id: ClientId
+    mask_key: bytes
+    share_key: bytes
+    signature: bytes = b""
+
+    def __post_init__(self) -> None:
+        lengths = (len(self.mask_key), len(self.share_key), len(self.signature))
+        if lengths not in ((32, 32, 64), (32, 32, 0)):
+            raise MalformedUpdate(
+                f"Mask key, share key and signature have {lengths} bytes, not (32, 32, 64)."
+            )
+
+    def statement(self, terms: MaskTerms) -> bytes:
+        """Return the bytes that the signature covers."""
+        return canonical(
+            "fedrec mask keys v1", *terms.parts(), self.client_id, self.mask_key, self.share_key
+        )
+
+    def verify(self, terms: MaskTerms, roster: Roster) -> None:
+        """Check that a member of the roster made these keys for this round.
+
+        Raises:
+            NotInRoster: when the client is no member.
+            BadSignature: when a key was exchanged, or belongs to another round.
+        """
+        verify(roster.member(self.client_id).signing_key, self.statement(terms), self.signature)
+
+
+class RoundKeys(Secret):
+    """One client's private keys of one round.
+
+    Args:
+        mask: private X25519 key for masks, 32 bytes.
+        share: private X25519 key for shares, 32 bytes.
+    """
+
+    __slots__ = ("mask", "share")
+
+    def __init__(self, *, mask: bytes, share: bytes) -> None:
+        self.mask = mask
+        self.share = share
+
+    @classmethod
+    def create(cls) -> RoundKeys:
+        """Make new keys."""
+        return cls(mask=secrets.token_bytes(KEY_BYTES), share=secrets.token_bytes(KEY_BYTES))
+
+    def public_halves(self) -> tuple[bytes, bytes]:
+        """Return the public mask key and the public share key."""
+        return public_key(self.mask), public_key(self.share)
+
+    def advertise(self, terms: MaskTerms, identity: Identity) -> KeyAdvertisement:
+        """Return the signed public halves."""
+        mask_key, share_key = self.public_halves()
+        unsigned = KeyAdvertisement(
+            client_id=identity.client_id, mask_key=mask_key, share_key=share_key
+        )
+        return replace(unsigned, signature=identity.sign(unsigned.statement(terms)))
+
+
+@dataclass(frozen=True, slots=True)
+class KeyList:
+    """All participants of a round, in the order of their client ids.
+
+    A participant's position here names it in all later messages. Its shares stand at place
+    position + 1.
+    """
+
+    keys: tuple[KeyAdvertisement, ...]
+
+    @classmethod
+    def of(cls, keys: Iterable[KeyAdvertisement]) -> KeyList:
+        """Sort advertisements.
+
+        Raises:
+            KeysError: when a client or a key appears twice.
+        """
+        ordered = tuple(sorted(keys, key=_client))
+        found = cls(ordered)
+        every = [key for one in ordered for key in (one.mask_key, one.share_key)]
+        if len(set(found.participants)) < len(ordered) or len(set(every)) < len(every):
+            raise KeysError("A client or a key appears twice in the list of keys.")
+        return found
+
+    @property
+    def participants(self) -> tuple[ClientId, ...]:
+        """The client ids, sorted."""
+        return tuple(one.client_id for one in self.keys)
+
+    def position(self, client_id: ClientId) -> int:
+        """Return a participant's position.
+
+        Raises:
+            KeysError: when the client is no participant.
+        """
+        position = bisect_left(self.keys, client_id, key=_client)
+        if position == len(self.keys) or self.keys[position].client_id != client_id:
+            raise KeysError(f"The client {client_id[:16]}... is not in the round's list of keys.")
+        return position
+
+    def digest(self, terms: MaskTerms) -> bytes:
+        """Return the digest of the round, its participants and all their keys."""
+        parts = [part for one in self.keys for part in (one.client_id, one.mask_key, one.share_key)]
+        return digest("fedrec mask key list v1", *terms.parts(), *parts)
+
+    def verify(self, terms: MaskTerms, roster: Roster) -> None:
+        """Check every signature; see `KeyAdvertisement.verify`."""
+        KeyList.of(self.keys)
+        for one in self.keys:
+            one.verify(terms, roster)
+
+
+def _client(advertisement: KeyAdvertisement) -> ClientId:
+    return advertisement.client_id

@@ -1,0 +1,209 @@
+"""How many neighbours a client has, and how many shares give one of its secrets back.
+
+Bell, Bonawitz, Gascon, Lepoint, Raykova, Secure single-server aggregation with (poly)logarithmic
+overhead (CCS 2020). Among the k random neighbours of a client the corrupt and the dropped ones
+follow hypergeometric laws. By a union bound over all n clients the threshold t must be
+
+- above the number of corrupt neighbours, but for a chance of 2^-40: they could pool their shares.
+  Where the coordinator may lie about who dropped out, honest neighbours split into those who give
+  shares of one secret and those who give shares of the other; it has both secrets with
+  2 t <= k + corrupt, so that 2 t - k must be above that number;
+- at most the number of neighbours that remain, but for a chance of 2^-30: else the round fails.
+
+Below 32 clients everybody is everybody's neighbour and keeps a share of its own, with
+t = floor(2 n / 3) + 1 as in Bonawitz et al. (CCS 2017); nothing is left to chance then.
+
+What it does not give: a proof that the graph of the honest clients is connected, without which
+sums of parts of them could be told apart. A random graph of these degrees is connected but for
+a chance that is far below the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import SettingsError
+
+__all__ = ["FEWEST_CLIENTS", "MAX_CLIENTS", "GraphParameters", "Tolerance", "parameters_for"]
+
+FEWEST_CLIENTS = 3
+MAX_CLIENTS = 10_000
+COMPLETE_BELOW = 32
+SECURITY = 2.0**-40
+FAILURE = 2.0**-30
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tolerance:
+    """Which clients and which coordinator a round withstands.
+
+    Attributes:
+        corrupt_share: share of the clients that pool what they know with the coordinator.
+        dropout_share: share of the clients that may vanish once they have shared their secrets.
+        malicious: whether the coordinator may also lie, for instance about who dropped out.
+    """
+
+    corrupt_share: float
+    dropout_share: float
+    malicious: bool
+
+    def __post_init__(self) -> None:
+        problems = tuple(
+            f"{name} is {share}, not in [0, 1)"
+            for name, share in (
+                ("corrupt_share", self.corrupt_share),
+                ("dropout_share", self.dropout_share),
+            )
+            if not 0 <= share < 1
+        )
+        if problems:
+            raise SettingsError(
+                "; ".join(problems) + ".", remedy="Use shares such as 0.1.", problems=problems
+            )
+
+    def __str__(self) -> str:
+        kind = "malicious" if self.malicious else "semi-honest"
+        return (
+            f"{self.corrupt_share:.4g} of the clients corrupt and {self.dropout_share:.4g} "
+            f"dropping out, with a {kind} coordinator"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphParameters:
+    """The graph of a round.
+
+    Attributes:
+        n_clients: participants.
+        degree: k, how many other clients hold shares of one client's secrets.
+        threshold: t, how many shares give a secret back.
+        complete: whether all others hold shares, and every client one of its own.
+        quorum: signatures, of all participants, without which nobody gives shares. Where the
+            coordinator may lie they are more than half of all and the corrupt ones together, so
+            that no two sets of survivors find enough; else the neighbours' own threshold does.
+    """
+
+    n_clients: int
+    degree: int
+    threshold: int
+    complete: bool
+    quorum: int
+
+
+@lru_cache(maxsize=256)
+def parameters_for(n_clients: int, tolerance: Tolerance) -> GraphParameters:
+    """Return the smallest degree that is safe enough, and the threshold that goes with it.
+
+    Raises:
+        SettingsError: where there is none; the remedy says what would do.
+    """
+    if not FEWEST_CLIENTS <= n_clients <= MAX_CLIENTS:
+        raise SettingsError(
+            f"Masks need {FEWEST_CLIENTS} to {MAX_CLIENTS} clients, not {n_clients}.",
+            remedy="With two, each could compute the other's update.",
+        )
+    found = _complete(n_clients, tolerance)
+    if n_clients >= COMPLETE_BELOW:
+        found = _sparse(n_clients, tolerance)
+    if found is None:
+        raise SettingsError(
+            f"No graph on {n_clients} clients withstands {tolerance}.", remedy=_remedy(tolerance)
+        )
+    return found
+
+
+def _complete(n_clients: int, tolerance: Tolerance) -> GraphParameters | None:
+    threshold = 2 * n_clients // 3 + 1
+    corrupt, dropped = _counts(n_clients, tolerance)
+    power = n_clients + corrupt if tolerance.malicious else 2 * corrupt
+    if 2 * threshold <= power or n_clients - dropped < threshold:
+        return None
+    return GraphParameters(
+        n_clients=n_clients,
+        degree=n_clients - 1,
+        threshold=threshold,
+        complete=True,
+        quorum=threshold,
+    )
+
+
+def _sparse(n_clients: int, tolerance: Tolerance) -> GraphParameters | None:
+    if _needed(tolerance) > 1:
+        return None
+    corrupt, dropped = _counts(n_clients, tolerance)
+    log_factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, n_clients)))))
+    for degree in _degrees(n_clients):
+        captured = _tail(log_factorial, degree, corrupt)
+        lost = _tail(log_factorial, degree, dropped)
+        # The smallest count of corrupt neighbours that practically never comes about.
+        count = max(1, int(np.argmax(n_clients * captured <= SECURITY)))
+        threshold = -(-(degree + count) // 2) if tolerance.malicious else count
+        if threshold <= degree and n_clients * lost[degree - threshold + 1] <= FAILURE:
+            quorum = (n_clients + corrupt) // 2 + 1 if tolerance.malicious else threshold
+            return GraphParameters(
+                n_clients=n_clients,
+                degree=degree,
+                threshold=threshold,
+                complete=False,
+                quorum=quorum,
+            )
+    return None
+
+
+def _degrees(n_clients: int) -> Iterator[int]:
+    """Yield even degrees, which regular graphs of any size have, and at last all others."""
+    yield from range(2, n_clients - 1, 2)
+    yield n_clients - 1
+
+
+def _tail(log_factorial: NDArray[np.float64], degree: int, marked: int) -> NDArray[np.float64]:
+    """Return the chances of at least 0, 1, ..., degree + 1 marked ones among the neighbours.
+
+    Args:
+        log_factorial: of 0 to n - 1.
+        degree: neighbours drawn from the n - 1 others.
+        marked: how many of the others are marked.
+    """
+
+    def log_choose(whole: int, part: NDArray[np.int64]) -> NDArray[np.float64]:
+        values: NDArray[np.float64] = (
+            log_factorial[whole] - log_factorial[part] - log_factorial[whole - part]
+        )
+        return values
+
+    others = len(log_factorial) - 1
+    counts = np.arange(max(0, degree - (others - marked)), min(degree, marked) + 1)
+    chances = np.exp(
+        log_choose(marked, counts)
+        + log_choose(others - marked, degree - counts)
+        - log_choose(others, np.array([degree]))
+    )
+    tail = np.zeros(degree + 2)
+    tail[counts] = chances
+    return np.cumsum(tail[::-1])[::-1]
+
+
+def _counts(n_clients: int, tolerance: Tolerance) -> tuple[int, int]:
+    # One third of 300 is 100, whatever floating point makes of it.
+    shares = (tolerance.corrupt_share, tolerance.dropout_share)
+    corrupt, dropped = (int(share * n_clients + 1e-9) for share in shares)
+    return corrupt, dropped
+
+
+def _needed(tolerance: Tolerance) -> float:
+    """Return what the shares need of all neighbours; nothing works above 1, whatever the size."""
+    if tolerance.malicious:
+        return tolerance.corrupt_share + 2 * tolerance.dropout_share
+    return tolerance.corrupt_share + tolerance.dropout_share
+
+
+def _remedy(tolerance: Tolerance) -> str:
+    rule = "corrupt_share + dropout_share"
+    if tolerance.malicious:
+        rule = "corrupt_share + 2 x dropout_share"
+    return f"Lower the shares, so that {rule} is well below 1, or ask more clients."

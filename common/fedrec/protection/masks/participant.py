@@ -1,0 +1,323 @@
+"""A client's side of one round: advertise, share, mask, sign, give.
+
+Every step returns a message and changes the state. The caller stores the state
+(`Participant.to_bytes`) together with the message in one transaction **before** it sends the
+message, and after a crash sends the stored message again; `share` and `mask` cannot be called
+twice, because their results are random or would use a mask twice. `sign` fixes for good who
+survived; `give` follows from that set alone, so that whatever the coordinator asks, and however
+often the client restarts, no owner's two secrets are both given away.
+
+What it does not give: protection from a state folder that is copied or restored from a backup
+while a round is open; and as many corrupt neighbours as the threshold can unmask a client.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+from collections.abc import Mapping
+
+from fedrec.errors import BadSignature, KeysError, MalformedUpdate, RevealRefused, RoundError
+from fedrec.identity.identity import Identity
+from fedrec.identity.public import verify
+from fedrec.identity.roster import Roster
+from fedrec.identity.secret import Secret
+from fedrec.identity.shamir import SECRET_BYTES, split
+from fedrec.ids import ClientId, digest
+from fedrec.protection.masks import positions
+from fedrec.protection.masks.agreement import (
+    open_shares,
+    pair_mask_key,
+    seal_shares,
+    self_commitment,
+    self_mask_key,
+)
+from fedrec.protection.masks.graph import draw_holders, ring_neighbours
+from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, RoundKeys, private_key
+from fedrec.protection.masks.keystream import Words, add_mask
+from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
+from fedrec.protection.masks.parameters import GraphParameters, parameters_for
+from fedrec.protection.masks.participant_state import ParticipantState, Phase
+from fedrec.protection.masks.terms import MaskTerms
+
+__all__ = ["Participant"]
+
+
+class Participant(Secret):
+    """One client in one round; made by `begin` or `from_bytes`."""
+
+    __slots__ = ("_client_id", "_state", "_terms")
+
+    def __init__(self, terms: MaskTerms, client_id: ClientId, state: ParticipantState) -> None:
+        if state.terms != _terms_digest(terms, client_id):
+            raise KeysError("The stored state of a participant belongs to another round.")
+        self._terms = terms
+        self._client_id = client_id
+        self._state = state
+
+    @classmethod
+    def begin(cls, terms: MaskTerms, identity: Identity) -> tuple[Participant, KeyAdvertisement]:
+        """Make the round's keys and advertise them. Call it once a round, ever."""
+        keys = RoundKeys.create()
+        state = ParticipantState(
+            phase="advertised", terms=_terms_digest(terms, identity.client_id), keys=keys
+        )
+        return cls(terms, identity.client_id, state), keys.advertise(terms, identity)
+
+    @classmethod
+    def from_bytes(cls, terms: MaskTerms, client_id: ClientId, raw: bytes) -> Participant:
+        """Go on where `to_bytes` was called.
+
+        Raises:
+            KeysError: when the bytes are damaged or of another round.
+        """
+        return cls(terms, client_id, ParticipantState.from_bytes(raw))
+
+    def to_bytes(self) -> bytes:
+        """Return the state, secrets included, for a file that only this client can read."""
+        return self._state.to_bytes()
+
+    @property
+    def phase(self) -> Phase:
+        """The last step that was taken."""
+        return self._state.phase
+
+    @property
+    def round_digest(self) -> bytes:
+        """`KeyList.digest` of the list that this client shared its secrets among."""
+        return self._round_digest
+
+    def share(self, key_list: KeyList, roster: Roster, graph_seed: bytes = b"") -> ShareBundle:
+        """Share two secrets among neighbours: the seed of the self mask, and the mask key.
+
+        Args:
+            key_list: all participants' advertisements, as the coordinator relays them.
+            roster: of the epoch, verified.
+            graph_seed: of the ring; without effect under a malicious coordinator.
+
+        Raises:
+            NotInRoster, BadSignature: when an advertisement is not by a member, for this round.
+            RevealRefused: when there are too few participants.
+            SettingsError: when no graph of so many clients withstands what the terms say.
+        """
+        self._expect("advertised")
+        state, terms = self._state, self._terms
+        key_list.verify(terms, roster)
+        own = key_list.position(self._client_id)
+        advertised = key_list.keys[own]
+        expected = state.keys.public_halves()
+        if (advertised.mask_key, advertised.share_key) != expected:
+            raise KeysError("The list of keys has other keys for this client than it advertised.")
+        count = len(key_list.keys)
+        if count < terms.minimum_summands:
+            raise RevealRefused(
+                f"{count} clients take part, fewer than the {terms.minimum_summands} of a sum."
+            )
+        graph = parameters_for(count, terms.tolerance)
+        holders = _holders(graph, key_list, own, terms, graph_seed)
+        return self._share(key_list, own, graph, holders)
+
+    def _share(
+        self, key_list: KeyList, own: int, graph: GraphParameters, holders: tuple[int, ...]
+    ) -> ShareBundle:
+        state = self._state
+        round_digest = key_list.digest(self._terms)
+        self_seed = secrets.token_bytes(SECRET_BYTES)
+        places = [holder + 1 for holder in holders] + ([own + 1] if graph.complete else [])
+        self_shares = split(self_seed, graph.threshold, places)
+        key_shares = split(state.keys.mask, graph.threshold, places)
+        private = private_key(state.keys.share)
+        sealed = tuple(
+            seal_shares(
+                round_digest,
+                private,
+                key_list.keys[holder].share_key,
+                owner=own,
+                holder=holder,
+                self_share=self_shares[holder + 1],
+                key_share=key_shares[holder + 1],
+            )
+            for holder in holders
+        )
+        state.key_list = key_list
+        state.holders = holders
+        state.self_seed = self_seed
+        state.own_share = self_shares[own + 1] if graph.complete else b""
+        state.phase = "shared"
+        return ShareBundle(
+            holders=holders,
+            sealed=sealed,
+            self_commitment=self_commitment(round_digest, self_seed, own=own),
+        )
+
+    def mask(self, inbox: Inbox, words: Words) -> Words:
+        """Return the words under the self mask and the masks of all partners, and keep shares.
+
+        Args:
+            inbox: what the coordinator relays.
+            words: `MaskWords.encode` of the vector; left as it is.
+
+        Raises:
+            MalformedUpdate: when the inbox makes no sense.
+            RevealRefused: when too few neighbours remain.
+        """
+        self._expect("shared")
+        state, own = self._state, self._own
+        shared = positions.unpack(inbox.shared, len(state.key_list.keys))
+        self._check_set(shared, "shared")
+        if own in inbox.owners or not shared.issuperset(inbox.owners):
+            raise MalformedUpdate("Shares came from somebody who did not share.")
+        round_digest = self._round_digest
+        held = self._open_all(inbox, round_digest)
+        partners = (shared & set(state.holders)) | set(inbox.owners)
+        masked = words.copy()
+        add_mask(masked, self_mask_key(round_digest, state.self_seed, own=own), 1)
+        private = private_key(state.keys.mask)
+        for other in sorted(partners):
+            public = state.key_list.keys[other].mask_key
+            key = pair_mask_key(round_digest, private, public, own=own, other=other)
+            add_mask(masked, key, 1 if own < other else -1)
+        state.held = held
+        state.shared = inbox.shared
+        # From here on nobody, not even this client, can take the masks off alone.
+        state.keys = RoundKeys(mask=b"", share=b"")
+        state.self_seed = b""
+        state.phase = "masked"
+        return masked
+
+    def _open_all(self, inbox: Inbox, round_digest: bytes) -> dict[int, tuple[bytes, bytes]]:
+        state, own = self._state, self._own
+        private = private_key(state.keys.share)
+        held = {}
+        for owner, sealed in zip(inbox.owners, inbox.sealed, strict=True):
+            try:
+                held[owner] = open_shares(
+                    round_digest,
+                    private,
+                    state.key_list.keys[owner].share_key,
+                    owner=owner,
+                    holder=own,
+                    sealed=sealed,
+                )
+            except (BadSignature, KeysError):
+                # An owner that harms itself must not take its neighbours out of the round.
+                continue
+        return held
+
+    def sign(self, survivors: bytes, identity: Identity) -> bytes:
+        """Sign, once and for good, whose vectors are in the sum; the same set may be repeated.
+
+        Args:
+            survivors: the set, packed (`positions.pack`).
+
+        Raises:
+            RevealRefused: when the set is too small, leaves this client out, or is another than
+                the one that was signed before.
+        """
+        self._expect("masked", "signed")
+        state = self._state
+        if state.phase == "signed" and survivors != state.survivors:
+            raise RevealRefused(
+                "This client signed another set of survivors for this round.",
+                remedy="The coordinator told clients different things; look at the audit log.",
+            )
+        count = len(state.key_list.keys)
+        found = positions.unpack(survivors, count)
+        if not found <= positions.unpack(state.shared, count):
+            raise RevealRefused("Survivors are named who never shared their secrets.")
+        self._check_set(found, "survived")
+        state.survivors = survivors
+        state.phase = "signed"
+        return identity.sign(survivors_statement(self._round_digest, state.shared, survivors))
+
+    def give(self, signatures: Mapping[int, bytes], roster: Roster) -> GivenShares:
+        """Give one share for every owner: of the mask key if it dropped out, else of its seed.
+
+        Args:
+            signatures: by position, of the set that this client signed; others do not count.
+
+        Raises:
+            RevealRefused: when fewer neighbours than the threshold, or fewer clients than the
+                quorum, signed the same set.
+        """
+        self._expect("signed")
+        state, graph = self._state, self._graph
+        survivors = positions.unpack(state.survivors, len(state.key_list.keys))
+        agreeing = self._agreeing(signatures, survivors, roster)
+        near = len(agreeing & set(state.holders)) + graph.complete
+        if near < graph.threshold or len(agreeing) < graph.quorum:
+            raise RevealRefused(
+                f"{len(agreeing)} clients signed the same set of survivors, {near} of them "
+                f"neighbours; {graph.quorum} and {graph.threshold} are needed.",
+                remedy="Too many dropped out, or the coordinator told them different things.",
+            )
+        self_shares = {o: held[0] for o, held in state.held.items() if o in survivors}
+        if state.own_share:
+            self_shares[self._own] = state.own_share
+        key_shares = {o: held[1] for o, held in state.held.items() if o not in survivors}
+        return GivenShares(
+            self_owners=tuple(sorted(self_shares)),
+            self_shares=tuple(self_shares[owner] for owner in sorted(self_shares)),
+            key_owners=tuple(sorted(key_shares)),
+            key_shares=tuple(key_shares[owner] for owner in sorted(key_shares)),
+        )
+
+    def _agreeing(
+        self, signatures: Mapping[int, bytes], survivors: frozenset[int], roster: Roster
+    ) -> set[int]:
+        """Return the survivors that signed what this client signed, itself included."""
+        state = self._state
+        statement = survivors_statement(self._round_digest, state.shared, state.survivors)
+        own = self._own
+        agreeing = {own}
+        for position in survivors.intersection(signatures) - {own}:
+            member = roster.member(state.key_list.keys[position].client_id)
+            with contextlib.suppress(BadSignature):
+                verify(member.signing_key, statement, signatures[position])
+                agreeing.add(position)
+        return agreeing
+
+    def _check_set(self, found: frozenset[int], what: str) -> None:
+        """Refuse a set without this client, below the minimum or with too few neighbours."""
+        graph = self._graph
+        needed = max(graph.threshold, self._terms.minimum_summands)
+        near = len(found & set(self._state.holders)) + graph.complete
+        if self._own not in found:
+            raise RevealRefused(f"This client is not among those who {what}.")
+        if len(found) < needed or near < graph.threshold:
+            raise RevealRefused(
+                f"{len(found)} clients {what}, {near} of them neighbours; a sum needs {needed} "
+                f"and {graph.threshold}.",
+                remedy="Too many clients dropped out; the next round starts afresh.",
+            )
+
+    @property
+    def _own(self) -> int:
+        return self._state.key_list.position(self._client_id)
+
+    @property
+    def _graph(self) -> GraphParameters:
+        return parameters_for(len(self._state.key_list.keys), self._terms.tolerance)
+
+    @property
+    def _round_digest(self) -> bytes:
+        return self._state.key_list.digest(self._terms)
+
+    def _expect(self, *phases: Phase) -> None:
+        if self._state.phase not in phases:
+            raise RoundError(
+                f"This client is past or before that step: its last one was {self.phase!r}.",
+                remedy="Send again what was stored with that step.",
+            )
+
+
+def _terms_digest(terms: MaskTerms, client_id: ClientId) -> bytes:
+    return digest("fedrec mask participant v1", *terms.parts(), client_id)
+
+
+def _holders(
+    graph: GraphParameters, key_list: KeyList, own: int, terms: MaskTerms, graph_seed: bytes
+) -> tuple[int, ...]:
+    if terms.tolerance.malicious and not graph.complete:
+        return draw_holders(own, graph.n_clients, graph.degree)
+    return ring_neighbours(graph_seed, key_list.participants, graph.degree)[own]

@@ -1,0 +1,82 @@
+"""A simulated round under masks: all clients and the coordinator in one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.ids import RoundId
+from fedrec.protection import ProtectionPlan, VectorSpec
+from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
+from fedrec.simulation.adder import Adder
+from fedrec.wire.mask_terms import tolerance_of
+
+__all__ = ["MaskedAdder"]
+
+
+class MaskedAdder(Adder):
+    """Really agrees on keys, masks, signs and unmasks; nobody drops out.
+
+    Args:
+        n_clients: in every round.
+    """
+
+    def __init__(self, plan: Plan, spec: VectorSpec, chosen: ProtectionPlan, n_clients: int):
+        self._plan = plan
+        self._words = MaskWords(spec, chosen)
+        people = [Identity.create() for _ in range(n_clients)]
+        self._people = sorted(people, key=lambda person: person.client_id)
+        self._roster = Roster(
+            federation=plan.federation.name,
+            epoch=1,
+            members=tuple(person.public for person in self._people),
+            minimum_summands=plan.rounds.minimum_summands,
+            protection="masks",
+            protection_fingerprint=chosen.fingerprint(),
+            context_sha256=bytes(32),
+            secrets_sha256=bytes(32),
+            authority_key=bytes(32),
+        )
+        self._rounds = 0
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+        """Play a round and return the sum."""
+        self._rounds += 1
+        terms = MaskTerms(
+            federation=self._plan.federation.name,
+            run="simulation",
+            round=RoundId(self._rounds),
+            epoch=1,
+            terms_digest=bytes(32),
+            minimum_summands=max(3, self._plan.rounds.minimum_summands),
+            tolerance=tolerance_of(self._plan.protection),
+        )
+        collector = Collector(terms, self._roster, self._words)
+        people = self._people[: len(vectors)]
+        participants = []
+        for person in people:
+            participant, keys = Participant.begin(terms, person)
+            participants.append(participant)
+            collector.add_keys(keys)
+        key_list = collector.close_keys()
+        both = list(zip(people, participants, strict=True))
+        for person, participant in both:
+            collector.add_shares(person.client_id, participant.share(key_list, self._roster))
+        collector.close_shares()
+        for (person, participant), vector in zip(both, vectors, strict=True):
+            words = self._words.encode(vector)
+            masked = participant.mask(collector.inbox(person.client_id), words)
+            collector.add_vector(person.client_id, self._words.message(masked))
+        survivors = collector.close_vectors()
+        for person, participant in both:
+            collector.add_signature(person.client_id, participant.sign(survivors, person))
+        collector.close_signatures()
+        for person, participant in both:
+            signatures = collector.signatures_for(person.client_id)
+            collector.add_answer(person.client_id, participant.give(signatures, self._roster))
+        return collector.unmask()

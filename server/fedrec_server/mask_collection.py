@@ -1,0 +1,282 @@
+"""The collector of a round under masks, kept equal to what the store holds of the round.
+
+As with sums, what is in memory follows the store, never the other way round: after a crash, or
+where something was taken but could not be committed, the collector is made again by replaying the
+stored messages and closing the same steps in the same order. Everything here runs in the store's
+thread.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from fedrec.errors import KeysError, ProtocolError, RoundClosed, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection import NoProtection
+from fedrec.protection.masks import Collector, KeyAdvertisement, MaskTerms, MaskWords
+from fedrec.wire.mask_bodies import (
+    answer_from_bytes,
+    inbox_to_bytes,
+    key_list_to_bytes,
+    keys_from_bytes,
+    shares_from_bytes,
+    signatures_to_bytes,
+)
+from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
+from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
+from fedrec_server.federation import Federation
+from fedrec_server.rounds.masking import AFTER, STEP_OF, arrived, invited, seconds_of
+from fedrec_server.rounds.state import Phase, Round, Rules
+
+__all__ = ["MaskCollection"]
+
+UNMASK_THREADS = 2
+PATIENCE = 1 / 3
+"""Of an answer's time: so long everybody may answer though fewer would do."""
+
+
+class MaskCollection:
+    """One round at a time.
+
+    Args:
+        federation: the constant part.
+        rules: what the state machine knows of it.
+        read: returns a counted vector's bytes.
+        current: returns the round in progress.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        rules: Rules,
+        read: Callable[[UploadHeader], bytes],
+        current: Callable[[], Round | None],
+    ) -> None:
+        self._federation = federation
+        self._rules = rules
+        self._words = MaskWords(federation.spec, federation.protection.chosen)
+        self._plain = NoProtection(federation.spec, NoProtection.plan(federation.spec))
+        self._read = read
+        self._current = current
+        self.forget()
+
+    def forget(self) -> None:
+        """Start anew with what the store has."""
+        self._place: tuple[RoundId, Phase] | None = None
+        self._held: set[tuple[MaskStep, ClientId]] = set()
+        self._folded: dict[ClientId, bytes] = {}
+        self._collector: Collector | None = None
+        self._key_list = b""
+
+    def hear(self, round_: Round, message: MaskMessage) -> None:
+        """Take a message that the state machine lets pass.
+
+        Args:
+            round_: without the message.
+
+        Raises:
+            FedrecError: when it does not fit; nothing is changed.
+        """
+        if message.step == "keys":
+            keys, base_state = keys_from_bytes(message.client_id, message.body)
+            keys.verify(self._terms(round_, base_state), self._federation.keys.roster)
+            return
+        self._take(self._following(round_), message.step, message.client_id, message.body)
+        self._held.add((message.step, message.client_id))
+
+    def add(
+        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
+    ) -> None:
+        """Add a masked vector to the sum of those counted so far.
+
+        Raises:
+            ProtocolError: when it was masked for another list of keys.
+            MalformedUpdate: when it is malformed; the sum is as before.
+            DamagedFile: when a counted vector cannot be read any more.
+        """
+        collector = self._following(self._round_with(counted))
+        if header.committee != collector.round_digest:
+            raise ProtocolError(
+                f"The vector was masked for another list of keys than round {header.round}'s."
+            )
+        collector.add_vector(header.client_id, payload)
+        self._folded[header.client_id] = header.digest
+
+    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
+        """Return the sum of exactly the counted vectors, unmasked, as without protection.
+
+        Raises:
+            DamagedFile: when one of them cannot be read any more.
+            RoundError: when a client's secret cannot be put together.
+            RevealRefused: when no honest vectors add up to the sum.
+        """
+        total = self._following(self._round_with(counted)).unmask(threads=UNMASK_THREADS)
+        return self._plain.packed_sum(total, len(counted))
+
+    def is_due(self, round_: Round, now: float) -> bool:
+        """Tell whether the present step is over: all are there, or the time is."""
+        if now >= round_.deadline_at:
+            return True
+        here = arrived(round_)
+        if round_.phase == "collecting":
+            most = self._rules.most_counted
+            wanted = len(round_.asked) if most is None else min(most, len(round_.asked))
+            return len(here) >= max(wanted, self._rules.needed)
+        if here >= invited(round_):
+            return True
+        patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(self._rules, "unmasking")
+        if round_.phase != "unmasking" or now < patient_until:
+            return False
+        return self._following(round_).can_unmask
+
+    def close(self, round_: Round) -> frozenset[ClientId]:
+        """Close the present step; return who is left out of the round for another model's sake.
+
+        Raises:
+            RoundError: when too few are left to go on.
+            KeysError: when two clients advertised the same key.
+            SettingsError: when no graph of so many clients withstands what the plan says.
+        """
+        if round_.phase == "collecting":
+            group = self._participants(round_)
+            self._collector = self._with_keys(round_, group)
+            self._held, self._folded, self._key_list = set(), {}, b""
+        else:
+            self._close(self._following(round_), round_.phase)
+        self._place = (round_.number, AFTER[round_.phase])
+        if round_.phase == "collecting":
+            return frozenset(round_.messages["keys"]) - group.keys()
+        return frozenset()
+
+    def material(self, round_: Round, client_id: ClientId, step: MaskStep) -> bytes:
+        """Return what a participant needs for the present step.
+
+        Raises:
+            RoundClosed: when the step is not the present one, or not for this client.
+        """
+        if STEP_OF.get(round_.phase) != step or client_id not in invited(round_):
+            raise RoundClosed(f"Round {round_.number} has no step {step} for this client now.")
+        collector = self._following(round_)
+        match step:
+            case "shares":
+                # The same for everybody, and long where there are many.
+                self._key_list = self._key_list or key_list_to_bytes(collector.key_list)
+                return self._key_list
+            case "vector":
+                return inbox_to_bytes(collector.inbox(client_id))
+            case "signature":
+                return collector.survivors
+            case "answer":
+                return signatures_to_bytes(collector.signatures_for(client_id))
+        raise RoundClosed("Nothing is needed to advertise keys.")
+
+    def _round_with(self, counted: Mapping[ClientId, UploadHeader]) -> Round:
+        round_ = self._current()
+        if round_ is None:
+            raise RoundClosed("No round is in progress.")
+        return replace(round_, accepted=counted)
+
+    def _following(self, round_: Round) -> Collector:
+        """Return the collector of a round whose keys are closed, made again if need be."""
+        held: set[tuple[MaskStep, ClientId]] = {
+            (step, client_id)
+            for step, found in round_.messages.items()
+            if step != "keys"
+            for client_id in found
+        }
+        folded = {client_id: header.digest for client_id, header in round_.accepted.items()}
+        here = (round_.number, round_.phase)
+        same = (self._place, self._held, self._folded) == (here, held, folded)
+        if same and self._collector is not None:
+            return self._collector
+        self.forget()
+        collector = self._replayed(round_)
+        self._place, self._held, self._folded = here, held, folded
+        self._collector = collector
+        return collector
+
+    def _replayed(self, round_: Round) -> Collector:
+        collector = self._with_keys(round_, self._participants(round_))
+        phase = AFTER["collecting"]
+        while True:
+            step = STEP_OF.get(phase)
+            if step == "vector":
+                for client_id, header in sorted(round_.accepted.items()):
+                    collector.add_vector(client_id, self._read(header))
+            elif step is not None:
+                for client_id, body in sorted(round_.messages[step].items()):
+                    self._take(collector, step, client_id, body)
+            if phase == round_.phase:
+                return collector
+            self._close(collector, phase)
+            phase = AFTER[phase]
+
+    def _take(self, collector: Collector, step: MaskStep, client_id: ClientId, body: bytes) -> None:
+        try:
+            if step == "shares":
+                collector.add_shares(client_id, shares_from_bytes(body))
+            elif step == "signature":
+                collector.add_signature(client_id, body)
+            else:
+                collector.add_answer(client_id, answer_from_bytes(body))
+        except KeysError:
+            raise RoundClosed("This client is not in the round's list of keys.") from None
+
+    def _close(self, collector: Collector, phase: Phase) -> None:
+        match phase:
+            case "sharing":
+                collector.close_shares()
+            case "masking":
+                collector.close_vectors()
+            case "signing":
+                collector.close_signatures()
+            case "unmasking":
+                if not collector.can_unmask:
+                    raise RoundError("Too few answered to put all clients' secrets together.")
+
+    def _participants(self, round_: Round) -> dict[ClientId, tuple[KeyAdvertisement, bytes]]:
+        """Return the keys of the largest group of clients that start from the same model."""
+        found = {
+            client_id: keys_from_bytes(client_id, body)
+            for client_id, body in round_.messages["keys"].items()
+        }
+        sizes = Counter(base_state for _, base_state in found.values())
+        if not sizes:
+            return {}
+        chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
+        return {client_id: one for client_id, one in found.items() if one[1] == chosen}
+
+    def _with_keys(
+        self, round_: Round, group: Mapping[ClientId, tuple[KeyAdvertisement, bytes]]
+    ) -> Collector:
+        if not group:
+            raise RoundError("No client advertised keys in time.")
+        base_state = next(iter(group.values()))[1]
+        plan, run = self._federation.plan, self._rules.run
+        collector = Collector(
+            self._terms(round_, base_state),
+            self._federation.keys.roster,
+            self._words,
+            graph_seed=mask_graph_seed(plan, run, round_.number),
+        )
+        for keys, _ in group.values():
+            collector.add_keys(keys)
+        collector.close_keys()
+        return collector
+
+    def _terms(self, round_: Round, base_state: bytes) -> MaskTerms:
+        federation = self._federation
+        return mask_terms(
+            federation.plan,
+            plan_fingerprint=federation.plan_fingerprint,
+            catalogue_fingerprint=federation.catalogue.fingerprint,
+            run=self._rules.run,
+            epoch=round_.epoch,
+            round_id=round_.number,
+            kind=round_.kind,
+            base_round=round_.base_round,
+            base_state=base_state,
+            minimum_summands=self._rules.needed,
+        )

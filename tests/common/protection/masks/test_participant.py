@@ -1,0 +1,146 @@
+"""A participant across restarts: it goes on where it was, and never says two things."""
+
+import base64
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from common.protection.masks.cohort import Cohort, make_terms
+
+from fedrec.errors import KeysError, RevealRefused, RoundError
+from fedrec.protection.masks import Participant
+from fedrec.protection.masks.positions import pack
+
+
+def test_a_restart_before_every_message_changes_nothing() -> None:
+    cohort = Cohort.of(7)
+    cohort.advertise()
+    for step in (cohort.share, cohort.mask, cohort.sign, cohort.give):
+        for own in range(7):
+            cohort.restart(own)
+        step({6} if step is not cohort.share else ())
+    np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={6}))
+
+
+def test_steps_cannot_be_repeated_or_left_out() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    participant = cohort.participants[0]
+    words = np.zeros(cohort.words.n_words, dtype=np.uint32)
+    with pytest.raises(RoundError):
+        participant.sign(pack(range(4), 4), cohort.people[0])
+    with pytest.raises(RoundError):
+        participant.give({}, cohort.roster)
+    cohort.share()
+    cohort.restart(0)
+    with pytest.raises(RoundError):
+        cohort.participants[0].share(cohort.key_list, cohort.roster)
+    inbox = cohort.collector.inbox(cohort.id(0))
+    cohort.participants[0].mask(inbox, words)
+    cohort.restart(0)
+    with pytest.raises(RoundError, match="Send again"):
+        cohort.participants[0].mask(inbox, words)
+
+
+def test_the_vector_is_left_as_it_is() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    cohort.share()
+    words = np.arange(cohort.words.n_words, dtype=np.uint32)
+    before = words.copy()
+    masked = cohort.participants[0].mask(cohort.collector.inbox(cohort.id(0)), words)
+    np.testing.assert_array_equal(words, before)
+    assert (masked != words).sum() > len(words) - 3
+
+
+def test_after_masking_a_client_cannot_unmask_itself() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    cohort.share()
+    state = cohort.participants[0]._state
+    secrets = (state.keys.mask, state.keys.share, state.self_seed)
+    assert all(len(secret) == 32 for secret in secrets)
+    cohort.masked(0)
+    raw = cohort.participants[0].to_bytes()
+    assert not any(base64.b64encode(secret) in raw for secret in secrets)
+
+
+def test_a_set_is_signed_once_also_after_a_restart() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    cohort.share()
+    cohort.mask()
+    person = cohort.people[0]
+    first = cohort.participants[0].sign(pack(range(4), 4), person)
+    cohort.restart(0)
+    assert cohort.participants[0].sign(pack(range(4), 4), person) == first
+    with pytest.raises(RevealRefused, match="another set"):
+        cohort.participants[0].sign(pack({0, 1, 2}, 4), person)
+
+
+@pytest.mark.parametrize(
+    ("survivors", "match"),
+    [({1, 2, 3, 4, 5}, "not among"), ({0, 1, 2}, "3 clients survived"), ({0, 1, 5, 6}, "never")],
+)
+def test_sets_that_are_not_signed(survivors: set[int], match: str) -> None:
+    cohort = Cohort.of(7)
+    cohort.advertise()
+    cohort.share(without={6})
+    for own in range(6):
+        cohort.collector.add_vector(cohort.id(own), cohort.masked(own))
+    with pytest.raises(RevealRefused, match=match):
+        cohort.participants[0].sign(pack(survivors, 7), cohort.people[0])
+    assert cohort.participants[0].phase == "masked"
+
+
+def test_shares_need_enough_equal_signatures() -> None:
+    cohort = Cohort.of(7)
+    cohort.advertise()
+    cohort.share()
+    cohort.mask()
+    cohort.sign()
+    participant = cohort.participants[0]
+    everybody = cohort.collector.signatures_for(cohort.id(0))
+    some = {position: everybody[position] for position in sorted(everybody)[:3]}
+    foreign = dict.fromkeys(everybody, everybody[3])
+    for signatures in ({}, some, foreign, {9: bytes(64)}):
+        with pytest.raises(RevealRefused, match="neighbours"):
+            participant.give(signatures, cohort.roster)
+    four = {position: everybody[position] for position in sorted(everybody)[:4]}
+    given = participant.give(four, cohort.roster)
+    assert given == participant.give(everybody, cohort.roster)
+    assert given.self_owners == tuple(range(7)) and given.key_owners == ()
+
+
+def test_the_minimum_of_summands_counts_survivors() -> None:
+    cohort = Cohort.of(10, minimum=9)
+    cohort.advertise()
+    cohort.share()
+    with pytest.raises(RoundError, match="needs 9"):
+        cohort.mask(without={1, 2})
+    with pytest.raises(RevealRefused, match="needs 9"):
+        cohort.participants[0].sign(pack(set(range(10)) - {1, 2}, 10), cohort.people[0])
+
+
+def test_a_state_belongs_to_one_round_and_client() -> None:
+    cohort = Cohort.of(3)
+    cohort.advertise()
+    raw = cohort.participants[0].to_bytes()
+    with pytest.raises(KeysError, match="another round"):
+        Participant.from_bytes(make_terms(round_id=2), cohort.id(0), raw)
+    with pytest.raises(KeysError, match="another round"):
+        Participant.from_bytes(cohort.terms, cohort.id(1), raw)
+    for damaged in (b"", raw[:-1], raw.replace(b"advertised", b"rubbish___")):
+        with pytest.raises(KeysError):
+            Participant.from_bytes(cohort.terms, cohort.id(0), damaged)
+
+
+def test_a_participant_shows_nothing() -> None:
+    cohort = Cohort.of(3)
+    cohort.advertise()
+    for secret in (cohort.participants[0], cohort.participants[0]._state):
+        assert "hidden" in repr(secret)
+        for steal in (copy.copy, copy.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError):
+                steal(secret)

@@ -1,0 +1,283 @@
+"""Whole rounds: exact sums with and without dropouts, and clean ends where there is none."""
+
+import numpy as np
+import pytest
+from common.protection.masks.cohort import SPEC, TEN_TEN, Cohort, make_people
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedrec.errors import (
+    BadSignature,
+    ConflictingUpload,
+    KeysError,
+    MalformedUpdate,
+    RevealRefused,
+    RoundClosed,
+    RoundError,
+)
+from fedrec.protection.masks import GivenShares, Inbox, ShareBundle, Tolerance
+from fedrec.protection.masks.positions import pack, unpack
+from fedrec.protection.vector import SegmentSpec, VectorSpec
+
+LIAR = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=True)
+
+
+@pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
+@pytest.mark.parametrize("count", [3, 4, 31, 32, 40])
+def test_the_sum_of_everybody_is_exact(count: int, tolerance: Tolerance) -> None:
+    cohort = Cohort.of(count, tolerance)
+    np.testing.assert_array_equal(cohort.run(), cohort.total())
+
+
+@pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
+def test_dropouts_at_every_step_leave_the_sum_of_those_who_masked(tolerance: Tolerance) -> None:
+    cohort = Cohort.of(40, tolerance)
+    found = cohort.run(before={3, 17}, after={5}, late={30})
+    np.testing.assert_array_equal(found, cohort.total(without={3, 17}))
+
+
+@settings(max_examples=15, deadline=None)
+@given(data=st.data(), count=st.integers(4, 10))
+def test_any_dropouts_within_the_threshold(data: st.DataObject, count: int) -> None:
+    cohort = Cohort.of(count, Tolerance(corrupt_share=0.0, dropout_share=0.0, malicious=False))
+    spare = count - (2 * count // 3 + 1)
+    gone = data.draw(st.lists(st.integers(0, count - 1), unique=True, max_size=spare))
+    cut = data.draw(st.integers(0, len(gone)))
+    found = cohort.run(before=gone[:cut], after=gone[cut:])
+    np.testing.assert_array_equal(found, cohort.total(without=gone[:cut]))
+
+
+def test_those_who_never_shared_are_no_part_of_the_round() -> None:
+    cohort = Cohort.of(10)
+    cohort.advertise()
+    cohort.share(without={2, 4})
+    with pytest.raises(RoundClosed):
+        cohort.collector.inbox(cohort.id(2))
+    cohort.mask(without={2, 4})
+    cohort.sign(without={2, 4})
+    cohort.give(without={2, 4})
+    np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={2, 4}))
+
+
+def test_of_three_clients_none_may_drop_out() -> None:
+    cohort = Cohort.of(3)
+    cohort.advertise()
+    cohort.share()
+    with pytest.raises(RoundError, match="2 of 3 clients"):
+        cohort.mask(without={1})
+    late = Cohort.of(3)
+    late.advertise()
+    late.share()
+    late.mask()
+    with pytest.raises(RoundError, match="2 of 3 clients signed"):
+        late.sign(without={1})
+
+
+def test_extreme_vectors_sum_exactly() -> None:
+    """Everybody at the clip, both ways: the sums reach the bounds and no further."""
+    segment = SegmentSpec(name="items", length=4, max_abs_sum=2**31 - 2)
+    spec = VectorSpec(segments=(segment,), max_summands=6)
+    for sign in (1, -1):
+        cohort = Cohort.of(6, spec=spec)
+        cohort.vectors = [np.full(4, sign * ((2**31 - 2) // 6), dtype=np.int64)] * 6
+        assert cohort.run().tolist() == [sign * ((2**31 - 2) // 6) * 6] * 4
+
+
+def test_a_poisoned_vector_is_seen_in_the_sum() -> None:
+    """Outside its bounds a sum is refused, not wrapped; no single vector can be checked."""
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    cohort.share()
+    inbox = cohort.collector.inbox(cohort.id(0))
+    words = np.zeros(cohort.words.n_words, dtype=np.uint32)
+    words[50:57] = 10_000  # "holders" sum to at most 1000
+    message = cohort.words.message(cohort.participants[0].mask(inbox, words))
+    cohort.collector.add_vector(cohort.id(0), message)
+    cohort.mask(without={0})
+    cohort.sign()
+    cohort.give()
+    with pytest.raises(RevealRefused, match="'holders'"):
+        cohort.collector.unmask()
+
+
+def test_masked_vectors_say_nothing_of_what_is_in_them() -> None:
+    """Bits of 400 masked words of zeros are balanced: 6400 of 12800 within eight deviations."""
+    spec = VectorSpec(
+        segments=(SegmentSpec(name="zeros", length=400, max_abs_sum=100),), max_summands=10
+    )
+    cohort = Cohort.of(4, spec=spec)
+    cohort.vectors = [np.zeros(400, dtype=np.int64)] * 4
+    cohort.advertise()
+    cohort.share()
+    words = cohort.words.open(cohort.masked(0))
+    ones = int(np.unpackbits(words.view(np.uint8)).sum())
+    assert abs(ones - 6400) < 8 * 56.6
+    assert len(set(words.tolist())) > 395
+
+
+def test_messages_are_taken_once() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    bundles = [p.share(cohort.key_list, cohort.roster, b"") for p in cohort.participants]
+    for own, bundle in enumerate(bundles):
+        cohort.collector.add_shares(cohort.id(own), bundle)
+        cohort.collector.add_shares(cohort.id(own), bundle)
+    other = ShareBundle(
+        holders=bundles[0].holders, sealed=bundles[0].sealed[::-1], self_commitment=bytes(32)
+    )
+    with pytest.raises(ConflictingUpload):
+        cohort.collector.add_shares(cohort.id(0), other)
+    cohort.collector.close_shares()
+    messages = [cohort.masked(own) for own in range(4)]
+    for own, message in enumerate(messages):
+        cohort.collector.add_vector(cohort.id(own), message)
+        cohort.collector.add_vector(cohort.id(own), message)
+    with pytest.raises(ConflictingUpload):
+        cohort.collector.add_vector(cohort.id(0), messages[1])
+    cohort.survivors = cohort.collector.close_vectors()
+    with pytest.raises(RoundClosed):
+        cohort.collector.add_vector(cohort.id(0), messages[0])
+    cohort.sign()
+    cohort.give()
+    np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total())
+
+
+def test_what_is_malformed_changes_nothing() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    people, _ = make_people(1)
+    good = cohort.participants[0].share(cohort.key_list, cohort.roster, b"")
+    collector = cohort.collector
+    with pytest.raises(KeysError, match="not in the round"):
+        collector.add_shares(people[0].client_id, good)
+    with pytest.raises(MalformedUpdate):
+        collector.add_shares(cohort.id(1), good)
+    for fields in (
+        {"holders": (3, 2, 1), "sealed": good.sealed},
+        {"holders": (1, 2), "sealed": good.sealed},
+        {"holders": good.holders, "sealed": (b"", b"", b"")},
+        {"holders": (-1, 2, 3), "sealed": good.sealed},
+    ):
+        with pytest.raises(MalformedUpdate):
+            ShareBundle(**fields, self_commitment=bytes(32))  # type: ignore[arg-type]
+    collector.add_shares(cohort.id(0), good)
+    cohort.share(without={0})
+    message = cohort.masked(0)
+    for damaged in (message[:-1], b"", b"x" * len(message)):
+        with pytest.raises(MalformedUpdate):
+            collector.add_vector(cohort.id(0), damaged)
+    collector.add_vector(cohort.id(0), message)
+    cohort.mask(without={0})
+    with pytest.raises(BadSignature):
+        collector.add_signature(cohort.id(0), bytes(64))
+    cohort.sign()
+    empty = GivenShares(self_owners=(), self_shares=(), key_owners=(), key_shares=())
+    foreign = GivenShares(self_owners=(9,), self_shares=(bytes(33),), key_owners=(), key_shares=())
+    swapped = GivenShares(self_owners=(), self_shares=(), key_owners=(1,), key_shares=(bytes(33),))
+    for given_ in (foreign, swapped):
+        with pytest.raises(MalformedUpdate):
+            collector.add_answer(cohort.id(0), given_)
+    with pytest.raises(MalformedUpdate, match="Both shares"):
+        GivenShares(
+            self_owners=(1,), self_shares=(bytes(33),), key_owners=(1,), key_shares=(bytes(33),)
+        )
+    collector.add_answer(cohort.id(0), empty)
+    assert not collector.can_unmask
+    cohort.give(without={0})
+    assert collector.can_unmask
+    np.testing.assert_array_equal(collector.unmask(), cohort.total())
+
+
+def test_one_wrong_share_does_not_spoil_the_sum() -> None:
+    cohort = Cohort.of(7)
+    cohort.advertise()
+    cohort.share()
+    cohort.mask(without={6})
+    cohort.sign(without={6})
+    signatures = cohort.collector.signatures_for(cohort.id(2))
+    honest = cohort.participants[2].give(signatures, cohort.roster)
+    lie = GivenShares(
+        self_owners=honest.self_owners,
+        self_shares=tuple(bytes(33) for _ in honest.self_shares),
+        key_owners=honest.key_owners,
+        key_shares=tuple(bytes(33) for _ in honest.key_shares),
+    )
+    cohort.collector.add_answer(cohort.id(2), lie)
+    cohort.give(without={2, 6})
+    np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total(without={6}))
+
+
+def test_too_many_wrong_shares_end_the_round_with_a_reason() -> None:
+    cohort = Cohort.of(3)
+    cohort.advertise()
+    cohort.share()
+    cohort.mask()
+    cohort.sign()
+    lie = GivenShares(
+        self_owners=(0, 1, 2), self_shares=(bytes(33),) * 3, key_owners=(), key_shares=()
+    )
+    cohort.collector.add_answer(cohort.id(0), lie)
+    cohort.give(without={0})
+    with pytest.raises(RoundError, match="do not fit together"):
+        cohort.collector.unmask()
+
+
+def test_an_owner_that_seals_rubbish_harms_nobody() -> None:
+    """Its neighbours hold no share of it, but six of its seven shares would have been enough."""
+    cohort = Cohort.of(7)
+    cohort.advertise()
+    for own in range(7):
+        bundle = cohort.participants[own].share(cohort.key_list, cohort.roster, b"")
+        if own == 0:
+            sealed = (b"\xff" * 82, *bundle.sealed[1:])
+            bundle = ShareBundle(
+                holders=bundle.holders, sealed=sealed, self_commitment=bundle.self_commitment
+            )
+        cohort.collector.add_shares(cohort.id(own), bundle)
+    cohort.collector.close_shares()
+    cohort.mask()
+    cohort.sign()
+    cohort.give()
+    np.testing.assert_array_equal(cohort.collector.unmask(), cohort.total())
+
+
+def test_a_round_that_is_too_small_or_too_large_never_starts() -> None:
+    small = Cohort.of(5, minimum=6)
+    with pytest.raises(RoundError, match="5 clients advertised"):
+        small.advertise()
+    large = Cohort.of(5, spec=VectorSpec(segments=SPEC.segments, max_summands=4))
+    with pytest.raises(RoundError, match="to 4"):
+        large.advertise()
+
+
+@given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.integers(0, n - 1)))))
+def test_sets_of_positions_survive_packing(case: tuple[int, set[int]]) -> None:
+    count, chosen = case
+    packed = pack(chosen, count)
+    assert len(packed) == (count + 7) // 8
+    assert unpack(packed, count) == chosen
+
+
+def test_sets_by_hand() -> None:
+    assert pack({0, 3, 8}, 9) == b"\x09\x01"
+    for wrong in (b"", b"\x09", b"\x09\x02", b"\x09\x01\x00"):
+        with pytest.raises(MalformedUpdate):
+            unpack(wrong, 9)
+
+
+def test_an_inbox_from_nobody_is_refused() -> None:
+    cohort = Cohort.of(4)
+    cohort.advertise()
+    cohort.share()
+    inbox = cohort.collector.inbox(cohort.id(0))
+    words = np.zeros(cohort.words.n_words, dtype=np.uint32)
+    participant = cohort.participants[0]
+    for shared, match in ((pack({1, 2, 3}, 4), "not among"), (pack({0, 1}, 4), "clients shared")):
+        owners = tuple(o for o in inbox.owners if o in unpack(shared, 4))
+        forged = Inbox(shared=shared, owners=owners, sealed=inbox.sealed[: len(owners)])
+        with pytest.raises(RevealRefused, match=match):
+            participant.mask(forged, words)
+    stranger = Inbox(shared=pack({0, 1, 2}, 4), owners=(1, 3), sealed=inbox.sealed[:2])
+    with pytest.raises(MalformedUpdate):
+        participant.mask(stranger, words)
+    participant.mask(inbox, words)

@@ -1,0 +1,114 @@
+"""Words of the ring, and the plan: hand-derived sizes, exact edges, named refusals."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrec.errors import MalformedUpdate, PlanMismatch, RevealRefused, SettingsError
+from fedrec.protection.masks import MaskWords, plan_masks
+from fedrec.protection.masks.keystream import add_mask, keystream
+from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.vector import SegmentSpec, VectorSpec
+
+
+def spec_of(bound: int, *, summands: int = 4, length: int = 3, signed: bool = True) -> VectorSpec:
+    segment = SegmentSpec(name="items", length=length, max_abs_sum=bound, signed=signed)
+    return VectorSpec(segments=(segment,), max_summands=summands)
+
+
+def test_a_value_takes_four_bytes_up_to_31_bits_and_a_sign() -> None:
+    narrow, wide = plan_masks(spec_of(2**31 - 1)), plan_masks(spec_of(2**31))
+    assert (narrow.n_slots, narrow.limb_bits, narrow.message_bytes) == (3, 0, 44 + 12)
+    assert (wide.n_slots, wide.message_bytes) == (6, 44 + 24)
+
+
+def test_a_hundred_thousand_values_take_at_most_4_1_bytes_each() -> None:
+    plan = plan_masks(spec_of(2**31 - 1, summands=1000, length=100_000))
+    assert plan.message_bytes == 400_044
+    assert plan.message_bytes <= 4.1 * plan.n_values
+
+
+@pytest.mark.parametrize("bound", [2**31 - 1, 2**31, 2**40, 2**62 - 1])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_at_the_edge_are_exact(bound: int, sign: int) -> None:
+    """Four messages whose sum just reaches the bound, added modulo 2^32."""
+    words = MaskWords(spec_of(bound), plan_masks(spec_of(bound)))
+    values = np.array([bound // 4 * sign, bound // 4 * sign, 0], dtype=np.int64)
+    rest = np.array([(bound % 4) * sign, 0, 0], dtype=np.int64)
+    vectors = [values, values, values, values + rest]
+    total = np.sum([words.encode(vector) for vector in vectors], axis=0, dtype=np.uint32)
+    decoded = words.decode(total, 4)
+    assert decoded.tolist() == [bound * sign, bound // 4 * 4 * sign, 0]
+
+
+@given(data=st.data(), bound=st.integers(1, 2**62 - 1), summands=st.integers(1, 50))
+def test_sums_modulo_the_ring_are_the_sums(data: st.DataObject, bound: int, summands: int) -> None:
+    spec = spec_of(bound, summands=summands)
+    words = MaskWords(spec, plan_masks(spec))
+    part = bound // summands
+    numbers = st.lists(st.integers(-part, part), min_size=3, max_size=3)
+    vectors = [np.array(data.draw(numbers), dtype=np.int64) for _ in range(summands)]
+    total = np.sum([words.encode(vector) for vector in vectors], axis=0, dtype=np.uint32)
+    assert words.decode(total, summands).tolist() == np.sum(vectors, axis=0).tolist()
+
+
+def test_bits_that_do_not_fit_are_refused_by_name() -> None:
+    with pytest.raises(SettingsError, match="Rule masks-32-bit"):
+        plan_masks(spec_of(2**62 - 1, summands=2**30))
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31)])
+def test_values_beyond_the_clip_are_refused_not_wrapped(value: int) -> None:
+    words = MaskWords(spec_of(2**31 - 1), plan_masks(spec_of(2**31 - 1)))
+    with pytest.raises(MalformedUpdate, match="Clip"):
+        words.encode(np.array([value, 0, 0], dtype=np.int64))
+
+
+def test_a_sum_that_honest_messages_cannot_have_is_refused() -> None:
+    words = MaskWords(spec_of(100), plan_masks(spec_of(100)))
+    with pytest.raises(RevealRefused):
+        words.decode(np.array([101, 0, 0], dtype=np.uint32), 2)
+
+
+def test_messages_of_other_plans_and_lengths_are_refused() -> None:
+    words = MaskWords(spec_of(100), plan_masks(spec_of(100)))
+    message = words.message(words.encode(np.array([1, -2, 3], dtype=np.int64)))
+    assert words.open(message).tolist() == [1, 2**32 - 2, 3]
+    other = MaskWords(spec_of(101), plan_masks(spec_of(101)))
+    for damaged in (
+        message[:-1],
+        message + b"\0",
+        b"",
+        other.message(np.zeros(3, dtype=np.uint32)),
+    ):
+        with pytest.raises(MalformedUpdate):
+            words.open(damaged)
+    with pytest.raises(PlanMismatch):
+        MaskWords(spec_of(100), other.plan)
+
+
+def test_the_plan_survives_json() -> None:
+    plan = plan_masks(spec_of(2**40))
+    assert ProtectionPlan.from_json(plan.to_json()) == plan
+    changed = dataclasses.replace(plan, limb_bits=plan.limb_bits - 1)
+    with pytest.raises(PlanMismatch):
+        MaskWords(spec_of(2**40), changed)
+
+
+def test_masks_are_added_and_taken_off_in_place() -> None:
+    words = np.arange(10, dtype=np.uint32)
+    key = b"k" * 32
+    add_mask(words, key, 1)
+    assert (words == np.arange(10, dtype=np.uint32) + keystream(key, 10)).all()
+    add_mask(words, key, -1)
+    assert (words == np.arange(10)).all()
+
+
+def test_long_masks_are_one_stream() -> None:
+    """Masks are made piece by piece; the pieces must follow each other."""
+    long = keystream(b"k" * 32, 600_000)
+    assert (keystream(b"k" * 32, 300_000) == long[:300_000]).all()
+    assert len(np.unique(long[:: 2**18])) == 3

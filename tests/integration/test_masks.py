@@ -1,0 +1,245 @@
+"""Rounds under masks: who drops out, who lies, and who is late."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from integration.conftest import Found
+from integration.support.bench import Bench, plan_of
+from integration.support.checks import check_against_one_process
+from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
+from integration.support.parties import Federation
+
+from fedrec.errors import RoundClosed
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection.masks import KeyList
+from fedrec.protection.masks.keys import RoundKeys
+from fedrec.wire.link import Link
+from fedrec.wire.mask_bodies import key_list_from_bytes, key_list_to_bytes
+from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
+from fedrec_client.audit import AUDIT_FILE
+
+PHASES = {"shares": "sharing", "vector": "masking", "signature": "signing", "answer": "unmasking"}
+
+
+class Gate:
+    """Holds one client's message of one step until it is opened."""
+
+    def __init__(self, step: MaskStep, round_id: int) -> None:
+        self._what = (step, round_id)
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        gate = self
+
+        class Held(Passing):
+            def submit_masks(self, message: MaskMessage) -> bool:
+                gate.pass_(message.step, message.round)
+                return self.link.submit_masks(message)
+
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                gate.pass_("vector", header.round)
+                return super().submit_update(header, payload)
+
+        return Held(link)
+
+    def pass_(self, step: MaskStep, round_id: RoundId) -> None:
+        """Let everything through at once but what is held."""
+        if (step, round_id) == self._what:
+            self.reached.set()
+            assert self.opened.wait(DEADLINE_SECONDS)
+
+
+def phase_of(federation: Federation) -> str:
+    """Return the phase of the round in progress, or nothing."""
+    round_ = federation.coordinator.engine.state.current
+    return "" if round_ is None else round_.phase
+
+
+def keys_of(federation: Federation, round_id: int) -> int:
+    """Return how many keys a round has."""
+    round_ = federation.coordinator.engine.state.current
+    return len(round_.messages["keys"]) if round_ and round_.number == round_id else 0
+
+
+def everybody(found: Found, held: Mapping[int, Wrap], round_id: int) -> Federation:
+    """Start five clients, and have all of them in one round.
+
+    Args:
+        held: by number, what a client of 1 to 4 is held at.
+    """
+    federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 5)
+    first = Gate("keys", round_id)
+    federation.client(0, wrap=first)
+    for number in range(1, 5):
+        federation.client(number, wrap=held.get(number, Passing))
+    try:
+        poll(lambda: keys_of(federation, round_id) == 4)
+    finally:
+        first.opened.set()
+    return federation
+
+
+def let_it_drop_out(federation: Federation, gate: Gate, step: MaskStep) -> None:
+    """Wait until all but the client at the gate have done a step, and let its time pass."""
+    assert gate.reached.wait(DEADLINE_SECONDS)
+    engine = federation.coordinator.engine
+
+    def others_are_done() -> bool:
+        round_ = engine.state.current
+        if round_ is None or round_.phase != PHASES[step]:
+            return False
+        here = round_.accepted if step == "vector" else round_.messages[step]
+        return len(here) == federation.bench.n_clients - 1
+
+    poll(others_are_done)
+    federation.clock.jump(61)
+
+
+@pytest.mark.parametrize("step", ["shares", "vector", "signature"])
+def test_the_others_go_on_without_a_client_that_drops_out(found: Found, step: MaskStep) -> None:
+    gate = Gate(step, 3)
+    federation = everybody(found, {4: gate}, 3)
+    try:
+        let_it_drop_out(federation, gate, step)
+        poll(lambda: federation.coordinator.engine.state.published >= 3)
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    # Whose vector arrived is in the sum, whether it stays or not.
+    assert counted[2] == ({0, 1, 2, 3} if step != "signature" else {0, 1, 2, 3, 4})
+
+
+def test_answers_of_fewer_are_enough_after_a_while(found: Found) -> None:
+    gate = Gate("answer", 2)
+    federation = everybody(found, {4: gate}, 2)
+    try:
+        let_it_drop_out(federation, gate, "answer")
+        poll(lambda: federation.coordinator.engine.state.published >= 2)
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert counted[1] == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize("step", ["shares", "vector", "signature", "answer"])
+def test_of_three_clients_one_that_drops_out_ends_the_round(found: Found, step: MaskStep) -> None:
+    federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 3)
+    gate = Gate(step, 2)
+    for number in (0, 1):
+        federation.client(number)
+    federation.client(2, wrap=gate)
+    try:
+        let_it_drop_out(federation, gate, step)
+        poll(lambda: federation.coordinator.engine.state.abandoned)
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert all(clients == {0, 1, 2} for clients in counted)
+    (abandoned,) = [e for e in federation.journal() if e.kind == "round abandoned"]
+    assert abandoned.round == 2
+
+
+def test_a_vector_after_its_client_was_declared_dropped_is_refused(found: Found) -> None:
+    """The coordinator may hold the masks of a client that dropped out: its vector must not come.
+
+    What it can take off then are the masks in common with others; the client's own stays.
+    """
+    refused: list[Exception] = []
+    gate = Gate("vector", 3)
+
+    def wrap(link: Link) -> Link:
+        class Noting(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                try:
+                    return super().submit_update(header, payload)
+                except RoundClosed as error:
+                    refused.append(error)
+                    raise
+
+        return gate(Noting(link))
+
+    federation = everybody(found, {4: wrap}, 3)
+    try:
+        let_it_drop_out(federation, gate, "vector")
+        poll(lambda: phase_of(federation) != "masking")
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert counted[2] == {0, 1, 2, 3}
+    assert len(refused) == 1
+
+
+class Falsifying(Passing):
+    """Changes what one client is given for a step of one round."""
+
+    def __init__(self, link: Link, step: MaskStep, change: Any) -> None:
+        super().__init__(link)
+        self._step, self._change = step, change
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        raw = self.link.masks(client_id, run, round_id, step)
+        return self._change(raw) if (step, round_id) == (self._step, 2) else raw
+
+
+def audit_of(bench: Bench, number: int) -> list[str]:
+    """Return the events in a client's audit log."""
+    path: Path = bench.state(number) / AUDIT_FILE
+    lines = path.read_text().splitlines() if path.exists() else []
+    return [json.loads(line)["event"] for line in lines]
+
+
+def swapped_keys(raw: bytes) -> bytes:
+    """Return a list of keys in which the coordinator put one of its own."""
+    keys = key_list_from_bytes(raw).keys
+    mask_key, share_key = RoundKeys.create().public_halves()
+    swapped = replace(keys[0], mask_key=mask_key, share_key=share_key)
+    return key_list_to_bytes(KeyList((swapped, *keys[1:])))
+
+
+def one_less(raw: bytes) -> bytes:
+    """Return survivors without the first of five."""
+    return bytes([raw[0] & (raw[0] - 1)])
+
+
+@pytest.mark.parametrize(
+    ("step", "change", "event"),
+    [
+        ("shares", swapped_keys, "mask_keys_refused"),
+        ("signature", one_less, "survivors_refused"),
+        ("answer", lambda raw: b"", "shares_refused"),
+        ("vector", lambda raw: raw[:-1], "mask_inbox_refused"),
+    ],
+)
+def test_a_client_that_is_told_something_else_gives_nothing(
+    found: Found, step: MaskStep, change: Any, event: str
+) -> None:
+    """Scenarios 6 and 7 over the wire: the lie costs the round one client, and is written down."""
+    victim = 4
+    federation = everybody(found, {victim: lambda link: Falsifying(link, step, change)}, 2)
+    bench = federation.bench
+    poll(lambda: event in audit_of(bench, victim))
+    engine = federation.coordinator.engine
+
+    def stuck() -> bool:
+        round_ = engine.state.current
+        if engine.state.published >= 2:
+            return True
+        if round_ is None or round_.number != 2 or round_.phase != PHASES[step]:
+            return False
+        here = round_.accepted if step == "vector" else round_.messages[step]
+        return len(here) >= 4
+
+    poll(stuck)
+    federation.clock.jump(61)
+    counted = check_against_one_process(federation)
+    with_victim = step in ("signature", "answer")
+    assert (victim in counted[1]) == with_victim
+    assert audit_of(bench, victim) == [event]
+    assert all(not audit_of(bench, number) for number in range(5) if number != victim)

@@ -1,0 +1,64 @@
+"""Scenario 6: clients drop out before and after their masked uploads.
+
+A hundred clients, 42 neighbours each, 21 shares for a secret, which is what a fifth of corrupt
+and a fifth of dropped clients needs. Up to there the sum of the survivors comes out exactly.
+With sixty gone the round ends, nobody gives a share, and the next round works.
+"""
+
+import numpy as np
+import pytest
+from common.protection.masks.cohort import Cohort, make_people
+
+from fedrec.errors import RevealRefused, RoundError
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.protection.masks import Tolerance, parameters_for
+from fedrec.protection.masks.positions import pack
+
+FIFTHS = Tolerance(corrupt_share=0.2, dropout_share=0.2, malicious=False)
+People = tuple[list[Identity], Roster]
+
+
+@pytest.fixture(scope="module")
+def people() -> People:
+    return make_people(100)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (10, 10),
+        pytest.param(20, 0, marks=pytest.mark.slow),
+        pytest.param(0, 20, marks=pytest.mark.slow),
+    ],
+)
+def test_scenario_06_a_fifth_drops_out(people: People, before: int, after: int) -> None:
+    graph = parameters_for(100, FIFTHS)
+    assert (graph.degree, graph.threshold) == (42, 21)
+    cohort = Cohort.of(100, FIFTHS, people=people, minimum=10)
+    gone = np.random.default_rng(6).permutation(100)[: before + after].tolist()
+    found = cohort.run(before=gone[:before], after=gone[before:])
+    np.testing.assert_array_equal(found, cohort.total(without=gone[:before]))
+
+
+def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people: People) -> None:
+    cohort = Cohort.of(100, FIFTHS, people=people, minimum=10)
+    cohort.advertise()
+    cohort.share()
+    gone = set(np.random.default_rng(6).permutation(100)[:60].tolist())
+    with pytest.raises(RoundError, match="are needed"):
+        cohort.mask(without=gone)
+    assert cohort.collector.step == "vectors" and not cohort.collector.can_unmask
+    # A coordinator that goes on regardless finds nobody who helps.
+    survivors = pack(set(range(100)) - gone, 100)
+    refusals = 0
+    for own in cohort.positions(gone):
+        try:
+            cohort.participants[own].sign(survivors, cohort.people[own])
+        except RevealRefused:
+            refusals += 1
+        with pytest.raises((RevealRefused, RoundError)):
+            cohort.participants[own].give({}, cohort.roster)
+    assert refusals > 0
+    again = Cohort.of(100, FIFTHS, people=people, minimum=10, round_id=2)
+    np.testing.assert_array_equal(again.run(), again.total())

@@ -1,0 +1,155 @@
+"""A client of masked rounds that trains nothing, so that a thousand of them fit into a test."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.plan import plan_fingerprint, plan_from_json
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.ids import RoundId
+from fedrec.protection import PROTECTIONS, VectorSpec
+from fedrec.protection.masks import KeyList, MaskTerms, MaskWords, Participant
+from fedrec.wire.chunks import Blob
+from fedrec.wire.mask_bodies import (
+    answer_to_bytes,
+    inbox_from_bytes,
+    key_list_from_bytes,
+    keys_to_bytes,
+    shares_to_bytes,
+    signatures_from_bytes,
+)
+from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
+from fedrec.wire.messages import (
+    PROTOCOL_VERSION,
+    FederationInfo,
+    MaskMessage,
+    MaskStep,
+    MaskTask,
+    Train,
+    UploadHeader,
+)
+
+BASE_STATE = bytes(32)
+Fetch = Callable[[RoundId, MaskStep], bytes]
+
+
+def made_up(length: int, number: int, round_id: int) -> NDArray[np.int64]:
+    """Return what a client contributes: different for every client and round."""
+    return (np.arange(length) % 1000 + 7 * number + 10 * round_id).astype(np.int64)
+
+
+@lru_cache(maxsize=2)
+def key_list_of(raw: bytes) -> KeyList:
+    """Read a list of keys once for all clients of a process: a thousand take a gigabyte."""
+    return key_list_from_bytes(raw)
+
+
+class LightClient:
+    """Keeps everything in memory, and answers a task with what is to be sent.
+
+    Args:
+        identity: the client's.
+        info: what the coordinator says of the federation.
+        spec: the protected vector.
+        vector: returns what the client contributes to a round.
+    """
+
+    def __init__(
+        self,
+        identity: Identity,
+        info: FederationInfo,
+        spec: VectorSpec,
+        vector: Callable[[RoundId], NDArray[np.int64]],
+    ) -> None:
+        self.identity = identity
+        self._info = info
+        self._plan = plan_from_json(info.plan_json)
+        self._roster = Roster.from_json(info.roster_json)
+        self._vector = vector
+        kind = PROTECTIONS["masks"]
+        self._words = MaskWords(spec, kind.plan(spec))
+        self._train: Train | None = None
+        self._participant: Participant | None = None
+
+    def advertise(self, task: Train) -> MaskMessage:
+        """Begin a round."""
+        self._train = task
+        self._participant, keys = Participant.begin(self._terms(task), self.identity)
+        return self._message("keys", keys_to_bytes(keys, BASE_STATE))
+
+    def step(self, task: MaskTask, fetch: Fetch) -> MaskMessage | tuple[UploadHeader, bytes]:
+        """Take the next step of the round."""
+        participant = self._participant
+        assert participant is not None and self._train is not None
+        assert task.round == self._train.round
+        raw = fetch(task.round, task.step)
+        if task.step == "shares":
+            seed = mask_graph_seed(self._plan, self._info.run, task.round)
+            bundle = participant.share(key_list_of(raw), self._roster, seed)
+            return self._message("shares", shares_to_bytes(bundle))
+        if task.step == "vector":
+            words = self._words.encode(self._vector(task.round))
+            payload = self._words.message(participant.mask(inbox_from_bytes(raw), words))
+            return self._header(payload, participant.round_digest), payload
+        if task.step == "signature":
+            return self._message("signature", participant.sign(raw, self.identity))
+        given = participant.give(signatures_from_bytes(raw), self._roster)
+        return self._message("answer", answer_to_bytes(given))
+
+    def _terms(self, task: Train) -> MaskTerms:
+        rounds = self._plan.rounds
+        return mask_terms(
+            self._plan,
+            plan_fingerprint=plan_fingerprint(self._plan),
+            catalogue_fingerprint=self._info.catalogue_fingerprint,
+            run=self._info.run,
+            epoch=task.epoch,
+            round_id=task.round,
+            kind=task.kind,
+            base_round=task.base_round,
+            base_state=BASE_STATE,
+            minimum_summands=max(
+                3, rounds.minimum_clients, rounds.minimum_summands, self._roster.minimum_summands
+            ),
+        )
+
+    def _message(self, step: MaskStep, body: bytes) -> MaskMessage:
+        assert self._train is not None
+        unsigned = MaskMessage(
+            federation=self._info.federation,
+            run=self._info.run,
+            round=self._train.round,
+            epoch=self._info.epoch,
+            client_id=self.identity.client_id,
+            step=step,
+            body=body,
+        )
+        return replace(unsigned, signature=self.identity.sign(unsigned.statement()))
+
+    def _header(self, payload: bytes, key_list: bytes) -> UploadHeader:
+        assert self._train is not None
+        blob = Blob.of(payload)
+        unsigned = UploadHeader(
+            protocol_version=PROTOCOL_VERSION,
+            federation=self._info.federation,
+            run=self._info.run,
+            round=self._train.round,
+            kind=self._train.kind,
+            base_round=self._train.base_round,
+            base_state=BASE_STATE,
+            committee=key_list,
+            nonce=b"",
+            epoch=self._info.epoch,
+            client_id=self.identity.client_id,
+            catalogue_fingerprint=self._info.catalogue_fingerprint,
+            plan_fingerprint=plan_fingerprint(self._plan),
+            length=blob.length,
+            digest=blob.digest,
+        )
+        return replace(unsigned, signature=self.identity.sign(unsigned.statement()))

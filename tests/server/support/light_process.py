@@ -1,0 +1,59 @@
+"""A light client as a process of its own: `python -m server.support.light_process`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from server.support.light import LightClient, made_up
+
+from fedrec.config.plan import plan_from_json
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.protection import SegmentSpec, VectorSpec
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import Finished, MaskMessage, MaskTask, Train
+
+POLL_SECONDS = 20.0
+
+
+def main(address: str, token: str, folder: str, number: int, spec: VectorSpec) -> str:
+    """Take part until the run is over; return its reason."""
+    identity = Identity.load(Path(folder))
+    client_id = identity.client_id
+    with GrpcLink(address, token=token, plaintext=True, attempts=20) as link:
+        info = link.federation(client_id)
+        assert plan_from_json(info.plan_json).protection.name == "masks"
+        client = LightClient(
+            identity, info, spec, lambda round_id: made_up(spec.length, number, round_id)
+        )
+        version = RoundId(0)
+        while True:
+            found = link.next_task(client_id, info.run, version, wait_seconds=POLL_SECONDS)
+            version = found.published_round
+            task = found.task
+            if isinstance(task, Finished):
+                return task.reason
+            if isinstance(task, Train):
+                link.submit_masks(client.advertise(task))
+            elif isinstance(task, MaskTask):
+                made = client.step(
+                    task, lambda round_id, step: link.masks(client_id, info.run, round_id, step)
+                )
+                if isinstance(made, MaskMessage):
+                    link.submit_masks(made)
+                else:
+                    link.submit_update(*made)
+
+
+if __name__ == "__main__":
+    address, token, folder, number, values, summands = sys.argv[1:]
+    spec = VectorSpec(
+        segments=(
+            SegmentSpec(name="change", length=int(values), max_abs_sum=10**6),
+            SegmentSpec(name="metrics", length=2, max_abs_sum=10**6, signed=False),
+        ),
+        max_summands=int(summands),
+    )
+    print(main(address, token, folder, int(number), spec))
+    assert "torch" not in sys.modules

@@ -1,0 +1,171 @@
+"""A federation under masks whose clients talk to an engine without a wire between."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Collection, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from server.support.driving import gather
+from server.support.federations import CATALOGUE, authority, identity, spec_of
+from server.support.light import LightClient, made_up
+
+from fedrec.clock import FakeClock
+from fedrec.config.plan import plan_fingerprint
+from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, RoundSettings
+from fedrec.ids import RoundId
+from fedrec.protection import Masks, NoProtection
+from fedrec.wire.chunks import split
+from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
+from fedrec_server import mask_rounds
+from fedrec_server.engine import Engine
+from fedrec_server.federation import Federation
+from fedrec_server.receiving import open_update
+from fedrec_server.rounds.state import Round
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.sqlite import SqliteStore
+
+
+def federation_of(
+    n_clients: int, *, values: int = 6, coordinator: str = "malicious", **rounds: float
+) -> Federation:
+    """Return a federation of clients 0, 1, 2 ... under masks."""
+    spec = spec_of(values, summands=max(64, n_clients))
+    protection = Masks(spec, Masks.plan(spec))
+    plan = Plan(
+        federation=FederationSettings(name="movies"),
+        protection=ProtectionSettings.model_validate({"name": "masks", "coordinator": coordinator}),
+        rounds=RoundSettings(**{"total": 1, "deadline_seconds": 60, **rounds}),
+    )
+    context, secret = protection.generate()
+    keys = authority().new_epoch(
+        federation="movies",
+        epoch=1,
+        members=[identity(n).public for n in range(n_clients)],
+        minimum_summands=1,
+        protection="masks",
+        protection_fingerprint=protection.chosen.fingerprint(),
+        server_context=context,
+        protection_secret=secret.export_for_wrapping(),
+    )
+    return Federation(
+        plan=plan,
+        plan_fingerprint=plan_fingerprint(plan),
+        catalogue=CATALOGUE,
+        keys=keys,
+        spec=spec,
+        protection=protection,
+    )
+
+
+@dataclass
+class Masked:
+    """An engine and light clients."""
+
+    federation: Federation
+    engine: Engine
+    clock: FakeClock
+    clients: list[LightClient]
+
+    def vector(self, number: int, round_id: int) -> NDArray[np.int64]:
+        """Return what a client contributes: different for every client and round."""
+        return made_up(self.federation.spec.length, number, round_id)
+
+    @property
+    def round(self) -> Round:
+        """The round in progress."""
+        assert self.engine.state.current is not None
+        return self.engine.state.current
+
+    async def act(self, number: int) -> bool:
+        """Do what a client is told; False when it has nothing to do."""
+        client, engine = self.clients[number], self.engine
+        client_id = client.identity.client_id
+        task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+        if isinstance(task, Train):
+            await mask_rounds.hear(engine, client.advertise(task))
+        elif isinstance(task, MaskTask):
+            raw = await mask_rounds.material(engine, client_id, task.round, task.step)
+            made = await asyncio.to_thread(client.step, task, lambda round_id, step: raw)
+            await self.send(made)
+        else:
+            return False
+        return True
+
+    async def send(self, made: MaskMessage | tuple[UploadHeader, bytes]) -> bool:
+        """Send what a client made; True when it was a duplicate."""
+        if isinstance(made, MaskMessage):
+            return await mask_rounds.hear(self.engine, made)
+        header, payload = made
+        self.engine.admission.check_header(header)
+        async with self.engine.uploads.turn(header.client_id):
+            incoming = await open_update(self.engine, header)
+            if incoming is None:
+                return True
+            try:
+                for offset, data in split(payload):
+                    await incoming.add(offset, data)
+                return await incoming.finish()
+            finally:
+                await incoming.leave()
+
+    async def all_act(self, without: Collection[int] = ()) -> None:
+        """Let every client do one thing, and the engine what follows from it."""
+        for number in range(len(self.clients)):
+            if number not in without:
+                await self.act(number)
+        await self.engine.work.settled()
+
+    async def to_phase(self, phase: str, without: Collection[int] = ()) -> None:
+        """Let clients act until the round is in a phase."""
+        while self.round.phase != phase:
+            await self.all_act(without)
+
+    def published(self, round_id: int) -> NDArray[np.int64]:
+        """Return a published sum."""
+        record = self.engine.store.published(RoundId(round_id))
+        assert record is not None
+        data = self.engine.store.spool.read(record.name, record.blob)
+        spec = self.federation.spec
+        codec = NoProtection(spec, NoProtection.plan(spec))
+        context, _ = codec.generate()
+        return codec.member(context).reveal(data, len(record.contributions))
+
+    def sum_of(self, numbers: Iterable[int], round_id: int) -> NDArray[np.int64]:
+        """Return the sum of clients' vectors."""
+        return np.sum([self.vector(number, round_id) for number in numbers], axis=0)
+
+
+@asynccontextmanager
+async def masked(
+    folder: Path,
+    n_clients: int,
+    *,
+    federation: Federation | None = None,
+    failpoint: Failpoint = no_failpoint,
+    values: int = 6,
+    **rounds: float,
+) -> AsyncIterator[Masked]:
+    """Start an engine with light clients, all of whom are there."""
+    found = federation or federation_of(n_clients, values=values, **rounds)
+    store = SqliteStore(folder / "state", found.identity, failpoint=failpoint)
+    clock = FakeClock()
+    engine = Engine(found, store, clock=clock, maximum_upload_bytes=1 << 24, failpoint=failpoint)
+
+    def client(number: int) -> LightClient:
+        who = identity(number)
+        info = found.info(engine.run, who.client_id, RoundId(0))
+        return LightClient(who, info, found.spec, lambda at: made_up(found.spec.length, number, at))
+
+    try:
+        await engine.start()
+        world = Masked(found, engine, clock, [client(number) for number in range(n_clients)])
+        if engine.state.current is None:
+            await gather(engine, range(n_clients))
+        yield world
+    finally:
+        await engine.close()

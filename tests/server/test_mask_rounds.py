@@ -1,0 +1,268 @@
+"""Rounds under masks at the coordinator, without a wire: steps, drop-outs, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server.support.federations import identity
+from server.support.masked import Masked, federation_of, masked
+
+from fedrec.errors import (
+    BadSignature,
+    ConflictingUpload,
+    ProtocolError,
+    RoundClosed,
+    StorageError,
+)
+from fedrec.identity.roster import Roster
+from fedrec.ids import RoundId
+from fedrec.protection.masks import KeyList, MaskTerms
+from fedrec.wire.mask_bodies import keys_from_bytes, keys_to_bytes
+from fedrec.wire.messages import MaskMessage, MaskTask, Train
+from fedrec_server import mask_rounds
+
+STEP_SECONDS = 30.0
+PHASES = ("sharing", "masking", "signing", "unmasking")
+
+
+async def task_of(world: Masked, number: int) -> Train | MaskTask:
+    engine = world.engine
+    client_id = identity(number).client_id
+    task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+    assert isinstance(task, Train | MaskTask)
+    return task
+
+
+def table(folder: Path, query: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(folder / "state" / "coordinator.sqlite") as rows:
+        return rows.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("n_clients", [3, 5, 12, 40])
+def test_the_published_sum_is_the_sum(tmp_path: Path, n_clients: int) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, n_clients) as world:
+            while world.engine.state.ending is None:
+                await world.all_act()
+            for round_id in (1, 2, 3):
+                wanted = world.sum_of(range(n_clients), round_id)
+                assert np.array_equal(world.published(round_id), wanted)
+            published = [
+                entry
+                for entry in world.engine.store.entries(0, 10_000)
+                if entry.kind == "round published"
+            ]
+            assert f'"metrics": {world.sum_of(range(n_clients), 3)[-2:].tolist()}' in (
+                published[-1].fields_json
+            )
+
+    asyncio.run(scenario())
+    assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_that_drops_out_in_a_step(tmp_path: Path, phase: str) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 5) as world:
+            await world.to_phase(phase)
+            await world.all_act(without=[2])
+            assert world.engine.state.published == 0
+            if phase == "unmasking":
+                # Enough answered; the others get a third of the time, and no more.
+                world.clock.advance(STEP_SECONDS / 3 + 1)
+            else:
+                world.clock.advance(STEP_SECONDS + (31 if phase == "masking" else 1))
+            await world.engine.tick()
+            while world.engine.state.published == 0:
+                await world.all_act(without=[2])
+            gone = {2} if phase in ("sharing", "masking") else set()
+            wanted = world.sum_of(set(range(5)) - gone, 1)
+            assert np.array_equal(world.published(1), wanted)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("phase", ["collecting", *PHASES])
+def test_of_three_none_may_drop_out(tmp_path: Path, phase: str) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 3) as world:
+            await world.to_phase(phase)
+            await world.all_act(without=[2])
+            world.clock.advance(100)
+            await world.engine.tick()
+            assert world.engine.state.abandoned == 1
+            assert world.engine.state.published == 0
+            # The next round starts afresh, and works.
+            while world.engine.state.published == 0:
+                await world.engine.tick()
+                await world.all_act()
+            assert world.engine.state.published == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path: Path, phase: str) -> None:
+    federation = federation_of(5)
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 5, federation=federation) as world:
+            await world.to_phase(phase)
+            for number in (0, 3):
+                await world.act(number)
+            clients, before = world.clients, world.round
+        async with masked(tmp_path, 5, federation=federation) as world:
+            world.clients = clients
+            assert world.round.messages == before.messages
+            assert world.round.accepted == before.accepted
+            assert world.round.phase == phase
+            while world.engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
+
+    asyncio.run(scenario())
+
+
+def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 4) as world:
+            task = await task_of(world, 0)
+            assert isinstance(task, Train)
+            first = world.clients[0].advertise(task)
+            other = world.clients[0].advertise(task)
+            assert not await mask_rounds.hear(world.engine, first)
+            assert await mask_rounds.hear(world.engine, first)
+            with pytest.raises(ConflictingUpload):
+                await mask_rounds.hear(world.engine, other)
+            with pytest.raises(BadSignature):
+                await mask_rounds.hear(world.engine, replace(other, body=first.body[:-1]))
+            with pytest.raises(RoundClosed, match="no step shares"):
+                await mask_rounds.material(
+                    world.engine, identity(0).client_id, RoundId(1), "shares"
+                )
+            assert len(world.round.messages["keys"]) == 1
+
+    asyncio.run(scenario())
+
+
+def signed(number: int, message: MaskMessage, body: bytes) -> MaskMessage:
+    changed = replace(message, body=body, signature=b"")
+    return replace(changed, signature=identity(number).sign(changed.statement()))
+
+
+def test_keys_must_be_of_the_round_and_its_owner(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 4) as world:
+            task = await task_of(world, 0)
+            assert isinstance(task, Train)
+            honest = world.clients[0].advertise(task)
+            keys, _ = keys_from_bytes(honest.client_id, honest.body)
+            another_model = keys_to_bytes(keys, b"x" * 32)
+            with pytest.raises(BadSignature):
+                await mask_rounds.hear(world.engine, signed(0, honest, another_model))
+            wrong = world.clients[1].advertise(replace(task, kind="evaluate"))
+            with pytest.raises(BadSignature):
+                await mask_rounds.hear(world.engine, wrong)
+            with pytest.raises(ProtocolError):
+                await mask_rounds.hear(world.engine, signed(0, honest, b"\xff"))
+
+    asyncio.run(scenario())
+
+
+def test_whoever_starts_from_another_model_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        from server.support import light
+
+        async with masked(tmp_path, 5) as world:
+            with monkeypatch.context() as patch:
+                patch.setattr(light, "BASE_STATE", b"x" * 32)
+                await world.act(4)
+            while world.engine.state.published == 0:
+                await world.all_act(without=[4])
+            assert np.array_equal(world.published(1), world.sum_of(range(4), 1))
+
+    asyncio.run(scenario())
+
+
+def failing_once(name: str, world: list[Masked], phase: str) -> Callable[[str], None]:
+    left = [1]
+
+    def failpoint(found: str) -> None:
+        if found == name and world and world[0].round.phase == phase and left[0]:
+            left[0] -= 1
+            raise StorageError("The disk is full.")
+
+    return failpoint
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) -> None:
+    known: list[Masked] = []
+
+    async def scenario() -> None:
+        failpoint = failing_once("rows.begin", known, phase)
+        async with masked(tmp_path, 5, failpoint=failpoint) as world:
+            await world.to_phase(phase)
+            known.append(world)
+            held = world.round.messages, world.round.accepted
+            task = await task_of(world, 1)
+            assert isinstance(task, MaskTask)
+            raw = await mask_rounds.material(
+                world.engine, identity(1).client_id, task.round, task.step
+            )
+            made = world.clients[1].step(task, lambda round_id, step: raw)
+            with pytest.raises(StorageError):
+                await world.send(made)
+            assert (world.round.messages, world.round.accepted) == held
+            assert not await world.send(made)
+            while world.engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.slow
+def test_a_thousand_clients_of_whom_a_tenth_drops_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them are in one process, so that one of them checks the list of keys for all.
+
+    The coordinator is taken for semi-honest: else each client checks 551 signatures, which for a
+    thousand takes minutes.
+    """
+    checked: set[bytes] = set()
+    verify = KeyList.verify
+
+    def once(key_list: KeyList, terms: MaskTerms, roster: Roster) -> None:
+        if key_list.digest(terms) not in checked:
+            verify(key_list, terms, roster)
+            checked.add(key_list.digest(terms))
+
+    monkeypatch.setattr(KeyList, "verify", once)
+    federation = federation_of(
+        1000, coordinator="semi-honest", deadline_seconds=3600, mask_step_seconds=3600.0
+    )
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 1000, federation=federation) as world:
+            await world.to_phase("masking")
+            gone = set(range(0, 1000, 10))
+            await world.all_act(without=gone)
+            world.clock.advance(3601)
+            await world.engine.tick()
+            while world.engine.state.published == 0:
+                await world.all_act(without=gone)
+            wanted = world.sum_of(set(range(1000)) - gone, 1)
+            assert np.array_equal(world.published(1), wanted)
+
+    asyncio.run(scenario())
+    assert len(checked) == 1
