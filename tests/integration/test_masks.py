@@ -22,7 +22,7 @@ from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.keys import RoundKeys
 from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import key_list_from_bytes, key_list_to_bytes
-from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
+from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Task, UploadHeader
 from fedrec_client.audit import AUDIT_FILE
 
 PHASES = {"shares": "sharing", "vector": "masking", "signature": "signing", "answer": "unmasking"}
@@ -243,3 +243,67 @@ def test_a_client_that_is_told_something_else_gives_nothing(
     assert (victim in counted[1]) == with_victim
     assert audit_of(bench, victim) == [event]
     assert all(not audit_of(bench, number) for number in range(5) if number != victim)
+
+
+class Repeating(Passing):
+    """Asks for steps before their time, and again with other survivors.
+
+    Attributes:
+        sent: by step, the bodies that left the client in round 2.
+        asked: what the client fetched for its signature.
+    """
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self.sent: dict[str, list[bytes]] = {}
+        self.asked = 0
+        self._tricks: list[MaskStep] = ["answer", "signature", "keys"]
+        self._task: Task | None = None
+
+    def next_task(
+        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+    ) -> Task:
+        if self._task is not None and self._tricks:
+            step = self._tricks.pop(0)
+            return replace(self._task, task=MaskTask(round=RoundId(2), step=step, epoch=1))
+        found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
+        task = found.task
+        if isinstance(task, MaskTask) and (task.round, task.step) == (2, "vector"):
+            # From here on wrong steps come first.
+            self._task = found
+        return found
+
+    def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
+        raw: bytes = self.link.masks(client_id, run, round_id, step)
+        if (step, round_id) == ("signature", 2):
+            self.asked += 1
+        return raw if self.asked < 2 else one_less(raw)
+
+    def submit_masks(self, message: MaskMessage) -> bool:
+        if message.round == 2:
+            self.sent.setdefault(message.step, []).append(message.body)
+        if message.round == 2 and message.step == "signature" and len(self.sent["signature"]) == 1:
+            # Again, now that it has signed; it must not even look at the new set.
+            self._tricks.append("signature")
+        found: bool = self.link.submit_masks(message)
+        return found
+
+
+def test_a_client_takes_steps_in_order_and_signs_one_set(found: Found) -> None:
+    federation = found(plan_of("masks", 3), 3)
+    link: list[Repeating] = []
+
+    def wrap(inner: Link) -> Link:
+        link.append(Repeating(inner))
+        return link[0]
+
+    federation.client(0, wrap=wrap)
+    for number in (1, 2):
+        federation.client(number)
+    poll(lambda: federation.coordinator.engine.state.published >= 2)
+    counted = check_against_one_process(federation)
+    assert counted[1] == {0, 1, 2}
+    assert link[0].asked == 1
+    assert len(link[0].sent["signature"]) >= 2
+    assert all(len(set(bodies)) == 1 for bodies in link[0].sent.values())
+    assert audit_of(federation.bench, 0) == []

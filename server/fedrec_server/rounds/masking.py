@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from fedrec.errors import ConflictingUpload, RoundClosed
+from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.ids import ClientId
 from fedrec.wire.messages import MaskStep, MaskTask, UploadHeader
 from fedrec_server.rounds.changes import AlreadyCounted, Change, MaskKept, MaskStepEnded
@@ -121,16 +121,23 @@ def count(round_: Round, header: UploadHeader) -> Round:
 
 
 def close(rules: Rules, round_: Round, event: MaskStepClosed) -> tuple[Round, tuple[Change, ...]]:
-    """Go on to the next phase, without whoever is left out; nothing for a phase that is over."""
+    """Go on to the next phase, without whoever is left out; nothing for a phase that is over.
+
+    Raises:
+        RoundError: when fewer are left than a sum must have; those whose vector is in it may go.
+    """
     if round_.phase != event.phase:
         return round_, ()
+    left = len(arrived(round_) - event.left_out)
+    if round_.phase in ("collecting", "sharing", "masking") and left < rules.needed:
+        raise RoundError(f"{left} of the needed {rules.needed} clients are left.")
     after = AFTER[round_.phase]
     ended = MaskStepEnded(
         round=round_.number,
         step=STEP_OF[round_.phase],
         phase=after,
         left_out=event.left_out,
-        counted=len(arrived(round_) - event.left_out),
+        counted=left,
         deadline_at=event.now + seconds_of(rules, after),
         at=event.now,
     )

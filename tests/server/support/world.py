@@ -16,7 +16,7 @@ from fedrec.identity.metrics_lock import box_of, share_of
 from fedrec.ids import ClientId, RoundId, canonical
 from fedrec.wire.chunks import Blob
 from fedrec.wire.committee import committee_digest
-from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import MaskMessage, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
     Change,
     HolderAsked,
@@ -29,6 +29,8 @@ from fedrec_server.rounds.changes import (
 from fedrec_server.rounds.events import (
     Event,
     Failed,
+    MaskHeard,
+    MaskStepClosed,
     Polled,
     Restarted,
     Spoke,
@@ -38,7 +40,8 @@ from fedrec_server.rounds.events import (
     Uploaded,
 )
 from fedrec_server.rounds.machine import step
-from fedrec_server.rounds.state import Rules, State
+from fedrec_server.rounds.masking import STEP_OF
+from fedrec_server.rounds.state import Round, Rules, State
 
 RUN = "run"
 GROUP_KEY = bytes(range(32))
@@ -280,6 +283,8 @@ class Chaos:
             live = frozenset(c for c in self.clients if choose.random() <= share)
             return Tick(now=self.world.now, live=live)
         someone = choose.choice(self.clients)
+        if self.world.state.rules.masked and round_.phase in STEP_OF:
+            return self._mask_step(round_, someone, troubled)
         if round_.phase == "collecting":
             if choose.random() < 0.2:
                 return Polled(now=now, client_id=someone)
@@ -300,6 +305,34 @@ class Chaos:
         if round_.phase == "summing":
             return Summed(now=now, round=round_.number, total=blob("sum"))
         return self._word(someone, troubled)
+
+    def _mask_step(self, round_: Round, someone: ClientId, troubled: bool) -> Event:
+        choose, now = self.random, self.world.now
+        if round_.phase == "collecting" and choose.random() < 0.2:
+            return Polled(now=now, client_id=someone)
+        if choose.random() < 0.15:
+            left_out = frozenset({someone} if troubled and round_.phase == "collecting" else ())
+            return MaskStepClosed(
+                now=now, round=round_.number, phase=round_.phase, left_out=left_out
+            )
+        number = RoundId(round_.number + (choose.choice([-1, 0, 1]) if troubled else 0))
+        step = STEP_OF[round_.phase]
+        if troubled:
+            step = choose.choice(sorted(STEP_OF.values()))
+        content = choose.choice(["honest", "other"]) if troubled else "honest"
+        if step == "vector":
+            told_ = told(self.world.state)
+            return Uploaded(now=now, header=header(number, someone, content, **told_))
+        message = MaskMessage(
+            federation="movies",
+            run=RUN,
+            round=number,
+            epoch=1,
+            client_id=someone,
+            step=step,
+            body=content.encode(),
+        )
+        return MaskHeard(now=now, message=message)
 
     def _word(self, someone: ClientId, troubled: bool) -> Event:
         round_ = self.world.state.current
@@ -340,7 +373,9 @@ def random_rules(seed: int) -> tuple[Rules, int]:
         recompute_limit=choose.choice([3, 6, 64]),
         maximum_abandoned=choose.choice([1, 3, 50]),
     )
-    return found, choose.randint(5, 12)
+    n_clients = choose.randint(5, 12)
+    masked = not found.needs_reveal and choose.random() < 0.6
+    return replace(found, masked=masked), n_clients
 
 
 def volatile_free(state: State) -> State:

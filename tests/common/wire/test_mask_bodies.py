@@ -1,0 +1,133 @@
+"""What travels in a round under masks survives, and nothing else is read."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedrec.errors import FedrecError, ProtocolError, TooLarge
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.protection.masks import (
+    GivenShares,
+    Inbox,
+    KeyAdvertisement,
+    KeyList,
+    ShareBundle,
+)
+from fedrec.wire import mask_bodies
+from fedrec.wire.limits import MAX_MASK_BODY_BYTES
+from fedrec.wire.messages import MaskMessage
+
+IDS = sorted(Identity.create().client_id for _ in range(3))
+
+
+def keys_of(number: int) -> KeyAdvertisement:
+    return KeyAdvertisement(
+        client_id=IDS[number],
+        mask_key=bytes([number]) * 32,
+        share_key=bytes([100 + number]) * 32,
+        signature=bytes([200 + number]) * 64,
+    )
+
+
+positions = st.lists(st.integers(0, 9_999), unique=True, max_size=20).map(sorted).map(tuple)
+
+
+@given(positions, st.binary(min_size=82, max_size=82))
+def test_shares_and_inboxes(holders: tuple[int, ...], sealed: bytes) -> None:
+    bundle = ShareBundle(
+        holders=holders, sealed=(sealed,) * len(holders), self_commitment=b"c" * 32
+    )
+    assert mask_bodies.shares_from_bytes(mask_bodies.shares_to_bytes(bundle)) == bundle
+    inbox = Inbox(shared=b"\x07", owners=holders, sealed=(sealed,) * len(holders))
+    assert mask_bodies.inbox_from_bytes(mask_bodies.inbox_to_bytes(inbox)) == inbox
+
+
+@given(positions)
+def test_answers_and_signatures(owners: tuple[int, ...]) -> None:
+    half = len(owners) // 2
+    given_ = GivenShares(
+        self_owners=owners[:half],
+        self_shares=(b"s" * 33,) * half,
+        key_owners=owners[half:],
+        key_shares=(b"k" * 33,) * (len(owners) - half),
+    )
+    assert mask_bodies.answer_from_bytes(mask_bodies.answer_to_bytes(given_)) == given_
+    signatures = {owner: bytes([owner % 256]) * 64 for owner in owners}
+    raw = mask_bodies.signatures_to_bytes(signatures)
+    assert mask_bodies.signatures_from_bytes(raw) == signatures
+
+
+def test_keys_and_their_list() -> None:
+    raw = mask_bodies.keys_to_bytes(keys_of(1), b"m" * 32)
+    assert mask_bodies.keys_from_bytes(IDS[1], raw) == (keys_of(1), b"m" * 32)
+    key_list = KeyList.of(keys_of(number) for number in range(3))
+    raw = mask_bodies.key_list_to_bytes(key_list)
+    assert mask_bodies.key_list_from_bytes(raw) == key_list
+    twice = mask_bodies.key_list_to_bytes(KeyList((keys_of(0), keys_of(0))))
+    with pytest.raises(ProtocolError, match="twice"):
+        mask_bodies.key_list_from_bytes(twice)
+
+
+READERS: list[Callable[[bytes], Any]] = [
+    lambda raw: mask_bodies.keys_from_bytes(IDS[0], raw),
+    mask_bodies.shares_from_bytes,
+    mask_bodies.answer_from_bytes,
+    mask_bodies.key_list_from_bytes,
+    mask_bodies.inbox_from_bytes,
+    mask_bodies.signatures_from_bytes,
+]
+
+
+@pytest.mark.parametrize("read", READERS)
+@given(raw=st.binary(max_size=300))
+def test_any_other_bytes_are_refused_or_read_but_never_crash(
+    read: Callable[[bytes], Any], raw: bytes
+) -> None:
+    try:
+        read(raw)
+    except FedrecError as error:
+        assert isinstance(error, ProtocolError)
+
+
+def test_contents_that_are_cut_short_are_refused() -> None:
+    whole = mask_bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 64})
+    short = mask_bodies.signatures_to_bytes({1: b"s" * 64, 2: b"t" * 63})
+    assert mask_bodies.signatures_from_bytes(whole)
+    with pytest.raises(ProtocolError, match="64 bytes each"):
+        mask_bodies.signatures_from_bytes(short)
+
+
+def test_messages_are_signed_in_every_field_and_limited() -> None:
+    message = MaskMessage(
+        federation="movies",
+        run="run",
+        round=RoundId(3),
+        epoch=1,
+        client_id=IDS[0],
+        step="shares",
+        body=b"body",
+        signature=b"s" * 64,
+    )
+    written = mask_bodies.mask_message_to_proto(message)
+    assert mask_bodies.mask_message_from_proto(written) == message
+    statements = set()
+    for field, other in (
+        ("federation", "books"), ("run", "other"), ("round", 4), ("epoch", 2),
+        ("client_id", IDS[1]), ("step", "answer"), ("body", b"other"),
+    ):  # fmt: skip
+        changed = mask_bodies.mask_message_to_proto(message)
+        setattr(changed, field, other)
+        statements.add(mask_bodies.mask_message_from_proto(changed).statement())
+    assert len(statements | {message.statement()}) == 8
+    written.body = bytes(MAX_MASK_BODY_BYTES + 1)
+    with pytest.raises(TooLarge):
+        mask_bodies.mask_message_from_proto(written)
+    written.body, written.step = b"", "sharing"
+    with pytest.raises(ProtocolError, match="expected one of keys"):
+        mask_bodies.mask_message_from_proto(written)
