@@ -90,12 +90,14 @@ class Engine:
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
-        rules = federation.rules(store.run)
-        self.state = store.load(rules, federation.roster)
+        self.state = store.load(federation.rules(store.run), federation.roster)
         self.aggregation: Aggregation | MaskCollection
         if federation.protection.is_interactive:
             self.aggregation = MaskCollection(
-                federation, rules, self._read_update, lambda: self.state.current
+                lambda: self.federation,
+                lambda: self.state.rules,
+                self._read_update,
+                lambda: self.state.current,
             )
         else:
             self.aggregation = Aggregation(

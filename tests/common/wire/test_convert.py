@@ -17,6 +17,7 @@ from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_STATEMENTS
 from fedrec.wire.messages import (
     Finished,
     MakeSnapshot,
+    MaskTask,
     Reveal,
     Task,
     Train,
@@ -64,6 +65,8 @@ def test_every_message_has_a_conversion(values: Any) -> None:
         "Train",
         "Reveal",
         "MakeSnapshot",
+        "MaskMessage",
+        "MaskTask",
         "Finished",
     }
     assert convertible == {n for n in messages.__all__ if is_dataclass(getattr(messages, n))}
@@ -118,6 +121,7 @@ def test_tasks_come_back_the_same(values: Any) -> None:
         reveal(values),
         reveal(values, role="reveal", contributions=()),
         MakeSnapshot(round=RoundId(4)),
+        MaskTask(round=RoundId(4), step="vector", epoch=2),
         Finished(reason="done"),
         Finished(reason="budget", failed=True),
     ):
