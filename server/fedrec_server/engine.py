@@ -134,12 +134,15 @@ class Engine:
 
     def _empty_sum(self) -> Aggregation | MaskCollection:
         """Return what adds updates up, empty; under masks it asks more of them."""
-        federation = self.federation
-        if federation.protection.is_interactive:
-            rules = federation.rules(self.run)
-            return MaskCollection(federation, rules, self._read_update, lambda: self.state.current)
+        if self.federation.protection.is_interactive:
+            return MaskCollection(
+                lambda: self.federation,
+                lambda: self.state.rules,
+                self._read_update,
+                lambda: self.state.current,
+            )
         return Aggregation(
-            lambda: federation.protection.accumulator(federation.keys.server_context),
+            lambda: self.federation.protection.accumulator(self.federation.keys.server_context),
             self._read_update,
         )
 

@@ -41,23 +41,25 @@ class MaskCollection:
     """One round at a time.
 
     Args:
-        federation: the constant part.
-        rules: what the state machine knows of it.
+        federation: returns the constant part, in the present key epoch.
+        rules: returns what the state machine knows of it.
         read: returns a counted vector's bytes.
         current: returns the round in progress.
     """
 
     def __init__(
         self,
-        federation: Federation,
-        rules: Rules,
+        federation: Callable[[], Federation],
+        rules: Callable[[], Rules],
         read: Callable[[UploadHeader], bytes],
         current: Callable[[], Round | None],
     ) -> None:
         self._federation = federation
         self._rules = rules
-        self._words = MaskWords(federation.spec, federation.protection.chosen)
-        self._plain = NoProtection(federation.spec, NoProtection.plan(federation.spec))
+        # Neither the vector nor its plan changes with the key epoch.
+        spec = federation().spec
+        self._words = MaskWords(spec, federation().protection.chosen)
+        self._plain = NoProtection(spec, NoProtection.plan(spec))
         self._read = read
         self._current = current
         self.forget()
@@ -81,7 +83,7 @@ class MaskCollection:
         """
         if message.step == "keys":
             keys, base_state = keys_from_bytes(message.client_id, message.body)
-            keys.verify(self._terms(round_, base_state), self._federation.keys.roster)
+            keys.verify(self._terms(round_, base_state), self._federation().keys.roster)
             return
         self._take(self._following(round_), message.step, message.client_id, message.body)
         self._held.add((message.step, message.client_id))
@@ -121,12 +123,12 @@ class MaskCollection:
             return True
         here = arrived(round_)
         if round_.phase == "collecting":
-            most = self._rules.most_counted
+            most = self._rules().most_counted
             wanted = len(round_.asked) if most is None else min(most, len(round_.asked))
-            return len(here) >= max(wanted, self._rules.needed)
+            return len(here) >= max(wanted, self._rules().needed)
         if here >= invited(round_):
             return True
-        patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(self._rules, "unmasking")
+        patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(self._rules(), "unmasking")
         if round_.phase != "unmasking" or now < patient_until:
             return False
         return self._following(round_).can_unmask
@@ -254,10 +256,10 @@ class MaskCollection:
         if not group:
             raise RoundError("No client advertised keys in time.")
         base_state = next(iter(group.values()))[1]
-        plan, run = self._federation.plan, self._rules.run
+        plan, run = self._federation().plan, self._rules().run
         collector = Collector(
             self._terms(round_, base_state),
-            self._federation.keys.roster,
+            self._federation().keys.roster,
             self._words,
             graph_seed=mask_graph_seed(plan, run, round_.number),
         )
@@ -267,16 +269,16 @@ class MaskCollection:
         return collector
 
     def _terms(self, round_: Round, base_state: bytes) -> MaskTerms:
-        federation = self._federation
+        federation = self._federation()
         return mask_terms(
             federation.plan,
             plan_fingerprint=federation.plan_fingerprint,
             catalogue_fingerprint=federation.catalogue.fingerprint,
-            run=self._rules.run,
+            run=self._rules().run,
             epoch=round_.epoch,
             round_id=round_.number,
             kind=round_.kind,
             base_round=round_.base_round,
             base_state=base_state,
-            minimum_summands=self._rules.needed,
+            minimum_summands=self._rules().needed,
         )

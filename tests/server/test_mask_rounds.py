@@ -231,6 +231,7 @@ def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) ->
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_thousand_clients_of_whom_a_tenth_drops_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

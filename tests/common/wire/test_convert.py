@@ -18,6 +18,7 @@ from fedrec.wire.messages import (
     Application,
     Finished,
     MakeSnapshot,
+    MaskTask,
     Reveal,
     Task,
     Train,
@@ -66,6 +67,8 @@ def test_every_message_has_a_conversion(values: Any) -> None:
         "Train",
         "Reveal",
         "MakeSnapshot",
+        "MaskMessage",
+        "MaskTask",
         "Finished",
     }
     assert convertible == {n for n in messages.__all__ if is_dataclass(getattr(messages, n))}
@@ -122,6 +125,7 @@ def test_tasks_come_back_the_same(values: Any) -> None:
         reveal(values),
         reveal(values, role="reveal", contributions=()),
         MakeSnapshot(round=RoundId(4)),
+        MaskTask(round=RoundId(4), step="vector", epoch=2),
         Finished(reason="done"),
         Finished(reason="budget", failed=True),
     ):
