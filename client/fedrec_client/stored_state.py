@@ -119,6 +119,7 @@ class StoredState(_Record):
     content: RoundContent | None = None
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
+    spent: FileRef | None = None
     left_runs: tuple[str, ...] = ()
 
     def files(self) -> set[str]:

@@ -46,11 +46,14 @@ class Contribution:
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
         also: metrics segments under further protocols; they are in no vector and never travel.
+        withheld: the metrics segment of the plan's protocol where sums carry noise: it is exact,
+            so it is in no vector. None where the vector has it.
     """
 
     vector: NDArray[np.int64]
     private: PrivateState
     n_clipped: int
+    withheld: NDArray[np.int64] | None = None
     also: Segments = field(default_factory=dict)
 
 
@@ -165,9 +168,10 @@ class Learner:
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         also: Segments = {}
         n_clipped = 0
-        if kind == "count":
+        exact = self.layout.mechanism is None
+        if kind == "count" and exact:
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
-        else:
+        elif kind != "count":
             self.refreshed(shared, users, private, round_id)
             measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
             if measure:
@@ -180,11 +184,13 @@ class Learner:
             changes, counts, private = found.changes, found.counts, found.private
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
+        released = metrics if exact else np.zeros_like(metrics)
         return Contribution(
-            vector=self.layout.pack(changes, counts, metrics),
+            vector=self.layout.pack(changes, counts, released),
             private=private,
             n_clipped=n_clipped,
             also=also,
+            withheld=None if exact else metrics,
         )
 
     def empty_sums(self, n_active: int) -> RoundSums:
@@ -303,6 +309,10 @@ class Learner:
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
         counts = aggregate[self.layout.count_slice]
+        mechanism = self.layout.mechanism
+        if mechanism is not None:
+            # Nobody counts holders: noise covers rare items, so all of them take part.
+            counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
         if kind == "count":
             return shared.with_holders(counts.copy())
         if kind == "evaluate":
@@ -312,6 +322,13 @@ class Learner:
             name: values.astype(np.float64) * steps[name]
             for name, values in self.layout.changes_of(aggregate).items()
         }
+        if mechanism is not None:
+            # One fixed number divides everything: how many took part is nobody's to know.
+            change = {name: values / mechanism.divisor for name, values in change.items()}
+            for tensor in self.layout.tensors:
+                if not tensor.signed:
+                    change[tensor.name] = np.ones(tensor.shape)
+            counts = np.ones(self.n_items, dtype=np.int64)
         return self.algorithm.apply(shared, change, counts, round_id)
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
