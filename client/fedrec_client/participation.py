@@ -15,6 +15,7 @@ from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.round_terms import RoundTerms
+from fedrec_client.spent import SpentLedger
 
 __all__ = ["Participation"]
 
@@ -115,6 +116,12 @@ class Participation:
                 self._model.users.user_ids,
                 member.plan.rounds.user_fraction,
             )
+        spent, charged = SpentLedger.of(self._store), None
+        mechanism = member.layout.mechanism if task.kind == "train" else None
+        if mechanism is not None:
+            users = self._model.users.user_ids
+            participating = spent.affordable(mechanism, member.run, users, participating)
+            charged = spent.charged(mechanism.cost, member.run, users, participating).to_bytes()
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
             made = self._model.contribute(task.kind, task.round, participating)
@@ -122,9 +129,13 @@ class Participation:
             # Tags of two updates under one name would tell about their difference.
             nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
             name = member.tag_name(task.round, member.client_id, nonce)
-            payload = member.member.protect(made.vector, name)
+            vector = made.vector
+            if mechanism is not None:
+                # Also where nobody takes part: the others' promise counts on this share.
+                vector = member.layout.add_noise(vector)
+            payload = member.member.protect(vector, name)
             header = member.header_for(terms, payload, nonce)
-        self._outbox.put(header, payload, made.private.parts)
+        self._outbox.put(header, payload, made.private.parts, spent=charged)
 
     def _terms(self, task: Train) -> RoundTerms:
         """Return what this client signs about a round, if it may be so."""

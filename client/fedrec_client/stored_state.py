@@ -105,6 +105,8 @@ class StoredState(_Record):
             snapshot without encryption.
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
+        spent: what sums that go beyond this client have cost each user, of all runs; see
+            `fedrec_client.spent`. None where no noise was ever asked for.
         left_runs: runs that this folder took part in before, and does not return to.
     """
 
@@ -124,7 +126,7 @@ class StoredState(_Record):
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private]
+        refs = [self.shared, self.private, self.spent]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.best is not None:

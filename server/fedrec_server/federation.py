@@ -10,6 +10,7 @@ from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import ClientId, RoundId
+from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
 from fedrec_server.rounds.state import Rules
@@ -97,6 +98,7 @@ class Federation:
 
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""
+        mechanism = mechanism_of(self.plan)
         return Rules(
             run=run,
             epoch=self.keys.roster.epoch,
@@ -106,6 +108,9 @@ class Federation:
             fewest_revealed=self.keys.roster.minimum_summands,
             most_summands=self.protection.chosen.max_summands,
             first_seed=self.keys.roster.secrets_sha256,
+            most_sums=None if mechanism is None else mechanism.most_sums,
+            budget="" if mechanism is None else mechanism.budget,
+            charges_updates=mechanism is not None and mechanism.kind == "laplace",
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

@@ -22,7 +22,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.privacy.random_bits import BITS, RandomBits
+from fedrec.privacy.random_bits import BITS, Edges, RandomBits
 
 __all__ = ["FEWEST_STEPS", "SMOOTHING_VARIANCE", "discrete_gaussian", "largest"]
 
@@ -75,7 +75,7 @@ def _reach_of(square: Decimal) -> int:
 
 
 @cache
-def _table(square: Decimal) -> tuple[tuple[int, ...], int]:
+def _table(square: Decimal) -> tuple[Edges, int]:
     """Return cumulated probabilities of -reach .. reach in units of 2^-128, and the reach."""
     reach = _reach_of(square)
     with localcontext() as context:
@@ -93,4 +93,4 @@ def _table(square: Decimal) -> tuple[tuple[int, ...], int]:
         for weight in weights[:-1]:
             sum_so_far += weight
             edges.append(int(sum_so_far / total * (1 << BITS)))
-    return tuple(edges), reach
+    return Edges(tuple(edges)), reach

@@ -12,7 +12,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.privacy.random_bits import BITS, RandomBits
+from fedrec.privacy.random_bits import BITS, Edges, RandomBits
 
 __all__ = ["discrete_laplace", "largest"]
 
@@ -30,7 +30,7 @@ def discrete_laplace(scale: int, length: int, bits: RandomBits) -> NDArray[np.in
     noise = np.zeros(length, dtype=np.int64)
     for sign in (1, -1):
         for digit, edge in enumerate(_edges(scale)):
-            noise += (sign << digit) * bits.chosen((edge,), length)
+            noise += (sign << digit) * bits.chosen(edge, length)
     return noise
 
 
@@ -40,7 +40,7 @@ def largest(scale: int) -> int:
 
 
 @cache
-def _edges(scale: int) -> tuple[int, ...]:
+def _edges(scale: int) -> tuple[Edges, ...]:
     """Return for each digit the probability that it is 0, in units of 2^-128."""
     found = []
     with localcontext() as context:
@@ -48,6 +48,6 @@ def _edges(scale: int) -> tuple[int, ...]:
         digit = 0
         while (1 << digit) <= _REACH * scale:
             odds = (-Decimal(1 << digit) / scale).exp()
-            found.append(int(Decimal(1 << BITS) / (1 + odds)))
+            found.append(Edges((int(Decimal(1 << BITS) / (1 + odds)),)))
             digit += 1
     return tuple(found)

@@ -17,9 +17,13 @@ from fedrec.privacy.random_bits import RandomBits
 if TYPE_CHECKING:
     from fedrec.config.schema import Plan
 
-__all__ = ["Mechanism", "fewest_clients", "mechanism_of", "noise_multiplier_of"]
+__all__ = ["BUDGET_SPENT", "Mechanism", "fewest_clients", "mechanism_of", "noise_multiplier_of"]
 
 FEWEST_SUMMANDS = 3
+BUDGET_SPENT = "the privacy budget is spent"
+"""How the reason begins for which a run ends that may release nothing more."""
+BUDGET_SPENT = "the privacy budget is spent"
+"""How the reason begins for which a run ends that may release nothing more."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,22 @@ import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from numpy.typing import NDArray
 
-__all__ = ["BITS", "RandomBits"]
+__all__ = ["BITS", "Edges", "RandomBits"]
 
 BITS = 128
-_WORD = (1 << 64) - 1
+
+
+class Edges:
+    """What random numbers are compared with.
+
+    Args:
+        exact: ascending, each between 0 and 2^128.
+    """
+
+    def __init__(self, exact: tuple[int, ...]) -> None:
+        self.exact = exact
+        words = [min(edge, (1 << BITS) - 1) >> 64 for edge in exact]
+        self.high = np.array(words, dtype=np.uint64)
 
 
 class RandomBits:
@@ -33,19 +45,16 @@ class RandomBits:
         """Return uniform words of 64 bits, uint64 (n_words,)."""
         return np.frombuffer(self._stream.update(bytes(8 * n_words)), dtype="<u8")
 
-    def chosen(self, edges: tuple[int, ...], n_draws: int) -> NDArray[np.int64]:
+    def chosen(self, edges: Edges, n_draws: int) -> NDArray[np.int64]:
         """Return how many edges each of some uniform numbers below 2^128 reaches, int64.
 
-        Args:
-            edges: ascending, each between 0 and 2^128; i edges or more are reached with
-                probability 1 - edges[i - 1] / 2^128 exactly.
+        The edge of index i is reached with probability 1 - edge / 2^128 exactly.
         """
-        high = np.array([min(edge, (1 << BITS) - 1) >> 64 for edge in edges], dtype=np.uint64)
         drawn = self.words(n_draws)
-        reached = np.searchsorted(high, drawn, side="right").astype(np.int64)
+        reached = np.searchsorted(edges.high, drawn, side="right").astype(np.int64)
         # Where the first words are equal the second ones decide: rare, hence one by one.
-        place = np.searchsorted(high, drawn, side="left")
+        place = np.searchsorted(edges.high, drawn, side="left")
         for index in np.nonzero(place != reached)[0].tolist():
             number = (int(drawn[index]) << 64) | int(self.words(1)[0])
-            reached[index] = sum(edge <= number for edge in edges)
+            reached[index] = sum(edge <= number for edge in edges.exact)
         return reached

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
@@ -70,6 +70,7 @@ class Learner:
         also: protocols to measure under besides the plan's, where one process holds everybody.
         scratch: folder for the files of mapped tables, None for the system's temporary one.
         table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
+        measure_withheld: measure also what is not released, where one process holds everybody.
     """
 
     def __init__(
@@ -83,6 +84,7 @@ class Learner:
         also: Sequence[Protocol] = (),
         scratch: Path | None = None,
         table_bytes: int = 0,
+        measure_withheld: bool = False,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -97,6 +99,8 @@ class Learner:
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
         self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
+        self._measures = measure_withheld or self.layout.mechanism is None
+        self._exact: Learner | None = None
 
     def warm_up(self) -> None:
         """Compile what training compiles, so that no round waits for it.
@@ -174,7 +178,7 @@ class Learner:
         elif kind != "count":
             self.refreshed(shared, users, private, round_id)
             measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
-            if measure:
+            if measure and self._measures:
                 also = self._evaluator.measure_all(
                     shared, users, private, references=kind == "evaluate", round_id=round_id
                 )
@@ -263,7 +267,15 @@ class Learner:
     def train_alone(
         self, round_id: int, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> tuple[SharedState, PrivateState]:
-        """Return the states after a round in which these users are the whole federation."""
+        """Return the states after a round in which these users are the whole federation.
+
+        Nothing is released by it, so it needs no noise.
+        """
+        if self.layout.mechanism is not None:
+            if self._exact is None:
+                plan = self.plan.model_copy(update={"privacy": PrivacySettings()})
+                self._exact = Learner(plan, self.n_items, device=str(self.device))
+            return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         aggregate = self.layout.pack(found.changes, found.counts, metrics)

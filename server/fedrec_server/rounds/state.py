@@ -33,6 +33,10 @@ class Rules:
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
         first_seed: from which committees are drawn before anything is published.
+        most_sums: how many noisy sums the privacy budget allows; None for any number.
+        budget: what the budget is, for people; empty where sums are exact.
+        charges_updates: whether a noisy update is a release by itself, which the coordinator may
+            read; else the sum is.
     """
 
     run: str
@@ -43,6 +47,9 @@ class Rules:
     fewest_revealed: int = 1
     most_summands: int | None = None
     first_seed: bytes = b""
+    most_sums: int | None = None
+    budget: str = ""
+    charges_updates: bool = False
 
     @property
     def needed(self) -> int:
@@ -149,6 +156,7 @@ class State:
         counted: whether the round of item holder counts is published.
         trained: published training rounds.
         evaluated: whether the closing evaluation is published.
+        charged: training rounds of which anything was ever released, published or not.
         vouched: what key holders signed about the published round; empty without encryption.
     """
 
@@ -159,6 +167,7 @@ class State:
     counted: bool = False
     trained: int = 0
     evaluated: bool = False
+    charged: int = 0
     vouched: tuple[RevealStatement, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0
