@@ -236,9 +236,9 @@ class RoundSettings(Section):
         ge=3,
         le=10_000,
         description="Key holders add up to this many contributions themselves before they open "
-        "the sum. Under bfv and paillier a round may have more (clients_per_round): then tags inside the "
-        "ciphertexts show that the coordinator's sum is the right one. Other encryption: never "
-        "more.",
+        "the sum. Under bfv and paillier a round may have more (clients_per_round): then tags "
+        "inside the ciphertexts show that the coordinator's sum is the right one. Other "
+        "encryption: never more.",
     )
     maximum_abandoned: int = Field(
         default=5, ge=1, description="The run fails after this many abandoned rounds in a row."
