@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
+import typer
 from numpy.typing import NDArray
 from scipy.stats import beta
 
 from fedrec.audit.dp import audit_noise, noisy_sum, share_bounds
+from fedrec.cli.audit_dp import audit_dp
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.training.layout import Layout
@@ -73,3 +76,15 @@ def test_bounds_are_those_of_the_beta_distribution(hits: int, trials: int, error
     assert low == pytest.approx(beta.ppf(error, hits, trials - hits + 1) if hits else 0.0, abs=1e-9)
     wanted = beta.ppf(1 - error, hits + 1, trials - hits) if hits < trials else 1.0
     assert high == pytest.approx(wanted, abs=1e-9)
+
+
+def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+    app.command()(audit_dp)
+    path = tmp_path / "run.toml"
+    path.write_text('[privacy]\nmechanism = "gaussian"\n')
+    with pytest.raises(SystemExit) as ended:
+        app([str(path), "--trials", "100"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "epsilon promised" in told and told.count("holds") >= 4
