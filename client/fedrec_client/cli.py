@@ -61,6 +61,8 @@ def run(
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on."""
     from fedrec.config.loading import load_settings
+    from fedrec.errors import PrivacyBudgetSpent
+    from fedrec.privacy import BUDGET_SPENT
     from fedrec_client.app import ClientApp
     from fedrec_client.stopping import Stopped, StopSwitch
 
@@ -99,6 +101,8 @@ def run(
     else:
         best = "" if outcome.best_ndcg is None else f", best NDCG {outcome.best_ndcg:.4f}"
         typer.echo(f"{outcome.reason}: version {outcome.version}{best}")
+    if outcome.reason.startswith(BUDGET_SPENT):
+        raise typer.Exit(PrivacyBudgetSpent.exit_code)
     raise typer.Exit(1 if outcome.failed else 0)
 
 

@@ -129,7 +129,9 @@ class Masking:
         return self._send(record)
 
     def _advertise(self, task: Train) -> MaskedRound:
-        terms, made = self._participation.train(task)
+        terms, made, charged = self._participation.train(task)
+        if charged is not None:
+            raise RefusedError("Under masks no noise is added (privacy.mechanism); see the plan.")
         record = MaskedRound(
             round=task.round,
             kind=task.kind,

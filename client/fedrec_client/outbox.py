@@ -38,9 +38,16 @@ class Outbox:
         staged = self.pending
         return None if staged is None or staged.acknowledged or staged.closed else staged
 
-    def put(self, header: UploadHeader, update: bytes, private: bytes | Parts) -> None:
-        """Keep a signed update and the private state that follows from it."""
-        self._store.stage(header, update, private)
+    def put(
+        self,
+        header: UploadHeader,
+        update: bytes,
+        private: bytes | Parts,
+        *,
+        spent: bytes | None = None,
+    ) -> None:
+        """Keep a signed update, the private state that follows from it, and what it cost."""
+        self._store.stage(header, update, private, spent=spent)
 
     def deliver(self) -> Delivery:
         """Send the pending update, the same bytes as every time before.

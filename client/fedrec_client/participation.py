@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedrec.errors import ConflictingUpload, RefusedError, RoundError
@@ -16,6 +17,7 @@ from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.round_terms import RoundTerms
+from fedrec_client.spent import SpentLedger
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
@@ -111,8 +113,12 @@ class Participation:
                 f"{self._store.state.answered_round} already."
             )
 
-    def train(self, task: Train) -> tuple[RoundTerms, Contribution]:
-        """Return what this client signs about a round, and what it contributes."""
+    def train(self, task: Train) -> tuple[RoundTerms, Contribution, bytes | None]:
+        """Return what this client signs about a round, what it contributes, and what that costs.
+
+        Where sums carry noise, this client's share is in the vector already, and what is spent of
+        its users' privacy has to be kept with it before it is sent.
+        """
         member = self._membership
         terms = self._terms(task)
         # Counting and measuring are about all users; the coin is about who trains.
@@ -125,21 +131,30 @@ class Participation:
                 self._model.users.user_ids,
                 member.plan.rounds.user_fraction,
             )
+        spent, charged = SpentLedger.of(self._store), None
+        mechanism = member.layout.mechanism if task.kind == "train" else None
+        if mechanism is not None:
+            users = self._model.users.user_ids
+            participating = spent.affordable(mechanism, member.run, users, participating)
+            charged = spent.charged(mechanism.cost, member.run, users, participating).to_bytes()
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
             made = self._model.contribute(task.kind, task.round, participating)
-        return terms, made
+        if mechanism is not None:
+            # Also where nobody takes part: the others' promise counts on this share.
+            made = replace(made, vector=member.layout.add_noise(made.vector))
+        return terms, made, charged
 
     def _make(self, task: Train) -> None:
         member = self._membership
-        terms, made = self.train(task)
+        terms, made, charged = self.train(task)
         with self._journal.timed(task.round, "seconds_protecting", "protected"):
             # Tags of two updates under one name would tell about their difference.
             nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
             name = member.tag_name(task.round, member.client_id, nonce)
             payload = member.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
-        self._outbox.put(header, payload, made.private.parts)
+        self._outbox.put(header, payload, made.private.parts, spent=charged)
 
     def _terms(self, task: Train) -> RoundTerms:
         """Return what this client signs about a round, if it may be so."""

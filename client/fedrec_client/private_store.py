@@ -165,7 +165,12 @@ class PrivateStore:
             )
         left = (*stored.left_runs, stored.pin.run)
         refused = stored.refused_sums if epoch == stored.epoch else 0
-        self._commit(StoredState(pin=pin, epoch=epoch, left_runs=left, refused_sums=refused))
+        # What was said about users stays said: another run goes on counting.
+        self._commit(
+            StoredState(
+                pin=pin, epoch=epoch, left_runs=left, refused_sums=refused, spent=stored.spent
+            )
+        )
 
     def read(self, ref: FileRef) -> bytes:
         """Return the content of one of the state's files, checked."""
@@ -177,8 +182,19 @@ class PrivateStore:
             return PrivateState.open(checked_path(self.folder, ref))
         return PrivateState.from_bytes(self.read(ref))
 
-    def stage(self, header: UploadHeader, update: bytes, private: bytes | Parts) -> None:
+    def stage(
+        self,
+        header: UploadHeader,
+        update: bytes,
+        private: bytes | Parts,
+        *,
+        spent: bytes | None = None,
+    ) -> None:
         """Keep an update and the private state that follows from it, before anything is sent.
+
+        Args:
+            spent: what users' privacy has cost with this update; it is charged in the same
+                commit, and never taken back, even if the round is abandoned.
 
         Raises:
             StorageError: there was an update of this or a later round already.
@@ -189,8 +205,10 @@ class PrivateStore:
                 f"{header.round} would be a second answer.",
                 remedy="This is a defect of fedrec; please report it.",
             )
+        charged = self.state.spent if spent is None else write_blob(self.folder, "spent", spent)
         self._replace(
             answered_round=header.round,
+            spent=charged,
             staged=StagedRound(
                 header=header,
                 update=write_blob(self.folder, "update", update),

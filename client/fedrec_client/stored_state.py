@@ -145,6 +145,8 @@ class StoredState(_Record):
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
         masking: the round under masks in progress, or the last one until it is given up.
+        spent: what sums that go beyond this client have cost each user, of all runs; see
+            `fedrec_client.spent`. None where no noise was ever asked for.
         left_runs: runs that this folder took part in before, and does not return to.
     """
 
@@ -159,12 +161,13 @@ class StoredState(_Record):
     content: RoundContent | None = None
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
+    spent: FileRef | None = None
     left_runs: tuple[str, ...] = ()
     masking: MaskedRound | None = None
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private]
+        refs = [self.shared, self.private, self.spent]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.masking is not None:

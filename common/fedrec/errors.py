@@ -22,6 +22,7 @@
     |  |- RoundClosed                round_closed           1    FAILED_PRECONDITION
     |  `- ConflictingUpload          conflicting_upload     1    ALREADY_EXISTS
     |- TrainingError                 training               1    INTERNAL
+    |- PrivacyBudgetSpent            privacy_budget_spent   4    FAILED_PRECONDITION
     |- StorageError                  storage                1    RESOURCE_EXHAUSTED
     |- Unreachable                   unreachable            3    UNAVAILABLE
     `- InternalError                 internal               1    INTERNAL
@@ -49,6 +50,7 @@ __all__ = [
     "MalformedUpdate",
     "NotInRoster",
     "PlanMismatch",
+    "PrivacyBudgetSpent",
     "ProtocolError",
     "RefusedError",
     "RevealRefused",
@@ -252,6 +254,15 @@ class TrainingError(FedrecError):
 
     code = "training"
     public = "Training failed."
+
+
+class PrivacyBudgetSpent(FedrecError):
+    """Another release would exceed what was promised to the users."""
+
+    code = "privacy_budget_spent"
+    public = "The privacy budget is spent."
+    exit_code = 4
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class StorageError(FedrecError):

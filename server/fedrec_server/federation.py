@@ -11,6 +11,7 @@ from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
 from fedrec.ids import ClientId, RoundId
+from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
 from fedrec_server.rounds.state import Rules
@@ -124,6 +125,7 @@ class Federation:
 
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""
+        mechanism = mechanism_of(self.plan)
         return Rules(
             run=run,
             epoch=self.keys.roster.epoch,
@@ -136,6 +138,9 @@ class Federation:
             masked=self.protection.is_interactive,
             vector_seconds=STREAM_SECONDS
             + self.protection.chosen.message_bytes / SLOWEST_BYTES_PER_SECOND,
+            most_sums=None if mechanism is None else mechanism.most_sums,
+            budget="" if mechanism is None else mechanism.budget,
+            charges_updates=mechanism is not None and mechanism.kind == "laplace",
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

@@ -57,11 +57,11 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
             return "round opened", change.round, fields
         case UpdateCounted(header=header):
-            return "update counted", header.round, {"bytes": header.length}
+            return "update counted", header.round, _charged(change, header.length)
         case CollectingEnded():
             return "collecting ended", change.round, {"counted": change.counted}
         case SumKept():
-            return "sum made", change.round, {"bytes": change.total.length}
+            return "sum made", change.round, _charged(change, change.total.length)
         case HolderAsked():
             return "key holder asked", change.round, {"role": change.holder.role}
         case MaskStepEnded():
@@ -81,6 +81,12 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "run finished", RoundId(0), {"reason": change.reason, "failed": change.failed}
         case RunResumed():
             return "run resumed", RoundId(0), {"after_round": change.after_round}
+
+
+def _charged(change: SumKept | UpdateCounted, n_bytes: int) -> Fields:
+    """Return the size, and that the privacy ledger counts the round where it begins to."""
+    fields: Fields = {"bytes": n_bytes}
+    return {**fields, "charged": True} if change.charged else fields
 
 
 def _published(change: RoundPublished) -> Fields:

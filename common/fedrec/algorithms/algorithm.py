@@ -87,6 +87,8 @@ class Algorithm(ABC):
             denominator stays zero.
         clips: whether `update.clip` and `update.fraction_bits` have a say in what users
             contribute; settings without a use are refused.
+        not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
+            they do, as for sums of changes that are divided by the number of users.
         needs_everybody: whether rounds over different clients do not belong together.
         exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
             plan is refused under "none" unless it is accepted on the command line.
@@ -102,6 +104,9 @@ class Algorithm(ABC):
     combination_reason: ClassVar[str] = "the algorithm names no other that it was made for."
     counts_rows: ClassVar[bool] = True
     clips: ClassVar[bool] = True
+    not_under_noise: ClassVar[str] = (
+        "nobody has said what its sums mean with noise and divided by a fixed number"
+    )
     needs_everybody: ClassVar[bool] = False
     exposed_in_the_clear: ClassVar[str] = ""
     divergence_remedy: ClassVar[str] = "Lower the step sizes among the settings of algorithm.name."

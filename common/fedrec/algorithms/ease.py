@@ -75,6 +75,11 @@ class EASESettings(AlgorithmSettings):
 class EASE(Algorithm):
     """Co-occurrence counts and the model that follows; see the module's docstring."""
 
+    not_under_noise: ClassVar[str] = (
+        "its sums are exact counts of pairs, of which a user has as many as the square of"
+        " a history, and the model solves them exactly: noise that hides one user leaves "
+        "nothing of them"
+    )
     name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
     parameters: ClassVar[tuple[Parameter, ...]] = (

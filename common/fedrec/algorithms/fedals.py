@@ -98,6 +98,10 @@ class FedALS(Algorithm):
 
     settings: FedALSSettings
 
+    not_under_noise: ClassVar[str] = (
+        "its users send the matrices of least squares, which noise makes indefinite, so "
+        "that items can no longer be solved"
+    )
     name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
     parameters: ClassVar[tuple[Parameter, ...]] = (

@@ -69,6 +69,7 @@ class FedMF(SampledAlgorithm):
 
     settings: FedMFSettings
 
+    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
     updates: ClassVar[tuple[str, ...]] = ("dense", "colr", "scolr", "svd", "topk")

@@ -72,6 +72,7 @@ class FedNCF(SampledAlgorithm):
 
     settings: FedNCFSettings
 
+    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
     parameters: ClassVar[tuple[Parameter, ...]] = (

@@ -104,6 +104,7 @@ class PFedRec(SampledAlgorithm):
 
     settings: PFedRecSettings
 
+    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "pfedrec"
     counts_rows: ClassVar[bool] = False
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 import typer
 from typer.core import TyperGroup
 
+from fedrec.cli.audit_dp import EPILOG as DP_EPILOG
+from fedrec.cli.audit_dp import audit_dp
 from fedrec.cli.audit_indices import indices
 from fedrec.cli.audit_sums import sums
 from fedrec.cli.audit_wire import wire
@@ -67,3 +69,4 @@ app.command(
         "  fedrec audit indices run.toml --set update.ratio=0.05 --rounds 5 --figure leak.svg"
     )
 )(indices)
+app.command("dp", epilog=DP_EPILOG)(audit_dp)

@@ -65,6 +65,7 @@ def check(
         return
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.cli.pricing import parameter_sets, price, warnings_for
+    from fedrec.cli.privacy_price import privacy_price, privacy_warnings
     from fedrec.config.loading import load_with_sources
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
@@ -88,6 +89,8 @@ def check(
         sets = parameter_sets(plan, n_items)
         found = price(plan, n_items=n_items, n_clients=clients)
     warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
+    privacy = privacy_price(plan, 0 if found is None else found.n_items)
+    warnings += privacy_warnings(plan, n_users)
     if data.path is not None and interactions is None:
         warnings.append(
             f"data.path = {data.path!r} is not on this machine: whether "
@@ -102,6 +105,7 @@ def check(
             "users": n_users if interactions is not None else None,
             "price": None if found is None else asdict(found),
             "sets": [asdict(entry) for entry in sets],
+            "privacy": None if privacy is None else asdict(privacy),
             "warnings": warnings,
         }
         print_json(content)
@@ -115,6 +119,10 @@ def check(
         if interactions is not None:
             rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
         _print_price(found, rows, sets)
+    if privacy is None:
+        typer.echo("\nNo differential privacy: sums are exact, so there is no epsilon.")
+    else:
+        print_table(privacy.rows(), title="\nWhat sums hide of a single user")
     typer.echo(f"\nPlan {plan_fingerprint(plan)}")
     for warning in warnings:
         typer.echo(f"warning: {warning}")

@@ -15,7 +15,7 @@ from fedrec.cli.seed_runs import parsed_seeds, resume_command, run_seeds
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SetValues, values_of
-from fedrec.errors import SettingsError
+from fedrec.errors import PrivacyBudgetSpent, SettingsError
 
 if TYPE_CHECKING:
     from fedrec.reports.round_report import RoundReport
@@ -133,6 +133,13 @@ def simulate(
         )
     record_simulation(result, run)
     _print(result, run, as_json)
+    if result.budget_spent:
+        raise PrivacyBudgetSpent(
+            f"The run ended after {len(result.rounds)} rounds: another training round would exceed "
+            f"privacy.epsilon = {settings.privacy.epsilon:g}. Its results are in {run.path}.",
+            remedy="Raise privacy.epsilon or privacy.noise_multiplier, or lower rounds.total or "
+            "privacy.rounds_per_user.",
+        )
     if not result.finished:
         again = resume_command(
             run.path, clients=clients, protect=protect, accept_exposure=accept_exposure

@@ -29,9 +29,13 @@ _FREE = frozenset(
         "evaluation.at",
         # The default measures in every round, so that no other value says more.
         "evaluation.every_rounds",
-        # How long training goes on. No bound on what many sums say together is promised, so
-        # none is broken; a limit on releases belongs here when noise is added to them.
+        # How long training goes on. What many noisy sums say together is bounded by
+        # privacy.epsilon, which this client counts for itself; of exact sums nothing is promised.
         "rounds.total",
+        # Noise is scaled to the clip, so that neither it nor the divisor of sums changes what
+        # they say about a user.
+        "privacy.clip",
+        "privacy.expected_users",
         # Who is asked and for how long; how few may answer is minimum_clients.
         "rounds.clients_per_round",
         "rounds.over_provision",
@@ -43,8 +47,8 @@ _FREE = frozenset(
         "rounds.recompute_limit",
     }
 )
-# How well the model learns. Clipping bounds one user's pull on a sum and hides nothing while no
-# noise is scaled to it.
+# How well the model learns. Clipping bounds one user's pull on a sum and hides nothing unless noise
+# is scaled to it, as under `privacy`, which counts in the same steps of the grid.
 _FREE_SECTIONS = frozenset({"algorithm", "update"})
 _BOUND = frozenset(
     {
@@ -89,6 +93,18 @@ _ORDERS: Mapping[str, _Order] = {
     "update.normaliser": _Order(accepts=lambda ours, theirs: theirs in ("item", ours)),
     # Whoever lets the coordinator read updates loses nothing by encryption.
     "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
+    # Noise takes nothing from whoever asked for none.
+    "privacy.mechanism": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
+    # 0 follows from the budget, which is compared by itself.
+    "privacy.noise_multiplier": _Order(
+        accepts=lambda ours, theirs: not ours or theirs >= ours, words=" or more"
+    ),
+    "privacy.epsilon": _AT_MOST,
+    "privacy.delta": _AT_MOST,
+    "privacy.rounds_per_user": _Order(
+        accepts=lambda ours, theirs: not ours or 0 < theirs <= ours, words=" or less"
+    ),
+    "privacy.colluding_share": _AT_LEAST,
     # Only "paper" leaks the held-out items.
     "evaluation.protocol": _Order(
         accepts=lambda ours, theirs: theirs != "paper" or ours == "paper",
@@ -157,6 +173,9 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
                 continue
             if key == "protection.preset" and ours.name == "none" != theirs.name:
                 # Any encryption is more than none; the set goes with it.
+                continue
+            if section == "privacy" and expected.privacy.mechanism == "none" and name not in given:
+                # Any noise is more than none; its numbers go with it.
                 continue
             order = _ORDERS.get(key)
             if order is None or not order.accepts(mine, other):

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
@@ -275,6 +276,11 @@ def _protocol(plan: Plan) -> Iterator[Conflict]:
         )
 
 
+def _privacy(plan: Plan) -> Iterator[Conflict]:
+    for keys, sentence in privacy_problems(plan):
+        yield Conflict(keys=keys, sentence=sentence)
+
+
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _algorithm,
     _unused,
@@ -284,6 +290,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _masks,
     _clients,
     _protocol,
+    _privacy,
 )
 
 

@@ -1,7 +1,7 @@
 """The settings of a federation: one TOML file, every field with its sentence.
 
-The sections `federation`, `algorithm`, `update`, `protection`, `evaluation` and `rounds` make up
-the *plan*, on which coordinator and clients must agree byte by byte. The sections `data`,
+The sections `federation`, `algorithm`, `update`, `protection`, `privacy`, `evaluation` and `rounds`
+make up the *plan*, on which coordinator and clients must agree byte by byte. The sections `data`,
 `coordinator`, `client` and `output` are local to a machine and travel nowhere.
 """
 
@@ -24,6 +24,7 @@ __all__ = [
     "FederationSettings",
     "OutputSettings",
     "Plan",
+    "PrivacySettings",
     "ProtectionSettings",
     "RoundSettings",
     "Settings",
@@ -149,6 +150,61 @@ class ProtectionSettings(Section):
                 f"There is no protection {name!r}; known are {', '.join(PROTECTIONS)}."
             )
         return name
+
+
+class PrivacySettings(Section):
+    """What every sum hides of a single user, whoever reads it."""
+
+    mechanism: Literal["none", "gaussian", "laplace"] = Field(
+        default="none",
+        description="none: sums are exact; gaussian: every client adds a share of Gaussian noise, "
+        "which protects users once the shares of a whole round are added up; laplace: every "
+        "client adds noise that is enough alone, as papers do, for much less precision.",
+    )
+    clip: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Largest length (L2 norm) of a user's whole contribution to a round, all "
+        "tensors together; a longer one is shrunk. Values of tensors with a range of their own "
+        "are measured in units of it, times update.clip.",
+    )
+    noise_multiplier: float = Field(
+        default=0.0,
+        ge=0,
+        le=1e4,
+        description="Standard deviation of a sum's noise (laplace: the scale of a client's) over "
+        "the clip; 0 takes the least with which rounds_per_user rounds stay within epsilon.",
+    )
+    epsilon: float = Field(
+        default=8.0,
+        gt=0,
+        le=1000,
+        description="The budget of a user over the whole run; no round opens beyond it.",
+    )
+    delta: float = Field(
+        default=1e-5, gt=0, le=0.1, description="Probability with which epsilon may be exceeded."
+    )
+    rounds_per_user: int = Field(
+        default=10,
+        ge=0,
+        description="Most training rounds that a user takes part in; the user's client sees to "
+        "it. 0 sets no limit but rounds.total.",
+    )
+    colluding_share: float = Field(
+        default=0.0,
+        ge=0,
+        lt=1,
+        description="Share of a round's clients who may take their own noise off a sum; the "
+        "others add more to make up for it (gaussian).",
+    )
+    expected_users: float = Field(
+        default=100.0,
+        gt=0,
+        le=1e9,
+        description="Sums are divided by this fixed number in place of the number of users, "
+        "which would tell who took part: about as many as train in a round.",
+    )
 
 
 class EvaluationSettings(Section):
@@ -312,6 +368,7 @@ class Plan(Section):
     algorithm: SerializeAsAny[AlgorithmSettings] = FedMFSettings()
     update: UpdateSettings = UpdateSettings()
     protection: ProtectionSettings = ProtectionSettings()
+    privacy: PrivacySettings = PrivacySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     rounds: RoundSettings = RoundSettings()
 

@@ -54,7 +54,7 @@ def record_federation(
     Raises:
         StorageError: a file cannot be written.
     """
-    ledger = ledger_of(plan, view.rounds, simulated=False)
+    ledger = ledger_of(plan, view.rounds, simulated=False, n_items=n_items, n_charged=view.charged)
     folder.write_metrics(view.rounds, view.references)
     folder.write_ledger(ledger)
     references, best = view.references, view.best

@@ -24,6 +24,7 @@ class RunView:
         planned: rounds that will be published: training, the count and the evaluation.
         arrived, asked, phase: of the round in progress.
         references: metric sums of the evaluation round, once it is published and known.
+        charged: noisy sums that the coordinator's privacy ledger counts.
         is_told: whether the metric sums of all rounds so far are known.
     """
 
@@ -40,6 +41,7 @@ class RunView:
     bytes_received: int = 0
     finished: str = ""
     failed: bool = False
+    charged: int = 0
     is_told: bool = True
 
     def take(self, event: RunEvent) -> RoundReport | None:
@@ -51,9 +53,12 @@ class RunView:
                 self.arrived, self.asked = 0, fields["asked"]
             case "update counted":
                 self.arrived += 1
+                self.charged += int(fields.get("charged", False))
                 self.bytes_received += fields["bytes"]
             case "collecting ended":
                 self.phase = "summing"
+            case "sum made":
+                self.charged += int(fields.get("charged", False))
             case "key holder asked":
                 self.phase = "revealing"
             case "round abandoned":

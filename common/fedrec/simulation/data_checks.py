@@ -26,7 +26,8 @@ def check_data(plan: Plan, users: UserSplit, n_items: int, also: Sequence[Protoc
         DataError: the data set is too small.
     """
     problems, remedies = [], []
-    fewest = plan.federation.minimum_item_users
+    # Under noise nobody counts holders, and every row is trained.
+    fewest = plan.federation.minimum_item_users if plan.privacy.mechanism == "none" else 1
     most = int(np.bincount(users.train_items, minlength=1).max())
     if most < fewest:
         problems.append(

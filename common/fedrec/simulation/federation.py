@@ -6,6 +6,10 @@ every party of a real federation; neither the number of clients nor the protecti
 of it, unless `update.subset` or `update.compress` makes it depend on clients. A round measures
 the version that it starts from, so what round r measured belongs to version r - 1. Of equal
 versions on validation the earliest is the best.
+
+Under `privacy` every training round's sum carries the noise of a whole federation, drawn anew each
+time, so that no two runs are the same. What is measured then never leaves this process: it is
+reported, and chooses nothing, since a choice by exact figures would be a release without noise.
 """
 
 from __future__ import annotations
@@ -13,6 +17,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.schema import Plan, Settings
@@ -22,12 +29,15 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
+from fedrec.privacy.mechanism import fewest_clients
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
 from fedrec.simulation.data_checks import check_data
-from fedrec.simulation.parties import join_private, make_parties, split_private, throw_coins
+from fedrec.simulation.parties import join_private, make_parties, split_private
+from fedrec.simulation.privacy import PrivacyAccount
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.summing import add_segments, make_adder
+from fedrec.training.learner import Contribution
 from fedrec.training.tables import TableRoom
 from fedrec.wire.messages import RoundKind
 
@@ -86,6 +96,7 @@ class Federation:
             plan, self._learner.layout.vector_spec, n_clients=n_clients, protect=protect
         )
         self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
+        self._account = PrivacyAccount(plan, self._user_keys)
         self._shared = self._learner.initial_shared()
         self._rounds: list[RoundReport] = []
         self._best: Version | None = None
@@ -95,6 +106,14 @@ class Federation:
     def finished(self) -> bool:
         """Whether the last round, which only measures, is over."""
         return len(self._rounds) == self._plan.rounds.total + 2
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether the next round would train beyond the privacy budget."""
+        coming = RoundId(self._round + 1)
+        if self.finished or round_kind(self._plan, coming) != "train":
+            return False
+        return not self._account.allows_another
 
     @property
     def _round(self) -> RoundId:
@@ -109,16 +128,14 @@ class Federation:
         began = self._clock.now()
         round_id = RoundId(self._round + 1)
         kind = round_kind(self._plan, round_id)
-        coins = throw_coins(
-            self._user_keys,
-            seed=self._plan.federation.seed,
-            round_id=round_id,
-            fraction=self._plan.rounds.user_fraction,
-        )
+        coins = self._account.participants(kind, round_id)
         parts = [party.contribute(kind, round_id, self._shared, coins) for party in self._parties]
-        aggregate = self._adder.add_up([part.vector for part in parts])
+        aggregate = self._adder.add_up(self._vectors(kind, round_id, parts))
         shared = self._learner.apply(kind, round_id, self._shared, aggregate)
         sums = self._learner.metrics(aggregate)
+        withheld = [part.withheld for part in parts if part.withheld is not None]
+        if withheld:
+            sums = MetricSums(np.sum(withheld, axis=0))
         further = add_segments([part.also for part in parts])
         report = RoundReport.of(
             round_id,
@@ -138,13 +155,32 @@ class Federation:
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
 
+    def _vectors(
+        self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]
+    ) -> list[NDArray[np.int64]]:
+        """Return what the parties send, charged before anything is added up."""
+        vectors = [part.vector for part in parts]
+        if kind != "train" or not self._account.is_on:
+            return vectors
+        self._account.charge(kind, round_id)
+        layout = self._learner.layout
+        # Fewer parties than a round needs stand for as many.
+        more = max(0, fewest_clients(self._plan) - len(vectors))
+        return [
+            layout.add_noise(vector, 1 + (more if place == 0 else 0))
+            for place, vector in enumerate(vectors)
+        ]
+
     def _keep_if_best(self, report: RoundReport) -> None:
-        """Keep the version that a round started from, if the round measured it as the best."""
+        """Keep the version that a round started from, if the round measured it as the best.
+
+        Under privacy the last measured one is kept, whatever it measured.
+        """
         if report.validation is None:
             return
         ndcg = report.validation.ndcg
         best = None if self._best is None else self._best.validation_ndcg
-        if best is None or ndcg > best:
+        if best is None or ndcg > best or self._account.is_on:
             self._best = self._version(ndcg)
 
     def _version(self, validation_ndcg: float | None = None) -> Version:
@@ -170,6 +206,7 @@ class Federation:
             last=last,
             evaluations=self._evaluation,
             finished=self.finished,
+            budget_spent=self.budget_spent,
         )
 
     def _refreshed(self, version: Version) -> Version:
@@ -195,6 +232,8 @@ class Federation:
             party.private = split_private(party, checkpoint.last.private)
         self._best = checkpoint.best
         self._rounds = list(checkpoint.rounds)
+        for report in self._rounds:
+            self._account.charge(report.kind, report.round)
 
 
 def simulate(
@@ -253,7 +292,7 @@ def simulate(
     if resume and checkpoints is not None:
         federation.restore(checkpoints)
     saved = timer.now()
-    while not federation.finished:
+    while not federation.finished and not federation.budget_spent:
         try:
             report = federation.advance()
         except TrainingError as error:

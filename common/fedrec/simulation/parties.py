@@ -100,8 +100,13 @@ class Party:
                 shared, self.users, self.private, references=True, round_id=round_id, local=False
             )
             vector = np.zeros(layout.length, dtype=np.int64)
-            vector[layout.metrics_slice] = also.pop(self.learner.plan.evaluation.protocol)
-            return Contribution(vector=vector, private=self.private, n_clipped=0, also=also)
+            measured = also.pop(self.learner.plan.evaluation.protocol)
+            withheld = None if layout.mechanism is None else measured
+            if withheld is None:
+                vector[layout.metrics_slice] = measured
+            return Contribution(
+                vector=vector, private=self.private, n_clipped=0, also=also, withheld=withheld
+            )
         chosen = None if participating is None else participating[self.user_index]
         return self.learner.contribute(kind, round_id, shared, self.users, self.private, chosen)
 
@@ -139,6 +144,7 @@ def make_parties(
                 scratch=scratch,
                 # All parties' tables together take no more than one party's would.
                 table_bytes=(client.memory_mib << 20) // n_clients,
+                measure_withheld=True,
             ),
             users if n_clients == 1 else users.select(group),
             group,

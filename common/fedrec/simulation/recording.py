@@ -6,7 +6,7 @@ from fedrec.errors import DataError
 from fedrec.reports.environment import describe_environment
 from fedrec.reports.figures import quality_by_round, size_bars
 from fedrec.reports.html import Fact, Figure, ReportContent
-from fedrec.reports.ledger import ledger_of
+from fedrec.reports.ledger import Ledger, ledger_of
 from fedrec.reports.message_sizes import message_sizes
 from fedrec.reports.run_folder import RunFolder
 from fedrec.simulation.checkpoint import CheckpointFolder
@@ -26,18 +26,23 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
     run.write_environment()
     run.write_metrics(result.rounds, result.evaluation)
     run.write_results(result.comparison())
-    run.write_ledger(ledger_of(result.settings.plan, result.rounds, simulated=True))
+    run.write_ledger(_ledger(result))
     result.recommender().save(run.path)
     run.write_report(report_content(result))
     if result.finished:
         CheckpointFolder(run.path).remove()
 
 
+def _ledger(result: SimulationResult) -> Ledger:
+    n_items = len(result.catalogue)
+    return ledger_of(result.settings.plan, result.rounds, simulated=True, n_items=n_items)
+
+
 def report_content(result: SimulationResult) -> ReportContent:
     """Return what the report of a simulation says."""
     settings = result.settings
     protocol, at = settings.evaluation.protocol, settings.evaluation.at
-    ledger = ledger_of(settings.plan, result.rounds, simulated=True)
+    ledger = _ledger(result)
     state = "" if result.finished else ", stopped before its end"
     return ReportContent(
         title=f"{settings.federation.name}: {settings.algorithm.name}",

@@ -47,11 +47,12 @@ class SimulationResult:
         users: everybody, in the order of the private vectors.
         rounds: one report for each round, from round 1 on.
         best: the version with the highest NDCG on validation, the earliest of equals; the last
-            one where nothing was measured.
+            one where nothing was measured, and the last measured one under privacy.
         last: the last version.
         evaluations: sums of the final evaluation with all references, by protocol; empty when
             stopped before.
         finished: whether the federation came to its end.
+        budget_spent: whether it ended because a further round would exceed the privacy budget.
     """
 
     settings: Settings
@@ -62,6 +63,7 @@ class SimulationResult:
     last: Version
     evaluations: Mapping[Protocol, MetricSums]
     finished: bool
+    budget_spent: bool = False
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -85,8 +87,10 @@ class SimulationResult:
     def chosen(self, protocol: Protocol) -> tuple[int, Rates] | None:
         """Return the version that was best on a protocol's validation, and its test rates.
 
-        Of equal versions it is the earliest; None where nothing was measured.
+        Of equal versions it is the earliest; None where nothing was measured. Under privacy it
+        is the last one: a choice by what was measured would be a release without noise.
         """
+        last = self._is_noisy
         best: tuple[float, int, Rates] | None = None
         own = self.settings.evaluation.protocol
         for report in self.rounds:
@@ -94,9 +98,13 @@ class SimulationResult:
             test = report.rates(protocol, "test", of_plan=own)
             if validation is None or test is None:
                 continue
-            if best is None or validation.ndcg > best[0]:
+            if best is None or validation.ndcg > best[0] or last:
                 best = (validation.ndcg, int(report.round) - 1, test)
         return None if best is None else best[1:]
+
+    @property
+    def _is_noisy(self) -> bool:
+        return self.settings.privacy.mechanism != "none"
 
     @property
     def shortfall(self) -> str:
@@ -110,10 +118,11 @@ class SimulationResult:
         report = self.best_report
         own = () if report is None or report.test is None else (report.test,)
         name = self.settings.algorithm.name
+        how = "the last round" if self._is_noisy else "round chosen on validation"
         model = ResultRow(
             label=f"{name} ({self.settings.update.structure}), round {self.best.round}",
             samples=own,
-            note="; ".join(filter(None, ("round chosen on validation", self.shortfall))),
+            note="; ".join(filter(None, (how, self.shortfall))),
         )
         references = () if self.evaluation is None else reference_rows(self.evaluation)
         return ((model,) if own else ()) + references

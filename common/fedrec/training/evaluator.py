@@ -126,7 +126,8 @@ class Evaluator:
             self._add(found, name, scores, users, rows)
 
     def _of_popularity(self, found: Segments, shared: SharedState, users: UserSplit) -> None:
-        if shared.holders is None:
+        # Under noise nobody counted; then all items have one number that says nothing.
+        if shared.holders is None or self._learner.layout.mechanism is not None:
             return
         holders = torch.from_numpy(shared.holders.astype(np.float64)).to(self._learner.device)
         for rows in self._parts(np.arange(len(users))):

@@ -13,6 +13,7 @@ from fedrec.algorithms import ALGORITHMS, UpdateTensor
 from fedrec.config.schema import Plan
 from fedrec.errors import InternalError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
+from fedrec.privacy import Mechanism, mechanism_of
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 from fedrec.protection.masks import MAX_CLIENTS
 
@@ -30,6 +31,7 @@ class Layout:
         maximum_clients: most messages in one sum.
         tagged: whether key holders open sums of more messages than they add up themselves.
         private: names of the parameters that never leave a client.
+        mechanism: the noise on the change; None for exact sums.
     """
 
     n_items: int
@@ -38,6 +40,7 @@ class Layout:
     maximum_clients: int
     tagged: bool = False
     private: frozenset[str] = frozenset()
+    mechanism: Mechanism | None = None
 
     @classmethod
     def of(cls, plan: Plan, n_items: int) -> Layout:
@@ -61,6 +64,7 @@ class Layout:
             maximum_users=plan.federation.maximum_users,
             maximum_clients=most,
             tagged=tagged,
+            mechanism=mechanism_of(plan),
         )
 
     @property
@@ -91,7 +95,7 @@ class Layout:
             SegmentSpec(
                 name=tensor.name,
                 length=tensor.size,
-                max_abs_sum=users << tensor.fraction_bits,
+                max_abs_sum=self._most(tensor),
                 signed=tensor.signed,
                 # Weights and counts divide, so that an error there has no bound in the model.
                 real=tensor.signed and tensor.fraction_bits > 0,
@@ -112,6 +116,35 @@ class Layout:
             max_summands=self.maximum_clients,
             tagged=self.tagged,
         )
+
+    def _most(self, tensor: UpdateTensor) -> int:
+        """Return what no value of a tensor's sum exceeds: all users, and all clients' noise."""
+        users = self.maximum_users << tensor.fraction_bits
+        if self.mechanism is None or not tensor.signed:
+            return users
+        clipped = self.maximum_users * self.mechanism.bound
+        return min(users, clipped) + self.maximum_clients * self.mechanism.largest
+
+    @property
+    def noisy(self) -> NDArray[np.bool_]:
+        """Which values carry noise, bool (change values,): all that users may send at all."""
+        parts = [np.full(tensor.size, tensor.signed) for tensor in self.tensors]
+        return np.concatenate(parts)
+
+    def add_noise(self, vector: NDArray[np.int64], n_shares: int = 1) -> NDArray[np.int64]:
+        """Return the vector of a training round with clients' noise on every value of the change.
+
+        Untouched rows get it like any other: where noise is missing nobody was.
+
+        Args:
+            n_shares: of how many clients; more than one where one process plays several.
+        """
+        if self.mechanism is None:
+            return vector
+        noisy, out = self.noisy, vector.copy()
+        for _ in range(n_shares):
+            out[self.change_slice][noisy] += self.mechanism.noise(int(noisy.sum()))
+        return out
 
     def pack(
         self,

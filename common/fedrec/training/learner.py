@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
@@ -46,11 +46,14 @@ class Contribution:
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
         also: metrics segments under further protocols; they are in no vector and never travel.
+        withheld: the metrics segment of the plan's protocol where sums carry noise: it is exact,
+            so it is in no vector. None where the vector has it.
     """
 
     vector: NDArray[np.int64]
     private: PrivateState
     n_clipped: int
+    withheld: NDArray[np.int64] | None = None
     also: Segments = field(default_factory=dict)
 
 
@@ -67,6 +70,7 @@ class Learner:
         also: protocols to measure under besides the plan's, where one process holds everybody.
         scratch: folder for the files of mapped tables, None for the system's temporary one.
         table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
+        measure_withheld: measure also what is not released, where one process holds everybody.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class Learner:
         also: Sequence[Protocol] = (),
         scratch: Path | None = None,
         table_bytes: int = 0,
+        measure_withheld: bool = False,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -94,6 +99,8 @@ class Learner:
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
         self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
+        self._measures = measure_withheld or self.layout.mechanism is None
+        self._exact: Learner | None = None
 
     def warm_up(self) -> None:
         """Compile what training compiles, so that no round waits for it.
@@ -165,12 +172,13 @@ class Learner:
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         also: Segments = {}
         n_clipped = 0
-        if kind == "count":
+        exact = self.layout.mechanism is None
+        if kind == "count" and exact:
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
-        else:
+        elif kind != "count":
             self.refreshed(shared, users, private, round_id)
             measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
-            if measure:
+            if measure and self._measures:
                 also = self._evaluator.measure_all(
                     shared, users, private, references=kind == "evaluate", round_id=round_id
                 )
@@ -180,11 +188,13 @@ class Learner:
             changes, counts, private = found.changes, found.counts, found.private
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
+        released = metrics if exact else np.zeros_like(metrics)
         return Contribution(
-            vector=self.layout.pack(changes, counts, metrics),
+            vector=self.layout.pack(changes, counts, released),
             private=private,
             n_clipped=n_clipped,
             also=also,
+            withheld=None if exact else metrics,
         )
 
     def empty_sums(self, n_active: int) -> RoundSums:
@@ -257,7 +267,15 @@ class Learner:
     def train_alone(
         self, round_id: int, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> tuple[SharedState, PrivateState]:
-        """Return the states after a round in which these users are the whole federation."""
+        """Return the states after a round in which these users are the whole federation.
+
+        Nothing is released by it, so it needs no noise.
+        """
+        if self.layout.mechanism is not None:
+            if self._exact is None:
+                plan = self.plan.model_copy(update={"privacy": PrivacySettings()})
+                self._exact = Learner(plan, self.n_items, device=str(self.device))
+            return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         aggregate = self.layout.pack(found.changes, found.counts, metrics)
@@ -303,6 +321,10 @@ class Learner:
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
         counts = aggregate[self.layout.count_slice]
+        mechanism = self.layout.mechanism
+        if mechanism is not None:
+            # Nobody counts holders: noise covers rare items, so all of them take part.
+            counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
         if kind == "count":
             return shared.with_holders(counts.copy())
         if kind == "evaluate":
@@ -312,6 +334,13 @@ class Learner:
             name: values.astype(np.float64) * steps[name]
             for name, values in self.layout.changes_of(aggregate).items()
         }
+        if mechanism is not None:
+            # One fixed number divides everything: how many took part is nobody's to know.
+            change = {name: values / mechanism.divisor for name, values in change.items()}
+            for tensor in self.layout.tensors:
+                if not tensor.signed:
+                    change[tensor.name] = np.ones(tensor.shape)
+            counts = np.ones(self.n_items, dtype=np.int64)
         return self.algorithm.apply(shared, change, counts, round_id)
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:

@@ -12,13 +12,16 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
+from fedrec.training.clipped_sum import ClippedSum
 from fedrec.training.state import PrivateState, SharedState
 from fedrec.training.user_tables import open_tables
 
 if TYPE_CHECKING:
+    from fedrec.training.cohort import Cohort
+    from fedrec.training.grid import RoundSums
     from fedrec.training.learner import Learner
 
-__all__ = ["LocalRound", "train_locally", "training_sums"]
+__all__ = ["LocalRound", "changes_of_sums", "train_locally", "training_sums"]
 
 _MAXIMUM_CLIPPED = 1 << 20
 
@@ -60,12 +63,17 @@ def train_locally(
         learner.algorithm.start(shared, cohort.active, round_id, learner.device),
         party_key=cohort.party_key,
     )
-    sums = learner.empty_sums(len(cohort.active))
+    sums: RoundSums | ClippedSum = learner.empty_sums(len(cohort.active))
+    if learner.layout.mechanism is not None:
+        sums = ClippedSum(learner, cohort, learner.layout.mechanism)
     tables = open_tables(private, learner.room, learner.device)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     for chunk in learner.chunks(cohort, participating):
         own = tables.take(chunk.user_index)
-        result = learner.algorithm.fit(chunk, start, own, sums)
+        if isinstance(sums, ClippedSum):
+            result = sums.fit(chunk, start, own)
+        else:
+            result = learner.algorithm.fit(chunk, start, own, sums)
         tables.put(chunk.user_index, result.private)
         metrics[:4] += training_sums(result.loss, result.clipped)
     trained = tables.finish()
@@ -81,6 +89,22 @@ def train_locally(
             "before this round is intact.",
             remedy=learner.algorithm.divergence_remedy,
         )
+    counts = np.zeros(learner.n_items, dtype=np.int64)
+    if isinstance(sums, ClippedSum):
+        changes = learner.layout.changes_of(sums.total)
+        metrics[3] = sums.n_clipped
+        return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
+    changes = changes_of_sums(learner, cohort, sums)
+    changes, n_clipped = learner.algorithm.compress(changes, n_trained)
+    metrics[2] = min(metrics[2] + n_clipped, n_trained * _MAXIMUM_CLIPPED)
+    counts[cohort.active] = sums.counts.cpu().numpy()
+    return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
+
+
+def changes_of_sums(
+    learner: Learner, cohort: Cohort, sums: RoundSums
+) -> dict[str, NDArray[np.int64]]:
+    """Return a round's tensors in the shapes of the whole catalogue, in grid steps."""
     changes = {}
     for tensor in learner.layout.tensors:
         summed = sums[tensor.name].change.cpu().numpy()
@@ -89,11 +113,7 @@ def train_locally(
             changes[tensor.name][cohort.active] = summed
         else:
             changes[tensor.name] = summed
-    changes, n_clipped = learner.algorithm.compress(changes, n_trained)
-    metrics[2] = min(metrics[2] + n_clipped, n_trained * _MAXIMUM_CLIPPED)
-    counts = np.zeros(learner.n_items, dtype=np.int64)
-    counts[cohort.active] = sums.counts.cpu().numpy()
-    return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
+    return changes
 
 
 def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:

@@ -55,10 +55,15 @@ class ClientJoined:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateCounted:
-    """An update belongs to the round's sum."""
+    """An update belongs to the round's sum.
+
+    Attributes:
+        charged: whether the privacy ledger counts the round from this commit on.
+    """
 
     header: UploadHeader
     at: float
+    charged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,11 +85,17 @@ class CollectingEnded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SumKept:
-    """The coordinator's (encrypted) sum is durable."""
+    """The coordinator's (encrypted) sum is durable.
+
+    Attributes:
+        charged: whether the privacy ledger counts the round from this commit on, before
+            anybody can be asked to open the sum.
+    """
 
     round: RoundId
     total: Blob
     at: float
+    charged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from fedrec.errors import (
     RoundError,
 )
 from fedrec.ids import ClientId, RoundId
+from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.committee import committee_digest, draw, rank
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import masking, revealing
@@ -118,6 +119,10 @@ def _open(state: State, tick: Tick) -> Step:
     if kind is None or state.stop_asked:
         reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
         return finish(state, reason, failed=False, now=tick.now)
+    most = state.rules.most_sums
+    if kind == "train" and most is not None and state.charged >= most:
+        reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
+        return finish(state, reason, failed=True, now=tick.now)
     live = tick.live & state.roster
     if len(live) < state.rules.needed:
         return state, ()
@@ -200,14 +205,22 @@ def _uploaded(state: State, event: Uploaded) -> Step:
         if not _may_join(state, round_, header.client_id):
             raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
         asked = asked | {header.client_id}
+    first = not round_.accepted
+    charged = first and _is_noisy(state, round_) and state.rules.charges_updates
     round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
-    counted = UpdateCounted(header=header, at=event.now)
+    counted = UpdateCounted(header=header, at=event.now, charged=charged)
+    state = replace(state, charged=state.charged + charged)
     most = state.rules.most_counted
     wanted = len(asked) if most is None else min(most, len(asked))
     if len(round_.accepted) < max(wanted, state.rules.needed):
         return replace(state, current=round_), (counted,)
     state, changes = _close(state, round_, event.now)
     return state, (counted, *changes)
+
+
+def _is_noisy(state: State, round_: Round) -> bool:
+    """Tell whether what a round releases costs privacy, because noise has a budget."""
+    return round_.kind == "train" and bool(state.rules.budget)
 
 
 def _round_for(state: State, header: UploadHeader) -> Round:
@@ -279,8 +292,10 @@ def _summed(state: State, event: Summed) -> Step:
     round_ = state.current
     if round_ is None or round_.number != event.round or round_.phase != "summing":
         return state, ()
-    kept = SumKept(round=round_.number, total=event.total, at=event.now)
+    charged = _is_noisy(state, round_) and not state.rules.charges_updates
+    kept = SumKept(round=round_.number, total=event.total, at=event.now, charged=charged)
     round_ = replace(round_, total=event.total)
+    state = replace(state, charged=state.charged + charged)
     if not state.rules.needs_reveal:
         state, changes = publish(
             state, round_, words=(), blob=event.total, metrics=event.metrics, now=event.now

@@ -41,6 +41,10 @@ class Rules:
         masked: whether a round is a protocol of several steps among its clients.
         vector_seconds: how long a slow line takes for a masked vector.
         first_seed: from which committees are drawn before anything is published.
+        most_sums: how many noisy sums the privacy budget allows; None for any number.
+        budget: what the budget is, for people; empty where sums are exact.
+        charges_updates: whether a noisy update is a release by itself, which the coordinator may
+            read; else the sum is.
     """
 
     run: str
@@ -53,6 +57,9 @@ class Rules:
     first_seed: bytes = b""
     masked: bool = False
     vector_seconds: float = 0.0
+    most_sums: int | None = None
+    budget: str = ""
+    charges_updates: bool = False
 
     @property
     def needed(self) -> int:
@@ -163,6 +170,7 @@ class State:
         counted: whether the round of item holder counts is published.
         trained: published training rounds.
         evaluated: whether the closing evaluation is published.
+        charged: training rounds of which anything was ever released, published or not.
         vouched: what key holders signed about the published round; empty without encryption.
     """
 
@@ -173,6 +181,7 @@ class State:
     counted: bool = False
     trained: int = 0
     evaluated: bool = False
+    charged: int = 0
     vouched: tuple[RevealStatement, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0

@@ -45,6 +45,7 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         counted=_number(rows, kind, "count") > 0,
         trained=_number(rows, kind, "train"),
         evaluated=_number(rows, kind, "evaluate") > 0,
+        charged=_number(rows, "SELECT count(*) FROM ledger"),
         vouched=_vouched(rows, published),
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),

@@ -40,6 +40,8 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             _open(rows, change)
         case UpdateCounted():
             insert(rows, "contributions", header_row(change.header))
+            if change.charged:
+                insert(rows, "ledger", {"round": change.header.round, "at": change.at})
         case CollectingEnded():
             _set_phase(rows, change.round, "summing")
         case SumKept():
@@ -48,6 +50,8 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
                 "UPDATE rounds SET sum_length = ?, sum_digest = ? WHERE round = ?",
                 (change.total.length, change.total.digest, change.round),
             )
+            if change.charged:
+                insert(rows, "ledger", {"round": change.round, "at": change.at})
         case HolderAsked():
             holder = change.holder
             row: Row = {"round": change.round, "client_id": holder.client_id}

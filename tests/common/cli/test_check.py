@@ -59,6 +59,7 @@ def test_the_keys_of_its_json_are_stable(
         "users",
         "price",
         "sets",
+        "privacy",
         "warnings",
     }
     assert set(found["sources"]) == set(all_settings("fedmf"))
@@ -350,3 +351,34 @@ def test_masks_say_who_must_stay_and_what_the_steps_cost(
     assert not any("a single drop-out" in line for line in many["warnings"])
     text = fedrec(*masked[:-1], "--clients", "3").out
     assert "neighbours" in text and "X25519, AES-256" in text
+
+
+def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:
+    """z = 4 and five rounds: epsilon is 2.2581 by dp-accounting; the noise is four clips."""
+    asked = (
+        "privacy.mechanism=gaussian",
+        "privacy.noise_multiplier=4",
+        "privacy.epsilon=2.4",
+        "privacy.rounds_per_user=0",
+        "privacy.clip=0.5",
+        "privacy.expected_users=10",
+        "rounds.total=9",
+        "algorithm.name=fedmf",
+        "protection.name=bfv",
+    )
+    values = [word for value in asked for word in ("--set", value)]
+    outcome = fedrec("check", settings_file, "--json", *values)
+    found = outcome.json["privacy"]
+    assert found["rounds_allowed"] == found["rounds_per_user"] == 5
+    assert found["epsilon"] == pytest.approx(2.2581, rel=0.01)
+    assert found["deviation"] == pytest.approx(2.0, rel=1e-4)
+    assert found["deviation_of_mean"] == pytest.approx(0.2, rel=1e-4)
+    assert any("Of 9 training rounds the budget pays for 5" in w for w in outcome.json["warnings"])
+    told = fedrec("check", settings_file, *values).out
+    assert "What sums hide of a single user" in told and "No amplification" in told
+
+
+def test_no_privacy_is_said(fedrec: Fedrec, settings_file: Path) -> None:
+    outcome = fedrec("check", settings_file)
+    assert "No differential privacy" in outcome.out
+    assert fedrec("check", settings_file, "--json").json["privacy"] is None

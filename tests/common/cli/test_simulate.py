@@ -157,3 +157,21 @@ def test_numbers_have_units() -> None:
     ]  # fmt: skip
     assert human_share(1, 4) == "25 %"
     assert human_share(30, 2) == "15.0 x"
+
+
+def test_a_spent_budget_has_its_exit_code(
+    fedrec: Fedrec, settings_file: Path, interactions_file: Path
+) -> None:
+    """By dp-accounting noise of four clips costs 1.356 after two rounds, 1.698 after three."""
+    asked = (
+        "privacy.mechanism=gaussian",
+        "privacy.noise_multiplier=4",
+        "privacy.epsilon=1.5",
+        "privacy.rounds_per_user=0",
+        "rounds.total=4",
+        "protection.name=bfv",
+    )
+    values = [word for value in asked for word in ("--set", value)]
+    outcome = fedrec("simulate", settings_file, *values)
+    assert outcome.code == 4
+    assert "privacy.epsilon = 1.5" in outcome.err

@@ -132,7 +132,7 @@ def test_the_ledger_claims_no_differential_privacy(run, rounds):
     plan = Settings.model_validate({"update": {"clip": 0.5}}).plan
     run.write_ledger(ledger_of(plan, rounds, simulated=False))
     found = json.loads((run.path / "ledger.json").read_text())
-    assert found["format"] == "fedrec privacy ledger 1.0"
+    assert found["format"] == "fedrec privacy ledger 1.1"
     assert found["differential_privacy"] is False
     assert found["statements"][0].startswith("No differential privacy")
     assert "colludes" in found["statements"][1]
@@ -140,6 +140,21 @@ def test_the_ledger_claims_no_differential_privacy(run, rounds):
     assert [entry["clip"] for entry in found["releases"]] == [None, 0.5, None]
     simulated = ledger_of(plan, rounds, simulated=True)
     assert "one process" in simulated.statements[1]
+
+
+def test_the_ledger_says_what_noise_promises(run, rounds):
+    settings = {"privacy": {"mechanism": "gaussian", "noise_multiplier": 4.0}}
+    plan = Settings.model_validate(settings).plan
+    run.write_ledger(ledger_of(plan, rounds, simulated=False, n_items=10, n_charged=5))
+    found = json.loads((run.path / "ledger.json").read_text())
+    assert found["differential_privacy"] is True
+    promised = found["guarantee"]
+    # Five sums were made, three of them published; the number is dp-accounting's (PLD).
+    assert promised["sums"] == promised["sums_per_user"] == 5
+    assert promised["epsilon"] == pytest.approx(2.2581, rel=0.01)
+    assert (promised["unit"], promised["delta"]) == ("user", 1e-5)
+    assert "Item counts and metrics are not" in " ".join(promised["not_covered"])
+    assert "No differential privacy" not in " ".join(found["statements"])
 
 
 def test_the_report_is_a_file_of_the_folder(run):

@@ -24,6 +24,7 @@ import structlog
 from server.support.driving import SEALED_BYTES, act, gather, running, together, upload
 from server.support.federations import Bench, identity
 
+from fedrec.config.schema import PrivacySettings
 from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
 from fedrec_server.engine import Engine
@@ -81,6 +82,7 @@ def recover(bench: Bench, folder: Path) -> None:
 
     async def scenario() -> None:
         async with running(bench, folder) as engine:
+            check_ledger(engine, bench)
             await gather(engine, CLIENTS)
             for number in itertools.cycle(CLIENTS):
                 if engine.state.published >= ROUNDS:
@@ -108,9 +110,16 @@ def check(engine: Engine, bench: Bench, folder: Path) -> None:
             wanted = b"honest" * SEALED_BYTES
         assert data == wanted, f"round {record.round} published another sum"
         after = record.round
+    check_ledger(engine, bench)
     assert engine.state.abandoned == 0
     assert acked <= counted, f"acknowledged and lost: {acked - counted}"
     assert counted == {(r, n) for r in range(1, ROUNDS + 1) for n in CLIENTS}
+
+
+def check_ledger(engine: Engine, bench: Bench) -> None:
+    """Check that no training round was released before the privacy ledger counted it."""
+    if bench.federation.plan.privacy.mechanism != "none":
+        assert engine.state.charged >= engine.state.trained, engine.state
 
 
 def clients_of(record: object) -> set[str]:
@@ -146,7 +155,9 @@ def in_child(work: Callable[[], None]) -> int:
 def main(folder: Path, kind: str) -> None:
     """Kill at every failpoint, one after another."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    bench = Bench.of(len(CLIENTS), veiled=kind == "veiled")
+    noise = {"noisy": "laplace", "noisy-veiled": "gaussian"}.get(kind, "none")
+    privacy = PrivacySettings.model_validate({"mechanism": noise})
+    bench = Bench.of(len(CLIENTS), veiled=kind.endswith("veiled"), privacy=privacy)
     run = concurrent_run if kind == "concurrent" else whole_run
     for number in CLIENTS:
         identity(number)

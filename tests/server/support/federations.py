@@ -11,7 +11,13 @@ import numpy as np
 from blake3 import blake3
 
 from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, RoundSettings
+from fedrec.config.schema import (
+    FederationSettings,
+    Plan,
+    PrivacySettings,
+    ProtectionSettings,
+    RoundSettings,
+)
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
@@ -105,6 +111,7 @@ class Bench:
         veiled: bool = False,
         epoch: int = 1,
         values: int = 6,
+        privacy: PrivacySettings | None = None,
         **rounds: float,
     ) -> Bench:
         """Return a federation of clients 0, 1, 2 ..."""
@@ -112,6 +119,8 @@ class Bench:
         kind = Veiled if veiled else NoProtection
         protection = kind(spec, kind.plan(spec))
         plan = plan_of(**rounds)
+        if privacy is not None:
+            plan = plan.model_copy(update={"privacy": privacy})
         return cls(
             federation=Federation(
                 plan=plan,

@@ -378,6 +378,7 @@ _TABLES: dict[str, dict[str, str]] = {
         "public_identity": "public",
         "unix_seconds": "bookkeeping",
     },
+    "ledger": {"round": "bookkeeping", "at": "bookkeeping"},
     "mask_messages": {
         "round": "bookkeeping",
         "client_id": "identity",

@@ -1,0 +1,212 @@
+"""A canary audit of the noise: attack the mechanism as hard as its promise allows for.
+
+The worst case is played many times, with the code that clients run: a canary, whose whole
+contribution is one value that nobody else touches, is among the users or not, and the attacker
+looks at that value of the sum. How often the attacker is right bounds epsilon from below (for
+every event S, P(S | present) <= exp(epsilon) P(S | absent) + delta, and the other way round), with
+the confidence of Clopper and Pearson's intervals. A lower bound above the promise proves it wrong;
+one below proves nothing.
+
+Gaussian noise promises an epsilon for every delta. All of them are tried, because few trials say
+little at a small delta and much at a large one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.errors import SettingsError
+from fedrec.privacy.clipping import clipped_to
+from fedrec.privacy.mechanism import Mechanism
+from fedrec.training.layout import Layout
+
+__all__ = ["CanaryReport", "Finding", "Release", "audit_noise", "share_bounds"]
+
+Release = Callable[[Layout, Sequence[NDArray[np.int64]]], NDArray[np.int64]]
+"""Makes the noisy sum of clients' exact vectors."""
+
+DELTAS = (1e-3, 1e-2, 1e-1)
+_N_ITEMS = 2
+_HALVINGS = 60
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One delta: what was promised for a round, and what the attacker achieved at least."""
+
+    delta: float
+    claimed: float
+    audited: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the promise was not refuted."""
+        return self.audited <= self.claimed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CanaryReport:
+    """The audit of one noisy sum.
+
+    Attributes:
+        trials: sums with the canary, and as many without.
+        confidence: with which all lower bounds hold together.
+        present, absent: mean of the attacked value, in units of the clip.
+        deviation: its standard deviation without the canary, in units of the clip.
+    """
+
+    trials: int
+    confidence: float
+    present: float
+    absent: float
+    deviation: float
+    findings: tuple[Finding, ...]
+
+    @property
+    def holds(self) -> bool:
+        """Whether no promise was refuted."""
+        return all(finding.holds for finding in self.findings)
+
+
+def audit_noise(
+    plan: Plan,
+    *,
+    trials: int = 1000,
+    confidence: float = 0.99,
+    release: Release | None = None,
+) -> CanaryReport:
+    """Attack one training round's sum under a plan.
+
+    Args:
+        trials: sums with the canary, and as many without; half of them choose the attack.
+        release: how clients' vectors become the sum; the product's own way by default.
+
+    Raises:
+        SettingsError: the plan asks for no noise.
+    """
+    layout = Layout.of(plan, _N_ITEMS)
+    if layout.mechanism is None:
+        raise SettingsError(
+            'privacy.mechanism is "none": there is no noise to audit.',
+            remedy='Set privacy.mechanism = "gaussian".',
+        )
+    makes = noisy_sum if release is None else release
+    place = _attacked(layout)
+    absent = _observed(layout, makes, place, 0, trials)
+    present = _observed(layout, makes, place, 2 * layout.mechanism.bound, trials)
+    deltas = (plan.privacy.delta, *(delta for delta in DELTAS if delta > plan.privacy.delta))
+    # Every delta is tried in both directions, and each direction takes two intervals.
+    error = (1.0 - confidence) / (4 * len(deltas))
+    unit = float(layout.mechanism.bound)
+    return CanaryReport(
+        trials=trials,
+        confidence=confidence,
+        present=float(present.mean()) / unit,
+        absent=float(absent.mean()) / unit,
+        deviation=float(absent.std()) / unit,
+        findings=tuple(
+            Finding(
+                delta=delta,
+                claimed=_claimed(layout.mechanism, delta),
+                audited=max(
+                    _bound(present, absent, delta, error), _bound(-absent, -present, delta, error)
+                ),
+            )
+            for delta in deltas
+        ),
+    )
+
+
+def noisy_sum(layout: Layout, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    """Return the sum of what clients send."""
+    total = np.zeros(layout.length, dtype=np.int64)
+    for vector in vectors:
+        total += layout.add_noise(vector)
+    return total
+
+
+@cache
+def share_bounds(hits: int, trials: int, error: float) -> tuple[float, float]:
+    """Return Clopper and Pearson's bounds of a share, each wrong with probability `error`."""
+    low = 0.0 if hits == 0 else _solve(lambda p: _tail(hits, trials, p) > error)
+    high = 1.0 if hits == trials else _solve(lambda p: 1.0 - _tail(hits + 1, trials, p) < error)
+    return low, high
+
+
+def _claimed(mechanism: Mechanism, delta: float) -> float:
+    return replace(mechanism, delta=delta).epsilon_after(1)
+
+
+def _attacked(layout: Layout) -> int:
+    """Return the last value that carries noise: a row that nobody touches."""
+    return int(np.nonzero(layout.noisy)[0][-1])
+
+
+def _observed(
+    layout: Layout, release: Release, place: int, size: int, trials: int
+) -> NDArray[np.float64]:
+    """Return the attacked value of many sums; the canary has `size` there before it is clipped."""
+    mechanism = layout.mechanism
+    assert mechanism is not None
+    canary = np.zeros(layout.change_slice.stop, dtype=np.int64)
+    canary[place] = size
+    vectors = [np.zeros(layout.length, dtype=np.int64) for _ in range(mechanism.noisy)]
+    vectors[0][layout.change_slice] = clipped_to(canary, mechanism.bound)[0]
+    found = [release(layout, vectors)[place] for _ in range(trials)]
+    return np.array(found, dtype=np.float64)
+
+
+def _bound(
+    likely: NDArray[np.float64], rare: NDArray[np.float64], delta: float, error: float
+) -> float:
+    """Return a lower bound of epsilon from the event that the value is above a threshold.
+
+    The first half of the trials chooses the threshold, the second one is counted.
+    """
+    half = len(likely) // 2
+    best, threshold = -math.inf, 0.0
+    for at in np.quantile(np.concatenate([likely[:half], rare[:half]]), np.linspace(0, 1, 101)):
+        hits, misses = int((likely[:half] > at).sum()), int((rare[:half] > at).sum())
+        found = _epsilon(hits, misses, half, delta, error)
+        if found > best:
+            best, threshold = found, float(at)
+    hits, misses = int((likely[half:] > threshold).sum()), int((rare[half:] > threshold).sum())
+    return _epsilon(hits, misses, len(likely) - half, delta, error)
+
+
+def _epsilon(hits: int, misses: int, trials: int, delta: float, error: float) -> float:
+    low = share_bounds(hits, trials, error)[0] - delta
+    high = share_bounds(misses, trials, error)[1]
+    return max(0.0, math.log(low / high)) if low > 0.0 else 0.0
+
+
+def _tail(hits: int, trials: int, share: float) -> float:
+    """Return P(X >= hits) of a binomial X."""
+    if hits <= 0:
+        return 1.0
+    k = np.arange(hits, trials + 1)
+    logs = _log_choose(trials)[k] + k * math.log(share) + (trials - k) * math.log1p(-share)
+    return float(min(1.0, np.exp(logs).sum()))
+
+
+@cache
+def _log_choose(trials: int) -> NDArray[np.float64]:
+    factorials = np.zeros(trials + 1)
+    np.cumsum(np.log(np.arange(1, trials + 1)), out=factorials[1:])
+    return np.asarray(factorials[trials] - factorials - factorials[::-1])
+
+
+def _solve(holds: Callable[[float], bool]) -> float:
+    """Return where a condition begins to hold, between 0 and 1."""
+    low, high = 0.0, 1.0
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2.0
+        low, high = (low, middle) if holds(middle) else (middle, high)
+    return (low + high) / 2.0

@@ -1,0 +1,129 @@
+"""What a plan's noise promises and costs, before anything starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fedrec.config.schema import Plan
+from fedrec.privacy import mechanism_of
+from fedrec.reports.ledger import privacy_statements
+
+__all__ = ["PrivacyPrice", "privacy_price", "privacy_warnings"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyPrice:
+    """What `[privacy]` comes to.
+
+    Attributes:
+        epsilon: of a user after the planned rounds, at delta.
+        epsilon_of_one_round: of a user who takes part once.
+        rounds_per_user: most rounds that count for a user.
+        rounds_allowed: training rounds within the budget; None for all.
+        noise_multiplier: standard deviation of a sum's noise over the clip.
+        deviation: of the noise of every value of a sum, in the model's units.
+        deviation_of_mean: the same after division by privacy.expected_users.
+        clip: largest length of a user's contribution, in the model's units.
+        honest_clients: whose shares a sum has at least.
+        statements: what is promised and what is not.
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    epsilon_of_one_round: float
+    rounds_per_user: int
+    rounds_allowed: int | None
+    noise_multiplier: float
+    deviation: float
+    deviation_of_mean: float
+    clip: float
+    honest_clients: int
+    statements: tuple[str, ...]
+
+    def rows(self) -> list[tuple[str, str]]:
+        """Return it as rows for people."""
+        allowed = "all planned rounds"
+        if self.rounds_allowed is not None:
+            allowed = f"{self.rounds_allowed} training rounds; then the run ends"
+        return [
+            ("mechanism", self.mechanism),
+            (
+                "epsilon",
+                f"{self.epsilon:.4g} at delta {self.delta:g}, after {self.rounds_per_user} rounds "
+                f"of a user; {self.epsilon_of_one_round:.4g} after one",
+            ),
+            ("within the budget", allowed),
+            (
+                "noise of a sum",
+                f"{self.deviation:.4g} (standard deviation of every value); the clip is "
+                f"{self.clip:.4g} for a user's whole contribution, {self.noise_multiplier:.4g} "
+                "times less",
+            ),
+            ("noise of a mean", f"{self.deviation_of_mean:.4g} in every value of the model"),
+            ("relied upon", f"the noise of {self.honest_clients} clients"),
+            *(("", sentence) for sentence in self.statements),
+        ]
+
+
+def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
+    """Return what a plan's privacy comes to; None where it asks for none."""
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return None
+    total = plan.rounds.total
+    rounds = total if mechanism.most_sums is None else min(total, mechanism.most_sums)
+    step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    return PrivacyPrice(
+        mechanism=mechanism.kind,
+        epsilon=mechanism.epsilon_after(rounds),
+        delta=mechanism.delta,
+        epsilon_of_one_round=mechanism.epsilon_after(1),
+        rounds_per_user=min(rounds, mechanism.rounds_per_user),
+        rounds_allowed=None if rounds == total else rounds,
+        noise_multiplier=mechanism.deviation / mechanism.bound,
+        deviation=mechanism.deviation * step,
+        deviation_of_mean=mechanism.deviation * step / mechanism.divisor,
+        clip=mechanism.bound * step,
+        honest_clients=mechanism.noisy,
+        statements=privacy_statements(plan, rounds, n_items),
+    )
+
+
+def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
+    """Return what somebody who chose these numbers should know."""
+    mechanism, asked = mechanism_of(plan), plan.privacy
+    if mechanism is None:
+        return []
+    found = []
+    if mechanism.epsilon > 10:
+        found.append(
+            f"privacy.epsilon is {mechanism.epsilon:g}: whoever guesses whether a user took part "
+            "may be right almost always. Promises that mean something are below 10."
+        )
+    if n_users and mechanism.delta > 1.0 / n_users:
+        found.append(
+            f"privacy.delta is {mechanism.delta:g}, more than one in {n_users} users, who are in "
+            f"data.path: a mechanism that shows one of them would keep it. Set it below "
+            f"{0.1 / n_users:.1g}."
+        )
+    if mechanism.most_sums is not None and mechanism.most_sums < plan.rounds.total:
+        found.append(
+            f"Of {plan.rounds.total} training rounds the budget pays for {mechanism.most_sums}; "
+            "then the run ends (exit code 4). Raise privacy.noise_multiplier, or leave it out."
+        )
+    fraction = plan.rounds.user_fraction
+    if mechanism.rounds_per_user < plan.rounds.total * fraction:
+        found.append(
+            f"A user takes part in {mechanism.rounds_per_user} rounds at most "
+            f"(privacy.rounds_per_user), and with rounds.user_fraction = {fraction:g} has done so "
+            f"after about {mechanism.rounds_per_user / fraction:.0f} of {plan.rounds.total}; later "
+            f"sums are noise alone. Set rounds.user_fraction to "
+            f"{mechanism.rounds_per_user / plan.rounds.total:.2g}."
+        )
+    if asked.mechanism == "laplace":
+        found.append(
+            "Laplace noise is there for comparison with papers: for the same epsilon a sum has "
+            "more of it, by the square root of twice the number of clients and more."
+        )
+    return found

@@ -1,0 +1,117 @@
+"""What `[privacy]` goes with: the choices under which noise keeps the promise made for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.config.schema import Plan, PrivacySettings
+from fedrec.privacy.gaussian import FEWEST_STEPS
+from fedrec.privacy.mechanism import mechanism_of
+from fedrec.protection import PROTECTIONS
+
+__all__ = ["privacy_problems"]
+
+Problem = tuple[tuple[str, ...], str]
+_COUNTS = "users"
+
+
+def privacy_problems(plan: Plan) -> Iterator[Problem]:
+    """Yield what contradicts a plan's privacy: the settings and a sentence."""
+    if plan.privacy.mechanism == "none":
+        yield from _without_use(plan)
+        return
+    yield from _algorithm(plan)
+    yield from _update(plan)
+    yield from _protection(plan)
+    yield from _noise(plan)
+
+
+def _without_use(plan: Plan) -> Iterator[Problem]:
+    for name, field in PrivacySettings.model_fields.items():
+        if getattr(plan.privacy, name) != field.default:
+            yield (
+                (f"privacy.{name}", "privacy.mechanism"),
+                f'privacy.{name} is set, but privacy.mechanism is "none", so that it has no use. '
+                'Set privacy.mechanism = "gaussian", or leave it out.',
+            )
+
+
+def _algorithm(plan: Plan) -> Iterator[Problem]:
+    algorithm = ALGORITHMS[plan.algorithm.name]
+    if algorithm.not_under_noise:
+        able = [name for name, kind in ALGORITHMS.items() if not kind.not_under_noise]
+        yield (
+            ("algorithm.name", "privacy.mechanism"),
+            f"algorithm.name = {plan.algorithm.name!r} cannot be trained with "
+            f"privacy.mechanism = {plan.privacy.mechanism!r}: {algorithm.not_under_noise}. Set "
+            f"algorithm.name to one of {', '.join(able)}.",
+        )
+        return
+    divisors = [
+        tensor.name
+        for tensor in algorithm(plan, 1).tensors
+        if not tensor.signed and tensor.name != _COUNTS
+    ]
+    if divisors:
+        yield (
+            ("privacy.mechanism", "update.normaliser", "algorithm.name"),
+            f"Sums are divided by what users send as {' and '.join(divisors)}, which would tell "
+            "about them; under privacy the divisor is the fixed privacy.expected_users. Weigh "
+            'users equally: update.normaliser = "item", or the algorithm\'s own weighting by '
+            "users.",
+        )
+
+
+def _update(plan: Plan) -> Iterator[Problem]:
+    if plan.update.structure in ("svd", "topk") and plan.update.compress == "client":
+        yield (
+            ("update.compress", "privacy.mechanism"),
+            'update.compress is "client", which changes a sum after its users were clipped, so '
+            'that nothing bounds what one of them does to it. Set update.compress = "user".',
+        )
+
+
+def _protection(plan: Plan) -> Iterator[Problem]:
+    name = plan.protection.name
+    if plan.privacy.mechanism == "gaussian" and name == "none":
+        yield (
+            ("protection.name", "privacy.mechanism"),
+            'privacy.mechanism is "gaussian", but protection.name is "none": the coordinator reads '
+            "every client's update, on which lies only that client's share of the noise. Set "
+            'protection.name = "bfv", or privacy.mechanism = "laplace", whose noise is enough for '
+            "each client alone.",
+        )
+    if name == "masks":
+        yield (
+            ("protection.name", "privacy.mechanism"),
+            f'privacy.mechanism is "{plan.privacy.mechanism}", but under masks clients do not keep '
+            "what their users spent of it yet, so that no noise is added there. Set "
+            'protection.name = "bfv", or privacy.mechanism = "none".',
+        )
+    if plan.protection.preset == "approximate":
+        yield (
+            ("protection.preset", "privacy.mechanism"),
+            f"{name}/approximate adds errors of its own that depend on what is encrypted, and "
+            f'nobody accounts for them. Set protection.preset = "{PROTECTIONS[name].presets[0]}".',
+        )
+
+
+def _noise(plan: Plan) -> Iterator[Problem]:
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return
+    if mechanism.share < FEWEST_STEPS:
+        yield (
+            ("update.fraction_bits", "privacy.clip", "privacy.noise_multiplier"),
+            f"One client's noise is {mechanism.share} steps of the grid, fewer than the "
+            f"{FEWEST_STEPS} for which its law is proven. Raise update.fraction_bits, "
+            "privacy.clip or privacy.noise_multiplier.",
+        )
+    if mechanism.most_sums == 0:
+        yield (
+            ("privacy.noise_multiplier", "privacy.epsilon"),
+            f"One round costs epsilon {mechanism.epsilon_after(1):.3g}, more than "
+            f"privacy.epsilon = {plan.privacy.epsilon:g}, so that no round could open. Raise "
+            "privacy.noise_multiplier, or leave it out: 0 takes the least that is enough.",
+        )

@@ -1,0 +1,152 @@
+"""The mechanism that a plan asks for, in the integers that every party computes with."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.privacy import gaussian, laplace
+from fedrec.privacy.accounting import Spent, cheapest_rho
+from fedrec.privacy.random_bits import RandomBits
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import Plan
+
+__all__ = ["BUDGET_SPENT", "Mechanism", "fewest_clients", "mechanism_of", "noise_multiplier_of"]
+
+FEWEST_SUMMANDS = 3
+BUDGET_SPENT = "the privacy budget is spent"
+"""How the reason begins for which a run ends that may release nothing more."""
+BUDGET_SPENT = "the privacy budget is spent"
+"""How the reason begins for which a run ends that may release nothing more."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mechanism:
+    """Clip each user to `bound`, add up, and add every client's noise.
+
+    Attributes:
+        bound: largest L2 norm of a user's contribution, in grid steps.
+        share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
+        noisy: honest clients on whose noise the promise counts.
+        rounds_per_user: most rounds in which a user takes part.
+        epsilon, delta: the budget.
+        divisor: what sums are divided by in place of the number of users.
+    """
+
+    kind: Literal["gaussian", "laplace"]
+    bound: int
+    share: int
+    noisy: int
+    rounds_per_user: int
+    epsilon: float
+    delta: float
+    divisor: float
+
+    @cached_property
+    def cost(self) -> Spent:
+        """What one round costs a user who takes part in it."""
+        if self.kind == "laplace":
+            # Coordinate i: pure with |x_i| / b, hence concentrated with x_i^2 / (2 b^2).
+            return Spent(laplace=self.bound**2 / (2.0 * self.share**2))
+        variance = self.noisy * (self.share**2 - gaussian.SMOOTHING_VARIANCE)
+        return Spent(gaussian=self.bound**2 / (2.0 * variance))
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of the noise that a sum has at least, in grid steps."""
+        if self.kind == "laplace":
+            return self.share * math.sqrt(2.0)
+        return self.share * math.sqrt(self.noisy)
+
+    @property
+    def largest(self) -> int:
+        """No noise of one client is larger, in size and in grid steps."""
+        if self.kind == "laplace":
+            return laplace.largest(self.share)
+        return gaussian.largest(self.share)
+
+    @property
+    def budget(self) -> str:
+        """The budget, in words."""
+        return f"privacy.epsilon = {self.epsilon:g} at delta = {self.delta:g}"
+
+    def noise(self, length: int, bits: RandomBits | None = None) -> NDArray[np.int64]:
+        """Return one client's noise for `length` values, int64 (length,), fresh every time."""
+        source = RandomBits() if bits is None else bits
+        if self.kind == "laplace":
+            return laplace.discrete_laplace(self.share, length, source)
+        return gaussian.discrete_gaussian(self.share, length, source)
+
+    def spent(self, n_sums: int) -> Spent:
+        """Return what that many sums cost the user who is in most of them."""
+        return self.cost.times(min(n_sums, self.rounds_per_user))
+
+    def epsilon_after(self, n_sums: int) -> float:
+        """Return the epsilon of that user at the plan's delta."""
+        return self.spent(n_sums).epsilon(self.delta)
+
+    @cached_property
+    def most_sums(self) -> int | None:
+        """How many sums the budget allows; None where the cap on rounds keeps it for ever."""
+        if self.spent(self.rounds_per_user).fits(self.epsilon, self.delta):
+            return None
+        low, high = 0, self.rounds_per_user
+        while high - low > 1:
+            middle = (low + high) // 2
+            fits = self.spent(middle).fits(self.epsilon, self.delta)
+            low, high = (middle, high) if fits else (low, middle)
+        return low
+
+
+def mechanism_of(plan: Plan) -> Mechanism | None:
+    """Return a plan's mechanism; None where it asks for no noise."""
+    asked = plan.privacy
+    if asked.mechanism == "none":
+        return None
+    bound = math.floor(asked.clip / plan.update.clip * 2.0**plan.update.fraction_bits)
+    multiplier = noise_multiplier_of(plan)
+    colluding = math.ceil(asked.colluding_share * fewest_clients(plan) - 1e-9)
+    noisy = max(1, fewest_clients(plan) - colluding)
+    if asked.mechanism == "laplace":
+        # As the papers do it: each client's noise is the whole of it.
+        noisy, share = 1, math.ceil(multiplier * bound)
+    else:
+        least = (multiplier * bound) ** 2 / noisy + gaussian.SMOOTHING_VARIANCE
+        share = math.ceil(math.sqrt(least))
+    return Mechanism(
+        kind=asked.mechanism,
+        bound=max(1, bound),
+        share=max(1, share),
+        noisy=noisy,
+        rounds_per_user=_rounds_per_user(plan),
+        epsilon=asked.epsilon,
+        delta=asked.delta,
+        divisor=asked.expected_users,
+    )
+
+
+def noise_multiplier_of(plan: Plan) -> float:
+    """Return the plan's noise over the clip, or the least with which the budget lasts."""
+    asked = plan.privacy
+    if asked.noise_multiplier:
+        return asked.noise_multiplier
+    rho = cheapest_rho(asked.mechanism, asked.epsilon, asked.delta)
+    return math.sqrt(_rounds_per_user(plan) / (2.0 * rho))
+
+
+def fewest_clients(plan: Plan) -> int:
+    """Return the fewest clients whose sum can be published."""
+    rounds = plan.rounds
+    if plan.protection.name == "none":
+        return rounds.minimum_clients
+    return max(rounds.minimum_clients, rounds.minimum_summands, FEWEST_SUMMANDS)
+
+
+def _rounds_per_user(plan: Plan) -> int:
+    return min(plan.privacy.rounds_per_user or plan.rounds.total, plan.rounds.total)

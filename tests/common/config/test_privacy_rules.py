@@ -1,0 +1,100 @@
+"""What `[privacy]` goes with, and what a client takes from a coordinator."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrec.config.agreement import plan_differences
+from fedrec.config.combinations import check_plan, find_conflicts
+from fedrec.config.schema import Plan
+from fedrec.privacy import mechanism_of
+
+GAUSSIAN = {"mechanism": "gaussian"}
+
+
+def conflicts(**sections: dict[str, object]) -> list[str]:
+    plan = Plan.model_validate({"privacy": GAUSSIAN, **sections})
+    return [conflict.keys[0] for conflict in find_conflicts(plan)]
+
+
+def test_the_default_plan_with_noise_can_run() -> None:
+    assert conflicts() == []
+    assert conflicts(privacy={"mechanism": "laplace"}, protection={"name": "none"}) == []
+    assert conflicts(protection={"name": "paillier"}) == []
+
+
+@pytest.mark.parametrize(
+    ("sections", "key"),
+    [
+        ({"protection": {"name": "none"}}, "protection.name"),
+        ({"algorithm": {"name": "ease"}, "update": {"structure": "dense"}}, "algorithm.name"),
+        ({"algorithm": {"name": "fedals"}, "update": {"structure": "dense"}}, "algorithm.name"),
+        (
+            {"update": {"structure": "svd", "compress": "client", "rank": 4}},
+            "update.compress",
+        ),
+        (
+            {"update": {"structure": "scolr", "normaliser": "entry", "rank": 4}},
+            "privacy.mechanism",
+        ),
+        ({"privacy": GAUSSIAN | {"clip": 1e-5}}, "update.fraction_bits"),
+        (
+            {"privacy": GAUSSIAN | {"noise_multiplier": 0.5, "epsilon": 1.0}},
+            "privacy.noise_multiplier",
+        ),
+        ({"privacy": {"mechanism": "none", "epsilon": 1.0}}, "privacy.epsilon"),
+    ],
+)
+def test_what_breaks_the_promise_is_refused(sections: dict, key: str) -> None:
+    assert key in conflicts(**sections)
+
+
+def test_every_refusal_says_what_works() -> None:
+    (sentence,) = check_plan(
+        Plan.model_validate({"privacy": GAUSSIAN, "protection": {"name": "none"}})
+    )
+    assert 'protection.name = "bfv"' in sentence and 'privacy.mechanism = "laplace"' in sentence
+
+
+def test_shares_make_up_for_those_who_collude() -> None:
+    """Ten clients, of whom three take their noise off: the variance of seven must be enough."""
+    plan = {"rounds": {"minimum_clients": 10}, "privacy": GAUSSIAN | {"noise_multiplier": 2.0}}
+    all_honest = mechanism_of(Plan.model_validate(plan))
+    plan["privacy"] = {**plan["privacy"], "colluding_share": 0.3}
+    some = mechanism_of(Plan.model_validate(plan))
+    assert all_honest is not None and some is not None
+    assert (all_honest.noisy, some.noisy) == (10, 7)
+    assert some.share / all_honest.share == pytest.approx((10 / 7) ** 0.5, rel=1e-5)
+    for mechanism in (all_honest, some):
+        assert mechanism.deviation / mechanism.bound == pytest.approx(2.0, rel=1e-5)
+        assert mechanism.deviation >= 2.0 * mechanism.bound
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "refused"),
+    [
+        ({}, GAUSSIAN | {"epsilon": 500}, []),
+        (GAUSSIAN, {}, ["privacy.mechanism"]),
+        (GAUSSIAN, {"mechanism": "laplace"}, ["privacy.mechanism"]),
+        (GAUSSIAN, GAUSSIAN | {"epsilon": 7, "delta": 1e-6, "rounds_per_user": 5}, []),
+        (GAUSSIAN, GAUSSIAN | {"epsilon": 9}, ["privacy.epsilon"]),
+        (GAUSSIAN, GAUSSIAN | {"delta": 1e-4}, ["privacy.delta"]),
+        (GAUSSIAN, GAUSSIAN | {"rounds_per_user": 11}, ["privacy.rounds_per_user"]),
+        (GAUSSIAN, GAUSSIAN | {"rounds_per_user": 0}, ["privacy.rounds_per_user"]),
+        (
+            GAUSSIAN | {"colluding_share": 0.2},
+            GAUSSIAN | {"colluding_share": 0.1},
+            ["privacy.colluding_share"],
+        ),
+        (
+            GAUSSIAN | {"noise_multiplier": 4.0},
+            GAUSSIAN | {"noise_multiplier": 3.0},
+            ["privacy.noise_multiplier"],
+        ),
+        (GAUSSIAN, GAUSSIAN | {"clip": 9.0, "expected_users": 5.0}, []),
+    ],
+)
+def test_a_client_takes_no_weaker_promise(ours: dict, theirs: dict, refused: list[str]) -> None:
+    mine = Plan.model_validate({"privacy": ours} if ours else {})
+    found = plan_differences(mine, Plan.model_validate({"privacy": theirs}))
+    assert [difference.key for difference in found] == refused

@@ -1,0 +1,169 @@
+"""Scenario 20: the privacy ledger never says less than what was released.
+
+A coordinator killed at every point of two rounds has charged whatever it released; a run ends
+before its budget is exceeded, restarts included; what is charged is what an independent
+accountant finds; nothing is claimed for sampling; the audit and the noise on untouched rows are in
+`tests/common/audit/test_dp.py` and `tests/common/simulation/test_simulated_privacy.py`.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import dp_accounting
+import pytest
+from dp_accounting.pld import PLDAccountant
+from server.support.federations import Bench
+from server.support.world import World, rules
+
+from fedrec.config.schema import Plan, PrivacySettings
+from fedrec.privacy import BUDGET_SPENT, mechanism_of
+from fedrec_server.rounds.changes import HolderAsked, SumKept
+from fedrec_server.rounds.events import Failed
+
+TESTS = Path(__file__).parents[1]
+DELTA = 1e-5
+
+
+def epsilon_by_dp_accounting(noise: float, rounds: int) -> float:
+    accountant = PLDAccountant()
+    accountant.compose(dp_accounting.GaussianDpEvent(noise), rounds)
+    return float(accountant.get_epsilon(DELTA))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["noisy", "noisy-veiled"])
+def test_scenario_20_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
+    """Laplace noise that the coordinator may read, and Gaussian noise that is revealed."""
+    path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
+    ended = subprocess.run(
+        [sys.executable, "-m", "server.support.crash", str(tmp_path), kind],
+        cwd=TESTS,
+        env={"PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-3000:]
+    lines = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(lines) > 20
+    failed = [line for line in lines if not (line["killed"] and line["recovered"])]
+    assert not failed, f"{failed}\n{ended.stderr[-3000:]}"
+
+
+def budgeted(kind: str, most: int, *, needs_reveal: bool = False) -> World:
+    found = replace(
+        rules(needs_reveal=needs_reveal, total=50, maximum_abandoned=50),
+        most_sums=most,
+        budget="privacy.epsilon = 1 at delta = 1e-05",
+        charges_updates=kind == "laplace",
+    )
+    return World.new(found, 3)
+
+
+def hold_round(world: World) -> None:
+    """Open a round and bring it to its sum."""
+    world.tick(0, 1, 2)
+    for number in range(3):
+        world.upload(number)
+    world.sum()
+
+
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_scenario_20_the_run_ends_at_its_budget(kind: str) -> None:
+    world = budgeted(kind, 4)
+    for _ in range(5):
+        hold_round(world)
+    assert world.state.trained == world.state.charged == 4
+    assert world.state.ending is None
+    world.tick(0, 1, 2)
+    assert world.state.ending is not None and world.state.ending.failed
+    assert world.state.ending.reason.startswith(BUDGET_SPENT)
+
+
+def test_scenario_20_a_sum_is_charged_before_it_can_be_opened() -> None:
+    """Whoever reveals may have seen it, also where the round is then abandoned."""
+    world = budgeted("gaussian", 1, needs_reveal=True)
+    world.state = replace(world.state, counted=True)
+    world.tick(0, 1, 2)
+    for number in range(3):
+        world.upload(number)
+    assert world.state.charged == 0
+    changes = world.sum()
+    kept = next(place for place, change in enumerate(changes) if isinstance(change, SumKept))
+    asked = [place for place, change in enumerate(changes) if isinstance(change, HolderAsked)]
+    assert asked and kept < min(asked)
+    assert world.state.charged == 1 and not world.published
+    assert world.state.current is not None
+    world.apply(Failed(now=world.now, round=world.state.current.number, reason="lost"))
+    assert world.state.charged == 1
+    world.tick(0, 1, 2)
+    assert world.state.ending is not None
+    assert world.state.ending.reason.startswith(BUDGET_SPENT)
+
+
+def test_scenario_20_an_abandoned_round_that_was_seen_is_paid_for() -> None:
+    """Laplace noise lies on each update: the coordinator has read those that it abandoned."""
+    world = budgeted("laplace", 1)
+    hold_round(world)
+    assert world.state.counted and world.state.charged == 0
+    world.tick(0, 1, 2)
+    world.upload(0)
+    assert world.state.charged == 1
+    world.tick(0, 1, 2, seconds=100_000.0)
+    assert world.state.abandoned == 1 and world.state.charged == 1
+    world.tick(0, 1, 2)
+    assert world.state.ending is not None
+    assert world.state.ending.reason.startswith(BUDGET_SPENT)
+
+
+def test_scenario_20_the_ledger_is_in_the_database(tmp_path: Path) -> None:
+    """Two coordinators one after the other on one folder: the second knows what the first spent."""
+    privacy = PrivacySettings(mechanism="laplace", noise_multiplier=4.0)
+    bench = Bench.of(3, privacy=privacy)
+    store = bench.store(tmp_path)
+    with store._transaction() as rows:
+        rows.execute("INSERT INTO ledger (round, at) VALUES (2, 0.0), (5, 1.0)")
+    store.close()
+    again = bench.store(tmp_path)
+    state = again.load(bench.federation.rules(again.run), frozenset())
+    assert state.charged == 2
+    again.close()
+
+
+@pytest.mark.parametrize(("epsilon", "rounds"), [(1.0, 5), (8.0, 10), (3.0, 100)])
+def test_scenario_20_epsilon_is_what_another_accountant_finds(epsilon: float, rounds: int) -> None:
+    """The noise follows from the budget; dp-accounting, given that noise, finds the budget."""
+    plan = Plan.model_validate(
+        {
+            "privacy": {"mechanism": "gaussian", "epsilon": epsilon, "rounds_per_user": rounds},
+            "rounds": {"total": 100},
+        }
+    )
+    mechanism = mechanism_of(plan)
+    assert mechanism is not None
+    noise = mechanism.deviation / mechanism.bound
+    assert epsilon_by_dp_accounting(noise, rounds) == pytest.approx(epsilon, rel=0.01)
+    assert mechanism.epsilon_after(100) == pytest.approx(epsilon, rel=1e-4)
+    assert mechanism.epsilon_after(100) <= epsilon
+
+
+def test_scenario_20_nothing_is_claimed_for_sampling() -> None:
+    """Whatever share of users takes part, a round costs the same."""
+    costs = set()
+    for fraction in (0.01, 0.5, 1.0):
+        plan = Plan.model_validate(
+            {
+                "privacy": {"mechanism": "gaussian", "noise_multiplier": 2.0, "epsilon": 100},
+                "rounds": {"user_fraction": fraction, "clients_per_round": 3},
+            }
+        )
+        mechanism = mechanism_of(plan)
+        assert mechanism is not None
+        costs.add(mechanism.cost)
+    assert len(costs) == 1
