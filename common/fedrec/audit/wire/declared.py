@@ -307,6 +307,8 @@ EVENT_KEYS = frozenset(
         "bytes",
         "bytes_published",
         "bytes_received",
+        "charged",
+        "clients",
         "counted",
         "epoch",
         "failed",
@@ -316,6 +318,7 @@ EVENT_KEYS = frozenset(
         "reason",
         "role",
         "seconds",
+        "step",
     }
 )
 """Keys of the JSON objects that operators see."""
