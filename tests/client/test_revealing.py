@@ -83,7 +83,7 @@ def test_too_few_summands(world: World, key: KeyWatch) -> None:
 def test_fewer_than_three_even_if_the_roster_says_so(tmp_path: Path, key: KeyWatch) -> None:
     world = World(tmp_path)
     world.epoch = world.make_epoch(minimum_summands=1)
-    round_ = world.open(1)
+    round_ = world.open(world.drawn_number(0))
     world.contribute(round_, *world.puppets[:2])
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "expected at least 3")
@@ -210,7 +210,7 @@ def test_clients_that_were_told_different_kinds(
 def test_clients_that_were_told_different_bases(world: World, key: KeyWatch, said: int) -> None:
     """Half of the clients are held at an older model, so that fewer share the newer one."""
     world.play(1)
-    round_ = world.open(2)
+    round_ = world.open(world.drawn_number(1))
     world.contribute(round_)
     held_back = world.puppets[0]
     world.put(round_, held_back, round_.contributions[held_back.client_id][1], base_round=0)

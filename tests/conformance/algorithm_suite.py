@@ -84,7 +84,8 @@ class AlgorithmSuite(ContributionSuite):
     def finished(cls, party: Party) -> tuple[SharedState, PrivateState]:
         """What all training rounds lead to."""
         shared, private = party.shared, party.private
-        for round_id in range(2, 2 + party.learner.plan.rounds.total):
+        # One more than planned: a round's loss is that of the version it starts from.
+        for round_id in range(2, 3 + party.learner.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
             shared = party.learner.apply("train", round_id, shared, part.vector)
             private = part.private
@@ -193,7 +194,8 @@ class AlgorithmSuite(ContributionSuite):
         """Also where users start anew in every round, so that the shared model must learn."""
         losses = []
         shared, private = party.shared, party.private
-        for round_id in range(2, 2 + party.learner.plan.rounds.total):
+        # One more than planned: the loss of a round is that of the version it starts from.
+        for round_id in range(2, 3 + party.learner.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
             shared = party.learner.apply("train", round_id, shared, part.vector)
             private = part.private if users_learn else party.private
