@@ -231,14 +231,13 @@ def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) ->
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1500)
-def test_a_thousand_clients_of_whom_a_tenth_drops_out(
+def test_many_clients_of_whom_a_tenth_drops_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them are in one process, so that one of them checks the list of keys for all.
 
-    The coordinator is taken for semi-honest: else each client checks 551 signatures, which for a
-    thousand takes minutes.
+    The coordinator is taken for semi-honest: else each client checks the signatures of more than
+    half of the others.
     """
     checked: set[bytes] = set()
     verify = KeyList.verify
@@ -250,19 +249,19 @@ def test_a_thousand_clients_of_whom_a_tenth_drops_out(
 
     monkeypatch.setattr(KeyList, "verify", once)
     federation = federation_of(
-        1000, coordinator="semi-honest", deadline_seconds=3600, mask_step_seconds=3600.0
+        120, coordinator="semi-honest", deadline_seconds=3600, mask_step_seconds=3600.0
     )
 
     async def scenario() -> None:
-        async with masked(tmp_path, 1000, federation=federation) as world:
+        async with masked(tmp_path, 120, federation=federation) as world:
             await world.to_phase("masking")
-            gone = set(range(0, 1000, 10))
+            gone = set(range(0, 120, 10))
             await world.all_act(without=gone)
             world.clock.advance(3601)
             await world.engine.tick()
             while world.engine.state.published == 0:
                 await world.all_act(without=gone)
-            wanted = world.sum_of(set(range(1000)) - gone, 1)
+            wanted = world.sum_of(set(range(120)) - gone, 1)
             assert np.array_equal(world.published(1), wanted)
 
     asyncio.run(scenario())
