@@ -175,7 +175,11 @@ def told_apart(party: Party, seed: int, count: int = N_MESSAGES) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", [name for name in PROTECTIONS if name != "none"])
+@pytest.mark.parametrize(
+    "protection",
+    # A masked vector is a one-time pad by AES-CTR, whose words scenario 8 compares with vectors.
+    [name for name, kind in PROTECTIONS.items() if name != "none" and not kind.is_interactive],
+)
 def test_scenario_09_one_item_more_or_less_is_not_told_apart(protection: str) -> None:
     """Two clients differ in one item: protected messages do not say which is which."""
     party = make_party(PROTECTIONS[protection], PROTECTIONS[protection].presets[0], SPEC)
