@@ -12,7 +12,7 @@ from server.support.masked import Masked, federation_of, masked
 
 from fedrec.config.schema import PrivacySettings
 from fedrec.errors import StorageError
-from fedrec.privacy import BUDGET_SPENT
+from fedrec.privacy import BUDGET_SPENT, mechanism_of
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation
 
@@ -25,6 +25,18 @@ def noisy(n_clients: int = 4, mechanism: str = "gaussian", **rounds: float) -> F
         {"mechanism": mechanism, "noise_multiplier": 4.0, "epsilon": 100.0}
     )
     return federation_of(n_clients, privacy=privacy, **rounds)
+
+
+@pytest.mark.parametrize("rounds", [{}, {"minimum_clients": 9}, {"minimum_summands": 7}])
+def test_rounds_are_never_smaller_than_the_shares_of_noise_assume(rounds: dict[str, int]) -> None:
+    """Shares are (z C)^2 / n: with no fewer than n summands a sum has all of (z C)^2."""
+    federation = noisy(12, **rounds)
+    found = mechanism_of(federation.plan)
+    assert found is not None
+    wanted = 4.0 * found.bound
+    for n_summands in (federation.rules("run").needed, 12):
+        assert n_summands * found.share**2 >= wanted**2
+    assert federation.rules("run").needed == max(3, *rounds.values(), 0)
 
 
 def rows_of(folder: Path) -> list[int]:
