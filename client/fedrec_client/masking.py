@@ -2,8 +2,10 @@
 
 Every step's message is kept with the state that follows from it before it is sent, and after a
 crash the same bytes go out. A step is taken once; what a coordinator asks for out of order, or a
-second time with other content, is refused. What a round costs its users' privacy is charged in the
-commit that keeps the masked vector, the first thing that says anything about them.
+second time with other content, is refused. So is a set of survivors that differs from an earlier
+one of the same model version by too few clients (`fedrec.protection.masks.openings`). What a round
+costs its users' privacy is charged in the commit that keeps the masked vector, the first thing that
+says anything about them.
 
 What it does not give: protection from a state folder that is copied, or restored from a backup,
 while a round is open.
@@ -27,7 +29,7 @@ from fedrec.errors import (
     RoundError,
     SettingsError,
 )
-from fedrec.protection.masks import MaskTerms, MaskWords, Participant
+from fedrec.protection.masks import MaskTerms, MaskWords, Participant, Survivors
 from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import (
     answer_to_bytes,
@@ -40,8 +42,10 @@ from fedrec.wire.mask_bodies import (
 from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
 from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Train
 from fedrec_client.audit import AuditLog
+from fedrec_client.durable import FileRef
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
+from fedrec_client.opened_sets import OpenedSets
 from fedrec_client.participation import Participation
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -162,7 +166,9 @@ class Masking:
                 with self._journal.timed(record.round, "seconds_protecting", "protected"):
                     return self._mask(record, participant, raw)
             case "signature":
+                opened = self._opened(record, participant.named(raw))
                 body = participant.sign(raw, member.identity)
+                return self._keep(record, step, participant, body, opened=opened)
             case "answer":
                 signatures = signatures_from_bytes(raw)
                 with self._journal.timed(record.round, "seconds_revealing", "revealed"):
@@ -203,8 +209,23 @@ class Masking:
         self._store.keep_masking(kept, staged, spent=record.spent)
         return kept
 
+    def _opened(self, record: MaskedRound, survivors: Survivors) -> FileRef:
+        """Keep the set that is about to be signed, unless an earlier one forbids it."""
+        kept = self._store.state.opened
+        before = OpenedSets(base_round=record.base_round)
+        if kept is not None:
+            before = OpenedSets.from_bytes(self._store.read(kept))
+        found = before.with_one(record.base_round, survivors, self._membership.minimum_summands)
+        return self._store.keep_file("opened", found.to_bytes())
+
     def _keep(
-        self, record: MaskedRound, step: MaskStep, participant: Participant, body: bytes
+        self,
+        record: MaskedRound,
+        step: MaskStep,
+        participant: Participant,
+        body: bytes,
+        *,
+        opened: FileRef | None = None,
     ) -> MaskedRound:
         kept = record.model_copy(
             update={
@@ -213,7 +234,7 @@ class Masking:
                 "message": self._store.keep_file("mask-message", body),
             }
         )
-        self._store.keep_masking(kept)
+        self._store.keep_masking(kept, opened=opened)
         return kept
 
     def _send(self, record: MaskedRound) -> bool:

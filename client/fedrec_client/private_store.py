@@ -234,6 +234,7 @@ class PrivateStore:
         staged: StagedRound | None = None,
         *,
         spent: FileRef | None = None,
+        opened: FileRef | None = None,
     ) -> None:
         """Keep a step of a round under masks, its message with it, before anything is sent.
 
@@ -242,6 +243,7 @@ class PrivateStore:
             staged: the masked vector, in the step that makes it.
             spent: what users' privacy has cost with that vector: charged in the same commit, and
                 never taken back. Before that step nothing about users has left the client.
+            opened: the sets of survivors with the one that this step signs.
 
         Raises:
             StorageError: the round is new, and this or a later one was answered already.
@@ -259,6 +261,7 @@ class PrivateStore:
             answered_round=max(self.state.answered_round, masking.round),
             staged=staged or self.state.staged,
             spent=spent or self.state.spent,
+            opened=opened or self.state.opened,
         )
 
     def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:

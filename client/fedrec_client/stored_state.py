@@ -151,6 +151,8 @@ class StoredState(_Record):
         spent: what sums that go beyond this client have cost each user, of all runs; see
             `fedrec_client.spent`. None where no noise was ever asked for.
         left_runs: runs that this folder took part in before, and does not return to.
+        opened: the sets of survivors that this client signed for its version; see
+            `fedrec_client.opened_sets`. None where it signed none in this run.
     """
 
     pin: RunPin
@@ -167,10 +169,11 @@ class StoredState(_Record):
     spent: FileRef | None = None
     left_runs: tuple[str, ...] = ()
     masking: MaskedRound | None = None
+    opened: FileRef | None = None
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private, self.spent]
+        refs = [self.shared, self.private, self.spent, self.opened]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.masking is not None:

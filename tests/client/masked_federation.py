@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
@@ -36,6 +36,7 @@ from fedrec.wire.messages import (
 )
 
 STEPS: tuple[MaskStep, ...] = get_args(MaskStep)
+PATIENCE = 4
 
 
 @dataclass
@@ -44,14 +45,18 @@ class MaskedRound:
 
     Attributes:
         until: the last step that is played; a round that stops before its answers is abandoned.
+        given_up: whether the round is abandoned also with all answers.
         sent: by step, what the client under test sent, once for each time.
+        asked: how often it was told of each step; who does not answer is given up after a while.
     """
 
     round: FakeRound
     until: MaskStep
     collector: Collector
     participants: list[tuple[Identity, Participant]]
+    given_up: bool = False
     sent: dict[MaskStep, list[bytes]] = field(default_factory=dict)
+    asked: Counter[MaskStep] = field(default_factory=Counter)
     material: dict[MaskStep, bytes] = field(default_factory=dict)
     puppets_sum: Any = 0
 
@@ -69,13 +74,21 @@ class MaskedWorld(World):
         super().__init__(folder, protection="masks", **plan)
         self.link: MaskedLink = MaskedLink(self)
         self.words = MaskWords(self.layout.vector_spec, self.protection.chosen)
-        self.coming: deque[tuple[int, str, MaskStep]] = deque()
+        self.coming: deque[tuple[int, str, MaskStep, bool, int]] = deque()
         self.current: MaskedRound | None = None
         self.played: dict[int, MaskedRound] = {}
 
-    def then(self, number: int, kind: str = "train", *, until: MaskStep = "answer") -> None:
-        """Play a round after those that are played already."""
-        self.coming.append((number, kind, until))
+    def then(
+        self,
+        number: int,
+        kind: str = "train",
+        *,
+        until: MaskStep = "answer",
+        given_up: bool = False,
+        without: int = 0,
+    ) -> None:
+        """Play a round after those that are played already, without so many of the puppets."""
+        self.coming.append((number, kind, until, given_up, without))
 
     def next_task(self) -> Train | MaskTask | Finished:
         """Return what the client has to do."""
@@ -89,22 +102,26 @@ class MaskedWorld(World):
             if step == "keys":
                 return self.train(self.current.round)
             if step is not None:
+                self.current.asked[step] += 1
+                if self.current.asked[step] > PATIENCE:
+                    self.current = None
+                    continue
                 epoch = self.epoch.roster.epoch
                 return MaskTask(round=self.current.round.number, step=step, epoch=epoch)
             self._end(self.current)
 
-    def _begin(self, number: int, kind: str, until: MaskStep) -> None:
+    def _begin(self, number: int, kind: str, until: MaskStep, given_up: bool, without: int) -> None:
         round_ = self.open(number, kind)
         terms = self._terms(round_)
         roster = self.epoch.roster
         seed = mask_graph_seed(self.plan, self.run, round_.number)
         collector = Collector(terms, roster, self.words, graph_seed=seed)
         participants = []
-        for puppet in self.puppets:
+        for puppet in self.puppets[without:]:
             participant, keys = Participant.begin(terms, puppet)
             collector.add_keys(keys)
             participants.append((puppet, participant))
-        self.current = MaskedRound(round_, until, collector, participants)
+        self.current = MaskedRound(round_, until, collector, participants, given_up)
         self.played[number] = self.current
 
     def _terms(self, round_: FakeRound) -> MaskTerms:
@@ -168,7 +185,7 @@ class MaskedWorld(World):
 
     def _end(self, current: MaskedRound) -> None:
         self.current = None
-        if current.until != "answer":
+        if current.until != "answer" or current.given_up:
             return
         round_, collector = current.round, current.collector
         total = collector.unmask()

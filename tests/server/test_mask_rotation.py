@@ -17,7 +17,9 @@ from fedrec.protection import Masks
 from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
 from fedrec_server import mask_rounds
 
-PHASES = ("collecting", "sharing", "masking", "signing", "unmasking")
+BEFORE = ("collecting", "sharing", "masking")
+TOLD = ("signing", "unmasking")
+PHASES = (*BEFORE, *TOLD)
 N_CLIENTS = 5
 
 
@@ -49,7 +51,7 @@ def ids(*numbers: int) -> set[ClientId]:
     return {identity(number).client_id for number in numbers}
 
 
-@pytest.mark.parametrize("phase", PHASES)
+@pytest.mark.parametrize("phase", BEFORE)
 def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoch(
     tmp_path: Path, phase: str
 ) -> None:
@@ -86,6 +88,31 @@ def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoc
         kept = rows.execute("SELECT count(*) FROM mask_messages WHERE round = 1").fetchall()
     assert reasons == [("the key epoch changed",)]
     assert kept == [(0,)]
+
+
+@pytest.mark.parametrize("phase", TOLD)
+def test_once_survivors_are_told_the_round_ends_with_the_removed_member(
+    tmp_path: Path, phase: str
+) -> None:
+    """Given up and repeated without that member, the two sums would give its update away."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, N_CLIENTS) as world:
+            engine = world.engine
+            await world.to_phase(phase)
+            await world.act(0)
+            assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, False)
+            while engine.state.published == 0:
+                await world.all_act()
+            assert counted(world, 1) == ids(*range(N_CLIENTS))
+            assert engine.state.rules.epoch == 2
+            world.enrol(range(4))
+            while engine.state.ending is None:
+                await world.all_act()
+            assert engine.state.abandoned == 0
+            assert counted(world, 2) == ids(0, 1, 2, 3)
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("phase", PHASES)
@@ -133,6 +160,12 @@ def test_a_restart_begins_the_newest_epoch_and_says_why_the_round_ended(
             while world.engine.state.published == 0:
                 await world.all_act()
             assert world.engine.state.published == 2
+            if phase in TOLD:
+                # The joiner waits a round: its update would be the difference.
+                assert counted(world, 2) == ids(*range(N_CLIENTS))
+            while world.engine.state.published == 2:
+                await world.all_act()
+            assert counted(world, 3) == ids(*range(N_CLIENTS + 1))
 
     asyncio.run(scenario())
 

@@ -128,6 +128,40 @@ def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path: Path, phase: s
     asyncio.run(scenario())
 
 
+def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_with_them(
+    tmp_path: Path,
+) -> None:
+    """No client would sign for others: the two sums could tell about fewer than three clients."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 5) as world:
+            engine = world.engine
+            await world.to_phase("unmasking")
+            await world.all_act(without=[3, 4])
+            world.clock.advance(STEP_SECONDS + 1)
+            await engine.tick()
+            everybody = frozenset(identity(number).client_id for number in range(5))
+            assert (engine.state.abandoned, engine.state.told) == (1, (everybody,))
+            # Two stay away: the next one ends before anybody is told its survivors.
+            for _ in range(3):
+                await world.all_act(without=[3, 4])
+                world.clock.advance(61)
+                await engine.tick()
+            assert (engine.state.abandoned, engine.state.told) == (2, (everybody,))
+            while engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(
+                world.published(int(engine.state.published)),
+                world.sum_of(range(5), int(engine.state.published)),
+            )
+            assert engine.state.told == ()
+
+    asyncio.run(scenario())
+    reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned' ORDER BY round")
+    assert "answers" in str(reasons[0]) or "shares" in str(reasons[0])
+    assert "survivors are too close" in str(reasons[1])
+
+
 def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with masked(tmp_path, 4) as world:

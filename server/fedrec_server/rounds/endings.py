@@ -6,12 +6,17 @@ from dataclasses import replace
 
 from fedrec.wire.chunks import Blob
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
-from fedrec_server.rounds.state import Ending, Round, State, Word
+from fedrec_server.rounds.state import Ending, Phase, Round, State, Word
 
-__all__ = ["EPOCH_CHANGED", "Step", "abandon", "finish", "publish", "then"]
+__all__ = ["EPOCH_CHANGED", "TOLD", "TOO_CLOSE", "Step", "abandon", "finish", "publish", "then"]
 
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
+TOO_CLOSE = "its survivors are too close to those of a round that was given up after they were told"
+"""A reason under masks: no client would sign; see `fedrec.protection.masks.openings`."""
+
+TOLD: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
+"""Phases of a masked round in which its clients know whose vectors are in the sum."""
 
 Step = tuple[State, tuple[Change, ...]]
 
@@ -51,9 +56,14 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
     abandoned = RoundAbandoned(
         round=round_.number, kind=round_.kind, reason=reason, counted=len(round_.accepted), at=now
     )
+    told = state.told
+    survivors = frozenset(round_.accepted)
+    if state.rules.masked and round_.phase in TOLD and survivors not in told:
+        told += (survivors,)
     state = replace(
         state,
         current=None,
+        told=told,
         abandoned=state.abandoned + 1,
         abandoned_in_row=state.abandoned_in_row + (reason != EPOCH_CHANGED),
     )

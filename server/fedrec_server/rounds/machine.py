@@ -17,6 +17,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
+from fedrec.protection.masks import invited, may_open
 from fedrec.wire.committee import committee_digest, draw, rank
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import masking, revealing
@@ -32,7 +33,16 @@ from fedrec_server.rounds.changes import (
     SumKept,
     UpdateCounted,
 )
-from fedrec_server.rounds.endings import EPOCH_CHANGED, Step, abandon, finish, publish, then
+from fedrec_server.rounds.endings import (
+    EPOCH_CHANGED,
+    TOLD,
+    TOO_CLOSE,
+    Step,
+    abandon,
+    finish,
+    publish,
+    then,
+)
 from fedrec_server.rounds.events import (
     EpochInstalled,
     Event,
@@ -123,7 +133,7 @@ def _open(state: State, tick: Tick) -> Step:
     if kind == "train" and most is not None and state.charged >= most:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
-    live = tick.live & state.roster
+    live = invited(state.told, tick.live & state.roster, state.rules.needed)
     if len(live) < state.rules.needed:
         return state, ()
     number = RoundId(state.last_round + 1)
@@ -168,6 +178,9 @@ def _may_join(state: State, round_: Round, client_id: ClientId) -> bool:
     most = state.rules.most_asked
     seat = most is None or len(round_.asked) < most
     if round_.phase != "collecting" or client_id not in state.roster or not seat:
+        return False
+    if state.told:
+        # Clients sign only the sets that the round was opened for.
         return False
     return not _passed_over(state, round_, client_id)
 
@@ -280,6 +293,10 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
     round_ = state.current
+    if round_.phase == event.phase == "masking":
+        survivors = frozenset(round_.accepted)
+        if not may_open(state.told, survivors, state.rules.needed):
+            return abandon(state, round_, TOO_CLOSE, event.now)
     # From here on clients give shares: with enough of them the coordinator can read the sum,
     # also where the round is then abandoned.
     opens = round_.phase == event.phase == "signing"
@@ -377,6 +394,9 @@ def _rotated(state: State, event: EpochInstalled) -> Step:
     if event.rules.epoch <= state.rules.epoch:
         return state, ()
     if round_ is not None and state.roster <= event.roster:
+        return state, ()
+    if round_ is not None and state.rules.masked and round_.phase in TOLD:
+        # Repeated without the removed member, the two sums would give its update away.
         return state, ()
     changes: tuple[Change, ...] = ()
     if round_ is not None:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     MaskStep,
@@ -172,6 +173,8 @@ class State:
         evaluated: whether the closing evaluation is published.
         charged: training rounds of which anything was ever released, published or not.
         vouched: what key holders signed about the published round; empty without encryption.
+        told: under masks, the sets of survivors that clients were told of in rounds that start
+            from the published version and were given up.
     """
 
     rules: Rules
@@ -183,6 +186,7 @@ class State:
     evaluated: bool = False
     charged: int = 0
     vouched: tuple[RevealStatement, ...] = ()
+    told: tuple[Survivors, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0
     current: Round | None = None
@@ -224,6 +228,7 @@ class State:
             published=number,
             abandoned_in_row=0,
             vouched=vouched,
+            told=(),
             counted=self.counted or kind == "count",
             trained=self.trained + (kind == "train"),
             evaluated=self.evaluated or kind == "evaluate",

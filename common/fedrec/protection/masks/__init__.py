@@ -15,6 +15,7 @@ until the sum is unmasked.
 from fedrec.protection.masks.collector import Collector, Step
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
+from fedrec.protection.masks.openings import Survivors, invited, may_open
 from fedrec.protection.masks.parameters import (
     MAX_CLIENTS,
     GraphParameters,
@@ -38,7 +39,10 @@ __all__ = [
     "Participant",
     "ShareBundle",
     "Step",
+    "Survivors",
     "Tolerance",
+    "invited",
+    "may_open",
     "parameters_for",
     "plan_masks",
 ]

@@ -205,6 +205,17 @@ class Participant(Secret):
                 continue
         return held
 
+    def named(self, survivors: bytes) -> frozenset[ClientId]:
+        """Return the clients of a packed set.
+
+        Raises:
+            MalformedUpdate: when it is no set of this round's participants.
+        """
+        participants = self._state.key_list.participants
+        return frozenset(
+            participants[position] for position in positions.unpack(survivors, len(participants))
+        )
+
     def sign(self, survivors: bytes, identity: Identity) -> bytes:
         """Sign, once and for good, whose vectors are in the sum; the same set may be repeated.
 
