@@ -18,6 +18,8 @@ from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.training.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 Vectors = Sequence[NDArray[np.int64]]
 
 

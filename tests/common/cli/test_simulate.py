@@ -12,6 +12,8 @@ from fedrec.cli.terminal import human_bytes, human_share
 
 from .conftest import Fedrec
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     "rounds.total=2",
     "algorithm.dim=4",
@@ -105,7 +107,6 @@ def test_exposing_clients_takes_a_flag(
     assert len(found["items"]) == 2
 
 
-@pytest.mark.slow
 def test_seeds_side_by_side_are_the_runs_of_each(
     fedrec: Fedrec, settings_file: Path, tmp_path: Path
 ) -> None:
