@@ -22,7 +22,12 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
-from fedrec.demo.exposure import look_at_coordinator, recording_of
+from fedrec.demo.exposure import (
+    AUDIT_NAME,
+    forget_recording,
+    look_at_coordinator,
+    recording_of,
+)
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
@@ -55,6 +60,7 @@ class DemoOptions:
         preset: parameter set of the protection; "default" is its first.
         compare: also run the federation without encryption, in one process.
         second_act: then run fedals under bfv; only after fedmf.
+        keep_recording: leave the recorded traffic in the run's folder, beside what it showed.
         accept_exposure: what a plan without encryption shows is accepted for all its processes.
     """
 
@@ -68,6 +74,7 @@ class DemoOptions:
     synthetic: bool = False
     compare: bool = True
     second_act: bool = True
+    keep_recording: bool = False
     accept_exposure: bool = False
     runs: Path = Path("runs")
 
@@ -195,10 +202,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
-    console.print("\nField by field, from the recording in the run's folder:")
-    recording = shlex.quote(str(recording_of(workspace)))
-    own = shlex.quote(str(workspace.coordinator_settings))
-    console.print(f"  fedrec audit wire {own} --recording {recording}")
+    _show_recording(console, workspace, keep=options.keep_recording)
     if chosen.exact:
         console.print("\nClient 1 exported the shared model into the run's folder, without any")
         console.print("user's vector. It recommends from a history that is on this machine:")
@@ -290,6 +294,21 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
     for item in outcome.recommendations["items"]:
         titles.add_row(str(item["rank"]), item["title"], f"{item['score']:.3f}")
     console.print(titles)
+
+
+def _show_recording(console: Console, workspace: Workspace, *, keep: bool) -> None:
+    """Say where the audit's fields are, and leave the recording only where it is wanted."""
+    console.print(f"\nField by field: {AUDIT_NAME} in the run's folder.")
+    if not keep:
+        mebibytes = forget_recording(workspace) / 2**20
+        console.print(
+            f"The recording, {mebibytes:.1f} MiB, was deleted; --keep-recording leaves it there."
+        )
+        return
+    recording = shlex.quote(str(recording_of(workspace)))
+    own = shlex.quote(str(workspace.coordinator_settings))
+    console.print("The recording is there, too; to look again:")
+    console.print(f"  fedrec audit wire {own} --recording {recording}")
 
 
 def _cost_table(outcome: _Outcome) -> Table:
