@@ -17,9 +17,25 @@ from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
 from fedrec_server.receiving import open_reveal, open_snapshot, open_update
-from fedrec_server.rounds.state import State
+from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
+
+
+def current(state: State) -> Round:
+    """Return the round in progress."""
+    assert state.current is not None
+    return state.current
+
+
+def files(folder: Path) -> list[str]:
+    """Return the files of a folder's state but for the database, by kind and name."""
+    spool = folder / "state"
+    return sorted(
+        f"{path.parent.name}/{path.name}"
+        for kind in ("partial", "updates", "blobs", "snapshots")
+        for path in (spool / kind).iterdir()
+    )
 
 
 @asynccontextmanager

@@ -197,6 +197,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "run": "bookkeeping",
         "client_id": "identity",
         "after_round": "bookkeeping",
+        "refused": "digest",
     },
     "Published": {
         "round": "bookkeeping",
