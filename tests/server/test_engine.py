@@ -204,6 +204,31 @@ class TestUploads:
 
         asyncio.run(scenario())
 
+    def test_an_update_to_another_model_is_left_out(self, tmp_path: Path) -> None:
+        """Without encryption nobody signed which model is right; most know."""
+        bench = Bench.of(4)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(4))
+                await upload(engine, bench, 0, base_state=b"x" * 32)
+                for number in (1, 2, 3):
+                    await upload(engine, bench, number)
+                await engine.work.settled()
+                record = engine.store.next_published(RoundId(0))
+                assert record is not None and len(record.contributions) == 3
+                data = engine.store.spool.read(record.name, record.blob)
+                assert data == bench.sum_of({1, 2, 3}, 1)
+                (ended,) = (
+                    json.loads(entry.fields_json)
+                    for entry in engine.store.entries(0, 1000)
+                    if entry.kind == "collecting ended"
+                )
+                assert ended == {"counted": 3, "left_out": 1}
+                assert not [name for name in files(tmp_path) if name.startswith("updates/")]
+
+        asyncio.run(scenario())
+
     def test_wrong_bytes_are_forgotten(self, tmp_path: Path) -> None:
         bench = Bench.of(3)
         payload = bench.payload(0, 1)

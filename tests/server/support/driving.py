@@ -76,9 +76,17 @@ async def gather(engine: Engine, numbers: Iterable[int]) -> None:
 
 
 async def upload(
-    engine: Engine, bench: Bench, number: int, round_id: int | None = None, salt: int = 0
+    engine: Engine,
+    bench: Bench,
+    number: int,
+    round_id: int | None = None,
+    salt: int = 0,
+    **changes: Any,
 ) -> bool:
-    """Upload to the round in progress; True when it was a duplicate."""
+    """Upload to the round in progress; True when it was a duplicate.
+
+    `changes` are what the header says otherwise than the client was told.
+    """
     if round_id is None:
         assert engine.state.current is not None
         round_id = engine.state.current.number
@@ -86,7 +94,7 @@ async def upload(
     told: dict[str, Any] = {}
     if engine.state.current is not None and engine.state.current.number == round_id:
         told = told_of(engine.state)
-    header = bench.header(number, round_id, payload, engine.run, **told)
+    header = bench.header(number, round_id, payload, engine.run, **(told | changes))
     engine.admission.check_header(header)
     async with engine.uploads.turn(header.client_id):
         incoming = await open_update(engine, header)

@@ -321,6 +321,7 @@ EVENT_KEYS = frozenset(
         "epoch",
         "failed",
         "kind",
+        "left_out",
         "members",
         "metrics",
         "reason",
