@@ -22,12 +22,7 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
-from fedrec.demo.exposure import (
-    AUDIT_NAME,
-    forget_recording,
-    look_at_coordinator,
-    recording_of,
-)
+from fedrec.demo.exposure import finish_recording, look_at_coordinator, recording_of
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
@@ -202,7 +197,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
-    _show_recording(console, workspace, keep=options.keep_recording)
+    finish_recording(console, workspace, keep=options.keep_recording)
     if chosen.exact:
         console.print("\nClient 1 exported the shared model into the run's folder, without any")
         console.print("user's vector. It recommends from a history that is on this machine:")
@@ -294,21 +289,6 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
     for item in outcome.recommendations["items"]:
         titles.add_row(str(item["rank"]), item["title"], f"{item['score']:.3f}")
     console.print(titles)
-
-
-def _show_recording(console: Console, workspace: Workspace, *, keep: bool) -> None:
-    """Say where the audit's fields are, and leave the recording only where it is wanted."""
-    console.print(f"\nField by field: {AUDIT_NAME} in the run's folder.")
-    if not keep:
-        mebibytes = forget_recording(workspace) / 2**20
-        console.print(
-            f"The recording, {mebibytes:.1f} MiB, was deleted; --keep-recording leaves it there."
-        )
-        return
-    recording = shlex.quote(str(recording_of(workspace)))
-    own = shlex.quote(str(workspace.coordinator_settings))
-    console.print("The recording is there, too; to look again:")
-    console.print(f"  fedrec audit wire {own} --recording {recording}")
 
 
 def _cost_table(outcome: _Outcome) -> Table:

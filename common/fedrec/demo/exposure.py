@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 from pathlib import Path
+
+from rich.console import Console
 
 from fedrec.audit.wire import WireReport, audit_wire
 from fedrec.config.loading import load_settings
 from fedrec.demo.workspace import Workspace
 
-__all__ = ["AUDIT_NAME", "forget_recording", "look_at_coordinator", "recording_of"]
+__all__ = ["AUDIT_NAME", "finish_recording", "look_at_coordinator", "recording_of"]
 
 AUDIT_NAME = "wire-audit.json"
 
@@ -38,9 +41,18 @@ def look_at_coordinator(workspace: Workspace) -> WireReport:
     return report
 
 
-def forget_recording(workspace: Workspace) -> int:
-    """Delete what was recorded, which nobody needs after the audit; return its bytes."""
+def finish_recording(console: Console, workspace: Workspace, *, keep: bool) -> None:
+    """Say where the audit's fields are, and leave the recording only where it is wanted."""
     folder = recording_of(workspace)
-    n_bytes = sum(path.stat().st_size for path in folder.iterdir())
-    shutil.rmtree(folder)
-    return n_bytes
+    console.print(f"\nField by field: {AUDIT_NAME} in the run's folder.")
+    if not keep:
+        mebibytes = sum(path.stat().st_size for path in folder.iterdir()) / 2**20
+        shutil.rmtree(folder)
+        console.print(
+            f"The recording, {mebibytes:.1f} MiB, was deleted; --keep-recording leaves it there."
+        )
+        return
+    recording = shlex.quote(str(folder))
+    own = shlex.quote(str(workspace.coordinator_settings))
+    console.print("The recording is there, too; to look again:")
+    console.print(f"  fedrec audit wire {own} --recording {recording}")
