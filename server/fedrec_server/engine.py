@@ -28,6 +28,7 @@ from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
+    CollectingEnded,
     HolderAsked,
     MaskStepEnded,
     RoundAbandoned,
@@ -310,6 +311,8 @@ class Engine:
                 ended = True
             if isinstance(change, HolderAsked):
                 self.waiters.wake((change.holder.client_id,))
+            if isinstance(change, CollectingEnded) and change.left_out:
+                self.work.background(self._delete_updates(change.round, change.left_out))
             if isinstance(change, MaskStepEnded) and self.state.current is not None:
                 self.waiters.wake(self.state.current.asked)
         if changes:
@@ -341,13 +344,21 @@ class Engine:
         if round_.total is not None and round_.total.digest not in kept:
             names.append(sum_name(round_.number))
 
+        await self._delete(round_.number, names, partials=True)
+
+    async def _delete_updates(self, round_id: RoundId, clients: frozenset[ClientId]) -> None:
+        """Delete updates that a round was closed without."""
+        await self._delete(round_id, [update_name(round_id, client) for client in sorted(clients)])
+
+    async def _delete(self, round_id: RoundId, names: list[str], *, partials: bool = False) -> None:
         def delete() -> None:
             for name in names:
                 self.store.spool.delete(name)
-            self.store.spool.delete_partials(round_.number)
+            if partials:
+                self.store.spool.delete_partials(round_id)
 
         try:
             await self.work.in_thread(delete)
         except OSError as error:
-            log = structlog.get_logger().bind(run=self.run, round=round_.number)
+            log = structlog.get_logger().bind(run=self.run, round=round_id)
             log.warning("files left", why=error.strerror)

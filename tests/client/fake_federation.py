@@ -29,6 +29,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import Layout
 from fedrec.training.learner import Learner
+from fedrec.wire.chunks import Blob
 from fedrec.wire.committee import committee_digest, draw
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
@@ -422,6 +423,8 @@ class FakeLink:
         script: what `next_task` answers, one call after the other; then the run is finished.
         sent: every byte string that left the client.
         uploads: (header, payload) of every submission, repeated ones included.
+        offered, spare: snapshots that are here; the first is given that was not refused.
+        refused: what the client said it refused, call by call.
         before: called with the name of each call; may raise.
     """
 
@@ -433,6 +436,8 @@ class FakeLink:
         self.reveals: list[tuple[RevealStatement, bytes]] = []
         self.snapshots: list[tuple[RevealStatement, bytes]] = []
         self.offered: Snapshot | None = None
+        self.spare: list[Snapshot] = []
+        self.refused: list[tuple[bytes, ...]] = []
         self.before: Callable[[str], None] = lambda name: None
         self.after: Callable[[str], None] = lambda name: None
         self.epoch_of_tasks: Callable[[], int] = lambda: 0
@@ -490,9 +495,13 @@ class FakeLink:
         later = [n for n, r in self.world.rounds.items() if n > after and r.published is not None]
         return self.world.rounds[min(later)].published if later else None
 
-    def snapshot(self, client_id: str, run: str, after: int) -> Snapshot | None:
+    def snapshot(
+        self, client_id: str, run: str, after: int, refused: tuple[bytes, ...] = ()
+    ) -> Snapshot | None:
         self._called("snapshot", client_id)
-        return self.offered
+        self.refused.append(refused)
+        offers = (found for found in (self.offered, *self.spare) if found is not None)
+        return next((s for s in offers if Blob.of(s.blob).digest not in refused), None)
 
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         self._called("submit_snapshot", statement.statement(), statement.signature, blob)

@@ -108,10 +108,7 @@ def _tick(state: State, tick: Tick) -> Step:
         return replace(state, current=round_), ()
     if tick.now < round_.deadline_at:
         return state, ()
-    if len(round_.accepted) >= state.rules.needed:
-        return _close(state, round_, tick.now)
-    reason = f"{len(round_.accepted)} of the needed {state.rules.needed} updates arrived in time"
-    return abandon(state, round_, reason, tick.now)
+    return _close(state, round_, tick.now)
 
 
 def _open(state: State, tick: Tick) -> Step:
@@ -210,12 +207,24 @@ def _uploaded(state: State, event: Uploaded) -> Step:
     round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
     counted = UpdateCounted(header=header, at=event.now, charged=charged)
     state = replace(state, charged=state.charged + charged)
-    most = state.rules.most_counted
-    wanted = len(asked) if most is None else min(most, len(asked))
-    if len(round_.accepted) < max(wanted, state.rules.needed):
+    if not _is_complete(state, round_):
         return replace(state, current=round_), (counted,)
     state, changes = _close(state, round_, event.now)
     return state, (counted, *changes)
+
+
+def _is_complete(state: State, round_: Round) -> bool:
+    """Tell whether there is nothing to wait for: enough agree, or everybody who may was heard."""
+    rules, arrived = state.rules, len(round_.accepted)
+    agreeing = len(round_.of_one_model)
+    most = rules.most_counted
+    wanted = len(round_.asked) if most is None else min(most, len(round_.asked))
+    if agreeing >= max(wanted, rules.needed):
+        return True
+    room = len(round_.asked)
+    if rules.most_summands is not None:
+        room = min(room, rules.most_summands)
+    return agreeing < arrived and arrived >= max(room, rules.needed)
 
 
 def _is_noisy(state: State, round_: Round) -> bool:
@@ -284,8 +293,16 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
 
 
 def _close(state: State, round_: Round, now: float) -> Step:
-    ended = CollectingEnded(round=round_.number, counted=len(round_.accepted), at=now)
-    return replace(state, current=replace(round_, phase="summing")), (ended,)
+    """End collecting with the updates that start from one model; the others are left out."""
+    kept, needed = round_.of_one_model, state.rules.needed
+    left_out = frozenset(round_.accepted) - frozenset(kept)
+    if len(kept) < needed:
+        reason = f"{len(kept)} of the needed {needed} updates arrived in time"
+        if left_out:
+            reason += f"; {len(left_out)} more start from another model"
+        return abandon(state, round_, reason, now)
+    ended = CollectingEnded(round=round_.number, counted=len(kept), left_out=left_out, at=now)
+    return replace(state, current=replace(round_, phase="summing", accepted=kept)), (ended,)
 
 
 def _summed(state: State, event: Summed) -> Step:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -133,6 +134,19 @@ class Round:
     messages: Mapping[MaskStep, Mapping[ClientId, bytes]] = field(
         default_factory=lambda: {"keys": {}, "shares": {}, "signature": {}, "answer": {}}
     )
+
+    @property
+    def of_one_model(self) -> Mapping[ClientId, UploadHeader]:
+        """Return the largest group of updates that name the same model as their start.
+
+        Key holders refuse a round in which they differ. After what key holders signed, only one
+        is accepted; in an epoch's first round, and without encryption, nobody said which.
+        """
+        sizes = Counter(header.base_state for header in self.accepted.values())
+        if len(sizes) < 2:
+            return self.accepted
+        chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
+        return {who: one for who, one in self.accepted.items() if one.base_state == chosen}
 
     def manifest_digest(self, run: str) -> bytes:
         """Return the digest that a reveal statement must name."""

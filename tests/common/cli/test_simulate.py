@@ -124,6 +124,26 @@ def test_seeds_side_by_side_are_the_runs_of_each(
     assert seven["results"] != outcome.json["seeds"][0]["results"]
 
 
+@pytest.mark.parametrize("seeds", ["", " ", ",", "1,"])
+def test_seeds_that_name_none_are_told_and_leave_nothing(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, seeds: str
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small(), "--seeds", seeds)
+    assert outcome.code == 2
+    assert f"--seeds is {seeds!r}" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    """Which devices there are is known only to torch, when training begins."""
+    outcome = fedrec("simulate", settings_file, *small("client.device=abacus"))
+    assert outcome.code == 2
+    assert 'client.device is "abacus"' in outcome.err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
 def test_options_of_seeds_that_do_not_go_together(fedrec: Fedrec, settings_file: Path) -> None:
     for options in (
         ("--seeds", "1,x"),

@@ -19,6 +19,7 @@ from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import MaskMessage, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
     Change,
+    CollectingEnded,
     HolderAsked,
     RoundAbandoned,
     RoundOpened,
@@ -161,7 +162,7 @@ class World:
         self.commit(changes)
         self.state = state
         for change in changes:
-            self._check(change)
+            self._check(change, state.current or before.current)
         return changes
 
     def tick(self, *numbers: int, seconds: float = 0.0) -> tuple[Change, ...]:
@@ -169,11 +170,12 @@ class World:
         self.now += seconds
         return self.apply(Tick(now=self.now, live=frozenset(client(n) for n in numbers)))
 
-    def upload(self, number: int, content: str = "update") -> tuple[Change, ...]:
-        """Upload to the round in progress."""
+    def upload(self, number: int, content: str = "update", **changes: Any) -> tuple[Change, ...]:
+        """Upload to the round in progress; `changes` are what the client says otherwise."""
         round_ = self.state.current
         assert round_ is not None
-        found = header(round_.number, client(number), content, **told(self.state))
+        terms = told(self.state) | changes
+        found = header(round_.number, client(number), content, **terms)
         return self.apply(Uploaded(now=self.now, header=found))
 
     def sum(self) -> tuple[Change, ...]:
@@ -196,7 +198,7 @@ class World:
         )
         return self.apply(event)
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: Change, round_: Round | None) -> None:
         match change:
             case RoundOpened(round=number):
                 assert not self.opened or number > self.opened[-1], "round numbers are reused"
@@ -207,12 +209,16 @@ class World:
                 counted = self.counted.setdefault(found.round, set())
                 assert found.client_id not in counted, "counted twice"
                 assert found.round not in self.ended
-                round_ = self.state.current
                 assert round_ is not None
                 assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
-                assert found.committee == told(self.state)["committee"]
+                assert found.committee == committee_digest(RUN, round_.number, round_.committee)
                 assert self.state.base_state in (None, found.base_state)
                 counted.add(found.client_id)
+            case CollectingEnded(round=number):
+                self.counted[number] -= change.left_out
+                assert round_ is not None and set(round_.accepted) == self.counted[number]
+                models = {one.base_state for one in round_.accepted.values()}
+                assert len(models) == 1, "updates to different models are added"
             case HolderAsked(round=number):
                 assert len(self.counted[number]) >= self.state.rules.needed
                 assert len(self.counted[number]) >= 3, "too small a sum would be revealed"
