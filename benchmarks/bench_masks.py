@@ -166,7 +166,11 @@ def run_until_answers(
         vector = rng.integers(-largest, largest, words.spec.length, endpoint=True)
         total += vector
         inbox, plain = collector.inbox(client_id), words.encode(vector)
-        masked = step("mask", own, lambda p=participant, i=inbox, w=plain: p.mask(i, w))
+        masked = step(
+            "mask",
+            own,
+            lambda p=participant, i=inbox, w=plain: p.mask(i, w, n_wide=words.n_wide),
+        )
         message = words.message(masked)
         clock.time(
             "coordinator, a vector",

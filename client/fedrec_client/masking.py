@@ -2,7 +2,8 @@
 
 Every step's message is kept with the state that follows from it before it is sent, and after a
 crash the same bytes go out. A step is taken once; what a coordinator asks for out of order, or a
-second time with other content, is refused.
+second time with other content, is refused. What a round costs its users' privacy is charged in the
+commit that keeps the masked vector, the first thing that says anything about them.
 
 What it does not give: protection from a state folder that is copied, or restored from a backup,
 while a round is open.
@@ -130,8 +131,6 @@ class Masking:
 
     def _advertise(self, task: Train) -> MaskedRound:
         terms, made, charged = self._participation.train(task)
-        if charged is not None:
-            raise RefusedError("Under masks no noise is added (privacy.mechanism); see the plan.")
         record = MaskedRound(
             round=task.round,
             kind=task.kind,
@@ -142,6 +141,7 @@ class Masking:
             message=None,
             vector=self._store.keep_file("vector", made.vector.astype("<i8").tobytes()),
             private=self._store.keep_file("private", made.private.parts),
+            spent=None if charged is None else self._store.keep_file("spent", charged),
         )
         participant, keys = Participant.begin(self._terms(record), self._membership.identity)
         return self._keep(record, "keys", participant, keys_to_bytes(keys, terms.base_state))
@@ -177,7 +177,8 @@ class Masking:
             raise RoundError(f"The vector of round {record.round} was masked already.")
         words = MaskWords(member.layout.vector_spec, member.protection.chosen)
         vector = np.frombuffer(self._store.read(record.vector), dtype="<i8").astype(np.int64)
-        masked = participant.mask(inbox_from_bytes(raw), words.encode(vector))
+        inbox = inbox_from_bytes(raw)
+        masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
         payload = words.message(masked)
         terms = self._model.terms(member, record.round, record.kind, ())
         if (terms.base_round, terms.base_state) != (record.base_round, record.base_state):
@@ -191,6 +192,7 @@ class Masking:
                 "participant": self._store.keep_file("mask-state", participant.to_bytes()),
                 "message": None,
                 "vector": None,
+                "spent": None,
             }
         )
         staged = StagedRound(
@@ -198,7 +200,7 @@ class Masking:
             update=self._store.keep_file("update", payload),
             private=record.private,
         )
-        self._store.keep_masking(kept, staged)
+        self._store.keep_masking(kept, staged, spent=record.spent)
         return kept
 
     def _keep(

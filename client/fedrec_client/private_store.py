@@ -228,12 +228,20 @@ class PrivateStore:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)
 
-    def keep_masking(self, masking: MaskedRound, staged: StagedRound | None = None) -> None:
+    def keep_masking(
+        self,
+        masking: MaskedRound,
+        staged: StagedRound | None = None,
+        *,
+        spent: FileRef | None = None,
+    ) -> None:
         """Keep a step of a round under masks, its message with it, before anything is sent.
 
         Args:
             masking: the round after the step.
             staged: the masked vector, in the step that makes it.
+            spent: what users' privacy has cost with that vector: charged in the same commit, and
+                never taken back. Before that step nothing about users has left the client.
 
         Raises:
             StorageError: the round is new, and this or a later one was answered already.
@@ -250,6 +258,7 @@ class PrivateStore:
             masking=masking,
             answered_round=max(self.state.answered_round, masking.round),
             staged=staged or self.state.staged,
+            spent=spent or self.state.spent,
         )
 
     def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:

@@ -75,6 +75,8 @@ class MaskedRound(_Record):
         message: what is sent for it; None for the vector, which is the staged update.
         vector: the vector before it is masked, little-endian int64; None afterwards.
         private: the private state after this round's training.
+        spent: the ledger of spent privacy with this round in it, which becomes the state's own with
+            the masked vector; None afterwards, and where sums carry no noise.
         refused: whether this client refused to go on.
     """
 
@@ -87,11 +89,12 @@ class MaskedRound(_Record):
     message: FileRef | None
     vector: FileRef | None
     private: FileRef
+    spent: FileRef | None = None
     refused: bool = False
 
     def files(self) -> tuple[FileRef | None, ...]:
         """Return all files that this record needs."""
-        return self.participant, self.message, self.vector, self.private
+        return self.participant, self.message, self.vector, self.private, self.spent
 
 
 class BestModel(_Record):

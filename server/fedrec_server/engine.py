@@ -20,6 +20,7 @@ from fedrec_server.aggregation import Aggregation
 from fedrec_server.applications import Applications
 from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
+from fedrec_server.hearing import Hearing
 from fedrec_server.journal import entry_of, log_entry
 from fedrec_server.mask_collection import MaskCollection
 from fedrec_server.mask_rounds import close_due, reason_of
@@ -99,6 +100,7 @@ class Engine:
         self.aggregation = self._empty_sum()
         self.snapshots = Snapshots(federation, store, clock)
         self.counting = Counting(self)
+        self.hearing = Hearing(self)
         self.lock = asyncio.Lock()
         self.stopping = False
         self.finished = asyncio.Event()

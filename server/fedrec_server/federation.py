@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from fedrec.config.plan import plan_fingerprint, plan_to_json
@@ -10,6 +11,7 @@ from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
+from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
@@ -140,7 +142,9 @@ class Federation:
             + self.protection.chosen.message_bytes / SLOWEST_BYTES_PER_SECOND,
             most_sums=None if mechanism is None else mechanism.most_sums,
             budget="" if mechanism is None else mechanism.budget,
-            charges_updates=mechanism is not None and mechanism.kind == "laplace",
+            charges_updates=mechanism is not None
+            and mechanism.kind == "laplace"
+            and not self.protection.is_interactive,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
@@ -153,7 +157,7 @@ class Federation:
             catalogue_fingerprint=self.catalogue.fingerprint,
             n_items=self.catalogue.n_items,
             epoch=self.keys.roster.epoch,
-            roster_json=self.keys.roster.to_json(),
+            roster_json=_written(self.keys.roster),
             server_context=self.keys.server_context,
             wrapped_secrets=self.keys.secrets_for(client_id),
             published_round=published,
@@ -178,6 +182,12 @@ class Federation:
             if segment.name == METRICS:
                 return values.astype("<i8").tobytes()
         raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
+
+
+@lru_cache(maxsize=2)
+def _written(roster: Roster) -> bytes:
+    """Return a roster as JSON, made once for all members who enrol."""
+    return roster.to_json()
 
 
 def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:

@@ -57,19 +57,19 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
             return "round opened", change.round, fields
         case UpdateCounted(header=header):
-            return "update counted", header.round, _charged(change, header.length)
+            return "update counted", header.round, _charged(change, {"bytes": header.length})
         case CollectingEnded():
             fields = {"counted": change.counted}
             if change.left_out:
                 fields["left_out"] = len(change.left_out)
             return "collecting ended", change.round, fields
         case SumKept():
-            return "sum made", change.round, _charged(change, change.total.length)
+            return "sum made", change.round, _charged(change, {"bytes": change.total.length})
         case HolderAsked():
             return "key holder asked", change.round, {"role": change.holder.role}
         case MaskStepEnded():
             fields = {"step": change.step, "clients": change.counted}
-            return "step ended", change.round, fields
+            return "step ended", change.round, _charged(change, fields)
         case RoundPublished():
             return "round published", change.round, _published(change)
         case RoundAbandoned():
@@ -86,9 +86,8 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "run resumed", RoundId(0), {"after_round": change.after_round}
 
 
-def _charged(change: SumKept | UpdateCounted, n_bytes: int) -> Fields:
-    """Return the size, and that the privacy ledger counts the round where it begins to."""
-    fields: Fields = {"bytes": n_bytes}
+def _charged(change: SumKept | UpdateCounted | MaskStepEnded, fields: Fields) -> Fields:
+    """Return the fields, and that the privacy ledger counts the round where it begins to."""
     return {**fields, "charged": True} if change.charged else fields
 
 

@@ -33,6 +33,8 @@ from fedrec_server.rounds.state import Phase, Round, Rules
 __all__ = ["MaskCollection"]
 
 UNMASK_THREADS = 2
+REPLAYED: tuple[MaskStep, ...] = ("shares", "signature", "answer")
+"""Steps whose messages the collector keeps; keys are closed before it is made."""
 PATIENCE = 1 / 3
 """Of an answer's time: so long everybody may answer though fewer would do."""
 
@@ -67,7 +69,7 @@ class MaskCollection:
     def forget(self) -> None:
         """Start anew with what the store has."""
         self._place: tuple[RoundId, Phase] | None = None
-        self._held: set[tuple[MaskStep, ClientId]] = set()
+        self._held: dict[MaskStep, set[ClientId]] = {step: set() for step in REPLAYED}
         self._folded: dict[ClientId, bytes] = {}
         self._collector: Collector | None = None
         self._key_list = b""
@@ -86,7 +88,7 @@ class MaskCollection:
             keys.verify(self._terms(round_, base_state), self._federation().keys.roster)
             return
         self._take(self._following(round_), message.step, message.client_id, message.body)
-        self._held.add((message.step, message.client_id))
+        self._held[message.step].add(message.client_id)
 
     def add(
         self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
@@ -144,7 +146,8 @@ class MaskCollection:
         if round_.phase == "collecting":
             group = self._participants(round_)
             self._collector = self._with_keys(round_, group)
-            self._held, self._folded, self._key_list = set(), {}, b""
+            self._held = {step: set() for step in REPLAYED}
+            self._folded, self._key_list = {}, b""
         else:
             self._close(self._following(round_), round_.phase)
         self._place = (round_.number, AFTER[round_.phase])
@@ -182,21 +185,19 @@ class MaskCollection:
 
     def _following(self, round_: Round) -> Collector:
         """Return the collector of a round whose keys are closed, made again if need be."""
-        held: set[tuple[MaskStep, ClientId]] = {
-            (step, client_id)
-            for step, found in round_.messages.items()
-            if step != "keys"
-            for client_id in found
-        }
         folded = {client_id: header.digest for client_id, header in round_.accepted.items()}
         here = (round_.number, round_.phase)
-        same = (self._place, self._held, self._folded) == (here, held, folded)
+        same = (self._place, self._folded) == (here, folded) and all(
+            # Views of keys, because this is asked for every message of every client.
+            round_.messages[step].keys() == held
+            for step, held in self._held.items()
+        )
         if same and self._collector is not None:
             return self._collector
         self.forget()
         collector = self._replayed(round_)
-        self._place, self._held, self._folded = here, held, folded
-        self._collector = collector
+        self._place, self._folded, self._collector = here, folded, collector
+        self._held = {step: set(round_.messages[step]) for step in REPLAYED}
         return collector
 
     def _replayed(self, round_: Round) -> Collector:

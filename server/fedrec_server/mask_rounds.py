@@ -17,9 +17,7 @@ from fedrec.errors import (
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import MaskMessage, MaskStep
 from fedrec_server.mask_collection import MaskCollection
-from fedrec_server.rounds.changes import AlreadyCounted
-from fedrec_server.rounds.events import MaskHeard, MaskStepClosed
-from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.events import MaskStepClosed
 from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import Round
 from fedrec_server.store.spool import DamagedFile
@@ -38,27 +36,14 @@ async def hear(engine: Engine, message: MaskMessage) -> bool:
     """
     engine.presence.heard(message.client_id)
     await engine.work.beside(engine.admission.check_mask_message, message)
-    duplicate = await engine.work.uninterrupted(_keep(engine, message))
-    engine.work.background(engine.advance())
-    return duplicate
+    return await engine.work.uninterrupted(_keep(engine, message))
 
 
 async def _keep(engine: Engine, message: MaskMessage) -> bool:
-    async with engine.lock:
-        event = MaskHeard(now=engine.clock.now(), message=message)
-        state, changes = step(engine.state, event)
-        if all(isinstance(change, AlreadyCounted) for change in changes):
-            return True
-        collection, round_ = _open(engine, message.round)
-        try:
-            await engine.work.in_thread(collection.hear, round_, message)
-            await engine.settle(state, changes)
-        except BaseException:
-            # It may be in the collector but not in the store.
-            collection.forget()
-            raise
+    duplicate = await engine.hearing.hear(message)
+    if not duplicate:
         engine.failpoint("masks.ack")
-        return False
+    return duplicate
 
 
 async def material(

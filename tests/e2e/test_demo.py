@@ -71,6 +71,19 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     assert second["test"]["ndcg"] > 1.5 * popularity["ndcg"]
 
 
+def test_under_masks_nobody_reads_an_update(start: Start, tmp_path: Path) -> None:
+    running = demo(
+        start, tmp_path, "--protection", "masks", "--rounds", "1", "--no-second-act", "--json"
+    )
+    assert running.ended() == 0, running.told
+    summary = json.loads(running.out)
+    assert summary["abandoned"] == []
+    seen = summary["exposure"]
+    # Three clients, a count, one round of training, a measurement.
+    assert (seen["updates"], seen["readable_updates"]) == (9, 0)
+    assert (seen["holds"], seen["problems"], seen["found"]) == (True, [], {})
+
+
 def assert_it_recommends(
     start: Start, folder: Path, summary: dict[str, Any], tmp_path: Path
 ) -> None:

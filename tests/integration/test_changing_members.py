@@ -106,7 +106,7 @@ def check_against_one_process(federation: Federation, numbers: list[int]) -> lis
     return [played.clients for played in rounds]
 
 
-@pytest.mark.parametrize("protection", ["none", "bfv"])
+@pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
 def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: str) -> None:
     federation = found(plan_of(protection, 3), 4, prepare=lambda bench: without(bench, 3))
     owners = Authorities(federation)

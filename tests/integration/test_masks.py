@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,8 +11,8 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import Bench, plan_of
 from integration.support.checks import check_against_one_process
-from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
-from integration.support.parties import Federation
+from integration.support.links import Passing, poll
+from integration.support.masked import PHASES, Gate, everybody, let_it_drop_out, phase_of
 
 from fedrec.errors import RoundClosed
 from fedrec.ids import ClientId, RoundId
@@ -24,82 +22,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import key_list_from_bytes, key_list_to_bytes
 from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Task, UploadHeader
 from fedrec_client.audit import AUDIT_FILE
-
-PHASES = {"shares": "sharing", "vector": "masking", "signature": "signing", "answer": "unmasking"}
-
-
-class Gate:
-    """Holds one client's message of one step until it is opened."""
-
-    def __init__(self, step: MaskStep, round_id: int) -> None:
-        self._what = (step, round_id)
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, link: Link) -> Link:
-        gate = self
-
-        class Held(Passing):
-            def submit_masks(self, message: MaskMessage) -> bool:
-                gate.pass_(message.step, message.round)
-                return self.link.submit_masks(message)
-
-            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-                gate.pass_("vector", header.round)
-                return super().submit_update(header, payload)
-
-        return Held(link)
-
-    def pass_(self, step: MaskStep, round_id: RoundId) -> None:
-        """Let everything through at once but what is held."""
-        if (step, round_id) == self._what:
-            self.reached.set()
-            assert self.opened.wait(DEADLINE_SECONDS)
-
-
-def phase_of(federation: Federation) -> str:
-    """Return the phase of the round in progress, or nothing."""
-    round_ = federation.coordinator.engine.state.current
-    return "" if round_ is None else round_.phase
-
-
-def keys_of(federation: Federation, round_id: int) -> int:
-    """Return how many keys a round has."""
-    round_ = federation.coordinator.engine.state.current
-    return len(round_.messages["keys"]) if round_ and round_.number == round_id else 0
-
-
-def everybody(found: Found, held: Mapping[int, Wrap], round_id: int) -> Federation:
-    """Start five clients, and have all of them in one round.
-
-    Args:
-        held: by number, what a client of 1 to 4 is held at.
-    """
-    federation = found(plan_of("masks", 3, mask_step_seconds=60.0), 5)
-    first = Gate("keys", round_id)
-    federation.client(0, wrap=first)
-    for number in range(1, 5):
-        federation.client(number, wrap=held.get(number, Passing))
-    try:
-        poll(lambda: keys_of(federation, round_id) == 4)
-    finally:
-        first.opened.set()
-    return federation
-
-
-def let_it_drop_out(federation: Federation, gate: Gate, step: MaskStep) -> None:
-    """Wait until all but the client at the gate have done a step, and let its time pass."""
-    assert gate.reached.wait(DEADLINE_SECONDS)
-    engine = federation.coordinator.engine
-
-    def others_are_done() -> bool:
-        round_ = engine.state.current
-        if round_ is None or round_.phase != PHASES[step]:
-            return False
-        here = round_.accepted if step == "vector" else round_.messages[step]
-        return len(here) == federation.bench.n_clients - 1
-
-    poll(others_are_done)
-    federation.clock.jump(61)
 
 
 @pytest.mark.parametrize("step", ["shares", "vector", "signature"])

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
+
 import pytest
 from integration.conftest import Found
-from integration.support.bench import merged, plan_of
+from integration.support.bench import Bench, merged, plan_of
+from integration.support.children import Child, ClientProcess, KillClient, close_all
+from integration.support.links import poll
+from integration.support.masked import Gate, everybody, let_it_drop_out
 
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT, mechanism_of
+from fedrec.wire.messages import MaskStep
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.spent import SpentLedger
 
@@ -19,8 +25,11 @@ def noisy(protection: str, **privacy: object) -> Plan:
 
 @pytest.mark.parametrize(
     ("protection", "mechanism"),
-    [("bfv", "gaussian"), ("paillier", "gaussian"), ("none", "laplace")],
-)
+    [
+        ("bfv", "gaussian"), ("paillier", "gaussian"), ("none", "laplace"),
+        ("masks", "gaussian"), ("masks", "laplace"),
+    ],
+)  # fmt: skip
 def test_one_noisy_model_for_everybody(found: Found, protection: str, mechanism: str) -> None:
     plan = noisy(protection, mechanism=mechanism)
     federation = found(plan, 3)
@@ -33,19 +42,82 @@ def test_one_noisy_model_for_everybody(found: Found, protection: str, mechanism:
     assert len(models) == 1
     assert models != {merged("fedmf").model}
     assert all(not any(values) for values in federation.metrics().values())
-    by = mechanism_of(plan)
-    assert by is not None
     for number in range(3):
-        ledger = SpentLedger.of(PrivateStore(bench.state(number), read_only=True))
-        assert len(ledger.accounts) == len(bench.users()[number])
-        assert {account.spent for account in ledger.accounts.values()} == {
-            by.cost.times(plan.rounds.total)
-        }
+        check_ledger(bench, number, plan.rounds.total)
 
 
-def test_the_budget_ends_the_run(found: Found) -> None:
+def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
+    """Check that a client charged each of its users so many rounds."""
+    by = mechanism_of(bench.plan)
+    assert by is not None
+    ledger = SpentLedger.of(PrivateStore(bench.state(number), read_only=True))
+    assert len(ledger.accounts) == len(bench.users()[number])
+    assert {(account.rounds, account.spent) for account in ledger.accounts.values()} == {
+        (n_rounds, by.cost.times(n_rounds))
+    }
+
+
+@pytest.mark.parametrize(("step", "charged"), [("shares", 2), ("vector", 3), ("signature", 3)])
+def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
+    found: Found, step: MaskStep, charged: int
+) -> None:
+    """The rounds of the others go on, with the noise of four, where three are enough."""
+    plan = noisy("masks", mechanism="gaussian").model_copy(
+        update={"rounds": plan_of("masks", 3, mask_step_seconds=60.0).rounds}
+    )
+    gate = Gate(step, 3)
+    federation = everybody(found, {4: gate}, 3, plan)
+    try:
+        let_it_drop_out(federation, gate, step)
+        poll(lambda: federation.coordinator.engine.state.published >= 3)
+    finally:
+        gate.opened.set()
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    bench = federation.bench
+    assert len({bench.model(number) for number in range(5)}) == 1
+    assert len(federation.published()[2].contributions) == (4 if step != "signature" else 5)
+    for number in range(4):
+        check_ledger(bench, number, plan.rounds.total)
+    check_ledger(bench, 4, charged)
+    charges = [event.round for event in federation.journal() if event.fields.get("charged")]
+    assert charges == [2, 3, 4]
+
+
+def test_a_client_killed_under_masks_charges_every_round_once(found: Found) -> None:
+    plan = noisy("masks", mechanism="gaussian")
+    federation = found(plan, 3)
+    victim = 2
+    for number in range(victim):
+        federation.client(number)
+    children: list[Child] = []
+    try:
+        for kill in (
+            KillClient(place="after keys", round=2),
+            KillClient(place="before the upload", round=2),
+            KillClient(place="before shares", round=3),
+            KillClient(place="after signature", round=3),
+            KillClient(place="before answer", round=4),
+        ):
+            children.append(ClientProcess(federation.bench, victim, federation.address, kill))
+            assert children[-1].ended(kill) == -signal.SIGKILL, kill
+        children.append(ClientProcess(federation.bench, victim, federation.address))
+        assert children[-1].told() == "all rounds are published"
+    finally:
+        close_all(children)
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    assert [event for event in federation.journal() if event.kind == "round abandoned"] == []
+    for number in range(3):
+        check_ledger(federation.bench, number, plan.rounds.total)
+
+
+@pytest.mark.parametrize("protection", ["bfv", "masks"])
+def test_the_budget_ends_the_run(found: Found, protection: str) -> None:
     """One round costs epsilon 0.926 (dp-accounting, noise 4), two cost 1.356."""
-    plan = noisy("bfv", mechanism="gaussian", noise_multiplier=4.0, epsilon=1.0, rounds_per_user=0)
+    plan = noisy(
+        protection, mechanism="gaussian", noise_multiplier=4.0, epsilon=1.0, rounds_per_user=0
+    )
     assert plan.rounds.total > 1
     federation = found(plan, 3)
     for number in range(3):

@@ -121,11 +121,13 @@ class Attack:
         round_digest = cohort.key_list.digest(cohort.terms)
         words = self.masked.copy()
         if seed is not None:
-            add_mask(words, self_mask_key(round_digest, seed, own=VICTIM), -1)
+            own_key = self_mask_key(round_digest, seed, own=VICTIM)
+            add_mask(words, own_key, -1, n_wide=cohort.words.n_wide)
         for other in cohort.positions({VICTIM}):
             public = cohort.key_list.keys[other].mask_key
             pair = pair_mask_key(round_digest, private_key(key), public, own=VICTIM, other=other)
-            add_mask(words, pair, -1 if other > VICTIM else 1)
+            sign = -1 if other > VICTIM else 1
+            add_mask(words, pair, sign, n_wide=cohort.words.n_wide)
         return words.tolist()
 
     @staticmethod

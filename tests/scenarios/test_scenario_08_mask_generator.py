@@ -67,9 +67,9 @@ def test_scenario_08_no_key_is_used_for_two_masks(monkeypatch: pytest.MonkeyPatc
     taken_off: Counter[bytes] = Counter()
 
     def counting(counter: Counter[bytes]) -> object:
-        def counted(words: Words, key: bytes, sign: int) -> None:
+        def counted(words: Words, key: bytes, sign: int, *, n_wide: int) -> None:
             counter[key] += 1
-            add_mask(words, key, sign)
+            add_mask(words, key, sign, n_wide=n_wide)
 
         return counted
 

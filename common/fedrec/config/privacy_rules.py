@@ -82,12 +82,14 @@ def _protection(plan: Plan) -> Iterator[Problem]:
             'protection.name = "bfv", or privacy.mechanism = "laplace", whose noise is enough for '
             "each client alone.",
         )
-    if name == "masks":
+    shares = (plan.privacy.colluding_share, plan.protection.corrupt_share)
+    if PROTECTIONS[name].is_interactive and shares[0] > shares[1]:
         yield (
-            ("protection.name", "privacy.mechanism"),
-            f'privacy.mechanism is "{plan.privacy.mechanism}", but under masks clients do not keep '
-            "what their users spent of it yet, so that no noise is added there. Set "
-            'protection.name = "bfv", or privacy.mechanism = "none".',
+            ("privacy.colluding_share", "protection.corrupt_share"),
+            f"privacy.colluding_share is {shares[0]:g}, but protection.corrupt_share is "
+            f"{shares[1]:g}: against more than that {name} hide no single update, on which lies "
+            "only its client's share of the noise. Set protection.corrupt_share = "
+            f"{shares[0]:g} or more.",
         )
     if plan.protection.preset == "approximate":
         yield (

@@ -57,7 +57,7 @@ class RunView:
                 self.bytes_received += fields["bytes"]
             case "collecting ended":
                 self.phase = "summing"
-            case "sum made":
+            case "sum made" | "step ended":
                 self.charged += int(fields.get("charged", False))
             case "key holder asked":
                 self.phase = "revealing"

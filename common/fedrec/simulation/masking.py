@@ -70,7 +70,8 @@ class MaskedAdder(Adder):
         collector.close_shares()
         for (person, participant), vector in zip(both, vectors, strict=True):
             words = self._words.encode(vector)
-            masked = participant.mask(collector.inbox(person.client_id), words)
+            inbox = collector.inbox(person.client_id)
+            masked = participant.mask(inbox, words, n_wide=self._words.n_wide)
             collector.add_vector(person.client_id, self._words.message(masked))
         survivors = collector.close_vectors()
         for person, participant in both:

@@ -138,6 +138,8 @@ class MaskStepEnded:
         phase: the one that begins.
         left_out: clients that the round goes on without, though their message is here.
         counted: clients that it goes on with.
+        charged: whether the privacy ledger counts the round from this commit on, before anybody
+            can be asked for a share that helps to unmask the sum.
     """
 
     round: RoundId
@@ -147,6 +149,7 @@ class MaskStepEnded:
     counted: int
     deadline_at: float
     at: float
+    charged: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -288,8 +288,13 @@ def _mask_heard(state: State, event: MaskHeard) -> Step:
 def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
-    round_, changes = masking.close(state.rules, state.current, event)
-    return replace(state, current=round_), changes
+    round_ = state.current
+    # From here on clients give shares: with enough of them the coordinator can read the sum,
+    # also where the round is then abandoned.
+    opens = round_.phase == event.phase == "signing"
+    charged = opens and _is_noisy(state, round_)
+    round_, changes = masking.close(state.rules, round_, event, charged=charged)
+    return replace(state, current=round_, charged=state.charged + charged), changes
 
 
 def _close(state: State, round_: Round, now: float) -> Step:
@@ -309,7 +314,8 @@ def _summed(state: State, event: Summed) -> Step:
     round_ = state.current
     if round_ is None or round_.number != event.round or round_.phase != "summing":
         return state, ()
-    charged = _is_noisy(state, round_) and not state.rules.charges_updates
+    seen = state.rules.charges_updates or state.rules.masked
+    charged = _is_noisy(state, round_) and not seen
     kept = SumKept(round=round_.number, total=event.total, at=event.now, charged=charged)
     round_ = replace(round_, total=event.total)
     state = replace(state, charged=state.charged + charged)

@@ -120,8 +120,13 @@ def count(round_: Round, header: UploadHeader) -> Round:
     return replace(round_, accepted={**round_.accepted, header.client_id: header})
 
 
-def close(rules: Rules, round_: Round, event: MaskStepClosed) -> tuple[Round, tuple[Change, ...]]:
+def close(
+    rules: Rules, round_: Round, event: MaskStepClosed, *, charged: bool = False
+) -> tuple[Round, tuple[Change, ...]]:
     """Go on to the next phase, without whoever is left out; nothing for a phase that is over.
+
+    Args:
+        charged: whether the privacy ledger counts the round from now on.
 
     Raises:
         RoundError: when fewer are left than a sum must have; those whose vector is in it may go.
@@ -140,6 +145,7 @@ def close(rules: Rules, round_: Round, event: MaskStepClosed) -> tuple[Round, tu
         counted=left,
         deadline_at=event.now + seconds_of(rules, after),
         at=event.now,
+        charged=charged,
     )
     messages = {
         step: {client: body for client, body in found.items() if client not in event.left_out}

@@ -45,7 +45,7 @@ class Rules:
         most_sums: how many noisy sums the privacy budget allows; None for any number.
         budget: what the budget is, for people; empty where sums are exact.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
-            read; else the sum is.
+            read; else the sum is, under masks once clients are asked for what unmasks it.
     """
 
     run: str

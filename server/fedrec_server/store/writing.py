@@ -113,6 +113,8 @@ def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
     rows.execute(
         "UPDATE rounds SET deadline_at = ? WHERE round = ?", (change.deadline_at, change.round)
     )
+    if change.charged:
+        insert(rows, "ledger", {"round": change.round, "at": change.at})
     gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
     rows.executemany("DELETE FROM mask_messages WHERE round = ? AND client_id = ?", gone)
 

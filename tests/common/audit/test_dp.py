@@ -14,8 +14,9 @@ from scipy.stats import beta
 
 from fedrec.audit.dp import audit_noise, noisy_sum, share_bounds
 from fedrec.cli.audit_dp import audit_dp
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.errors import SettingsError
+from fedrec.simulation.summing import make_adder
 from fedrec.training.layout import Layout
 
 pytestmark = pytest.mark.slow
@@ -33,6 +34,23 @@ def test_the_mechanism_keeps_its_promise(mechanism: str, epsilon: float) -> None
     report = audit_noise(plan(mechanism, epsilon=epsilon, rounds_per_user=1), trials=400)
     assert report.holds, report
     assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 14)
+
+
+def test_sums_under_masks_keep_the_promise() -> None:
+    """The release is what a coordinator unmasks; the noise is what each client put in before."""
+    noisy_plan = plan(rounds_per_user=1).model_copy(
+        update={"protection": ProtectionSettings(name="masks")}
+    )
+
+    def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
+        return adder.add_up([layout.add_noise(vector) for vector in vectors])
+
+    layout = Layout.of(noisy_plan, 2)
+    assert layout.mechanism is not None and layout.mechanism.noisy == 3
+    adder, _ = make_adder(noisy_plan, layout.vector_spec, n_clients=3, protect=True)
+    report = audit_noise(noisy_plan, trials=200, release=unmasked)
+    assert report.holds, report
+    assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 10)
 
 
 def test_half_of_the_noise_is_caught() -> None:

@@ -21,6 +21,9 @@ def test_the_default_plan_with_noise_can_run() -> None:
     assert conflicts() == []
     assert conflicts(privacy={"mechanism": "laplace"}, protection={"name": "none"}) == []
     assert conflicts(protection={"name": "paillier"}) == []
+    for mechanism in ("gaussian", "laplace"):
+        found = conflicts(privacy={"mechanism": mechanism}, protection={"name": "masks"})
+        assert found == []
 
 
 @pytest.mark.parametrize(
@@ -43,10 +46,22 @@ def test_the_default_plan_with_noise_can_run() -> None:
             "privacy.noise_multiplier",
         ),
         ({"privacy": {"mechanism": "none", "epsilon": 1.0}}, "privacy.epsilon"),
+        (
+            {"privacy": GAUSSIAN | {"colluding_share": 0.2}, "protection": {"name": "masks"}},
+            "privacy.colluding_share",
+        ),
     ],
 )
 def test_what_breaks_the_promise_is_refused(sections: dict, key: str) -> None:
     assert key in conflicts(**sections)
+
+
+def test_masks_that_withstand_as_many_as_the_noise_are_accepted() -> None:
+    found = conflicts(
+        privacy=GAUSSIAN | {"colluding_share": 0.2},
+        protection={"name": "masks", "corrupt_share": 0.2},
+    )
+    assert found == []
 
 
 def test_every_refusal_says_what_works() -> None:

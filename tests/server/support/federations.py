@@ -60,12 +60,12 @@ def authority() -> Authority:
     return Authority.create()
 
 
-def spec_of(values: int = 6, summands: int = 64) -> VectorSpec:
+def spec_of(values: int = 6, summands: int = 64, bound: int = 10**6) -> VectorSpec:
     """Return a vector of item changes and two metrics."""
     return VectorSpec(
         segments=(
-            SegmentSpec(name="change", length=values, max_abs_sum=10**6),
-            SegmentSpec(name="metrics", length=2, max_abs_sum=10**6, signed=False),
+            SegmentSpec(name="change", length=values, max_abs_sum=bound),
+            SegmentSpec(name="metrics", length=2, max_abs_sum=bound, signed=False),
         ),
         max_summands=summands,
     )

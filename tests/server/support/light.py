@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.plan import plan_fingerprint, plan_from_json
+from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
@@ -50,6 +51,19 @@ def key_list_of(raw: bytes) -> KeyList:
     return key_list_from_bytes(raw)
 
 
+@lru_cache(maxsize=4)
+def roster_of(raw: bytes) -> Roster:
+    """Read a roster once for all clients of a process."""
+    return Roster.from_json(raw)
+
+
+@lru_cache(maxsize=4)
+def plan_of(text: str) -> tuple[Plan, str]:
+    """Read a plan, and name it, once for all clients of a process."""
+    plan = plan_from_json(text)
+    return plan, plan_fingerprint(plan)
+
+
 class LightClient:
     """Keeps everything in memory, and answers a task with what is to be sent.
 
@@ -69,8 +83,8 @@ class LightClient:
     ) -> None:
         self.identity = identity
         self._info = info
-        self._plan = plan_from_json(info.plan_json)
-        self._roster = Roster.from_json(info.roster_json)
+        self._plan, self._plan_fingerprint = plan_of(info.plan_json)
+        self._roster = roster_of(info.roster_json)
         self._vector = vector
         kind = PROTECTIONS["masks"]
         self._words = MaskWords(spec, kind.plan(spec))
@@ -95,7 +109,9 @@ class LightClient:
             return self._message("shares", shares_to_bytes(bundle))
         if task.step == "vector":
             words = self._words.encode(self._vector(task.round))
-            payload = self._words.message(participant.mask(inbox_from_bytes(raw), words))
+            inbox = inbox_from_bytes(raw)
+            masked = participant.mask(inbox, words, n_wide=self._words.n_wide)
+            payload = self._words.message(masked)
             return self._header(payload, participant.round_digest), payload
         if task.step == "signature":
             return self._message("signature", participant.sign(raw, self.identity))
@@ -106,7 +122,7 @@ class LightClient:
         rounds = self._plan.rounds
         return mask_terms(
             self._plan,
-            plan_fingerprint=plan_fingerprint(self._plan),
+            plan_fingerprint=self._plan_fingerprint,
             catalogue_fingerprint=self._info.catalogue_fingerprint,
             run=self._info.run,
             epoch=task.epoch,
@@ -148,7 +164,7 @@ class LightClient:
             epoch=self._info.epoch,
             client_id=self.identity.client_id,
             catalogue_fingerprint=self._info.catalogue_fingerprint,
-            plan_fingerprint=plan_fingerprint(self._plan),
+            plan_fingerprint=self._plan_fingerprint,
             length=blob.length,
             digest=blob.digest,
         )

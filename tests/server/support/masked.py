@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,14 @@ from server.support.light import LightClient, made_up
 
 from fedrec.clock import FakeClock
 from fedrec.config.plan import plan_fingerprint
-from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings, RoundSettings
+from fedrec.config.schema import (
+    FederationSettings,
+    Plan,
+    PrivacySettings,
+    ProtectionSettings,
+    RoundSettings,
+)
+from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import RoundId
 from fedrec.protection import Masks, NoProtection
 from fedrec.wire.chunks import split
@@ -31,34 +39,45 @@ from fedrec_server.store.sqlite import SqliteStore
 
 
 def federation_of(
-    n_clients: int, *, values: int = 6, coordinator: str = "malicious", **rounds: float
+    n_clients: int,
+    *,
+    values: int = 6,
+    bound: int = 10**6,
+    coordinator: str = "malicious",
+    privacy: PrivacySettings | None = None,
+    **rounds: float,
 ) -> Federation:
     """Return a federation of clients 0, 1, 2 ... under masks."""
-    spec = spec_of(values, summands=max(64, n_clients))
+    spec = spec_of(values, summands=max(64, n_clients), bound=bound)
     protection = Masks(spec, Masks.plan(spec))
     plan = Plan(
         federation=FederationSettings(name="movies"),
         protection=ProtectionSettings.model_validate({"name": "masks", "coordinator": coordinator}),
         rounds=RoundSettings(**{"total": 1, "deadline_seconds": 60, **rounds}),
-    )
-    context, secret = protection.generate()
-    keys = authority().new_epoch(
-        federation="movies",
-        epoch=1,
-        members=[identity(n).public for n in range(n_clients)],
-        minimum_summands=1,
-        protection="masks",
-        protection_fingerprint=protection.chosen.fingerprint(),
-        server_context=context,
-        protection_secret=secret.export_for_wrapping(),
+        privacy=privacy or PrivacySettings(),
     )
     return Federation(
         plan=plan,
         plan_fingerprint=plan_fingerprint(plan),
         catalogue=CATALOGUE,
-        keys=keys,
+        keys=epoch_of(protection, range(n_clients)),
         spec=spec,
         protection=protection,
+    )
+
+
+def epoch_of(protection: Masks, numbers: Iterable[int], *, epoch: int = 1) -> KeyEpoch:
+    """Return a key epoch of some clients."""
+    context, secret = protection.generate()
+    return authority().new_epoch(
+        federation="movies",
+        epoch=epoch,
+        members=[identity(n).public for n in numbers],
+        minimum_summands=1,
+        protection="masks",
+        protection_fingerprint=protection.chosen.fingerprint(),
+        server_context=context,
+        protection_secret=secret.export_for_wrapping(),
     )
 
 
@@ -69,7 +88,17 @@ class Masked:
     federation: Federation
     engine: Engine
     clock: FakeClock
-    clients: list[LightClient]
+    clients: list[LightClient] = field(default_factory=list)
+
+    def enrol(self, numbers: Iterable[int]) -> None:
+        """Have clients 0, 1, 2 ... begin anew in the engine's key epoch, without memories."""
+        found, run = self.engine.federation, self.engine.run
+        self.clients = []
+        for number in numbers:
+            who = identity(number)
+            info = found.info(run, who.client_id, RoundId(0))
+            made = partial(made_up, found.spec.length, number)
+            self.clients.append(LightClient(who, info, found.spec, made))
 
     def vector(self, number: int, round_id: int) -> NDArray[np.int64]:
         """Return what a client contributes: different for every client and round."""
@@ -113,10 +142,17 @@ class Masked:
             finally:
                 await incoming.leave()
 
-    async def all_act(self, without: Collection[int] = ()) -> None:
-        """Let every client do one thing, and the engine what follows from it."""
-        for number in range(len(self.clients)):
-            if number not in without:
+    async def all_act(self, without: Collection[int] = (), *, together: bool = False) -> None:
+        """Let every client do one thing, and the engine what follows from it.
+
+        Args:
+            together: all at the same time, as clients of a network come.
+        """
+        acting = [number for number in range(len(self.clients)) if number not in without]
+        if together:
+            await asyncio.gather(*(self.act(number) for number in acting))
+        else:
+            for number in acting:
                 await self.act(number)
         await self.engine.work.settled()
 
@@ -156,14 +192,10 @@ async def masked(
     clock = FakeClock()
     engine = Engine(found, store, clock=clock, maximum_upload_bytes=1 << 24, failpoint=failpoint)
 
-    def client(number: int) -> LightClient:
-        who = identity(number)
-        info = found.info(engine.run, who.client_id, RoundId(0))
-        return LightClient(who, info, found.spec, lambda at: made_up(found.spec.length, number, at))
-
     try:
         await engine.start()
-        world = Masked(found, engine, clock, [client(number) for number in range(n_clients)])
+        world = Masked(found, engine, clock)
+        world.enrol(range(n_clients))
         if engine.state.current is None:
             await gather(engine, range(n_clients))
         yield world

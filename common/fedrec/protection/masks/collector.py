@@ -24,7 +24,7 @@ from fedrec.protection.masks import positions
 from fedrec.protection.masks.agreement import self_commitment
 from fedrec.protection.masks.graph import ring_neighbours
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, public_key
-from fedrec.protection.masks.keystream import WORD
+from fedrec.protection.masks.keystream import WORD, add_words
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
 from fedrec.protection.masks.parameters import GraphParameters, parameters_for
 from fedrec.protection.masks.terms import MaskTerms
@@ -203,7 +203,7 @@ class Collector:
         if own not in self._bundles:
             raise RoundClosed("This client's shares did not arrive in time.")
         if _put(self._vectors, own, sha256(message).digest()):
-            self._total += words
+            add_words(self._total, words, 1, n_wide=self._words.n_wide)
 
     def close_vectors(self) -> bytes:
         """Return the survivors, packed, for all of them to sign.
@@ -292,7 +292,14 @@ class Collector:
                 stayed.append(self._stayed(owner, shares))
             else:
                 left.append(self._left(owner, shares))
-        words = unmask(self._total, self._round_digest, stayed, left, threads=threads)
+        words = unmask(
+            self._total,
+            self._round_digest,
+            stayed,
+            left,
+            n_wide=self._words.n_wide,
+            threads=threads,
+        )
         return self._words.decode(words, len(self._vectors))
 
     def _shares(self) -> dict[int, dict[int, bytes]]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
+from functools import lru_cache
 
 from fedrec.errors import SettingsError
 from fedrec.ids import ClientId, digest
@@ -31,6 +32,14 @@ def ring_neighbours(
     Raises:
         SettingsError: when no such graph exists.
     """
+    return _ring_neighbours(seed, tuple(participants), degree)
+
+
+@lru_cache(maxsize=2)
+def _ring_neighbours(
+    seed: bytes, participants: tuple[ClientId, ...], degree: int
+) -> tuple[tuple[int, ...], ...]:
+    """Make the graph once for all who ask in one process, such as a simulation's clients."""
     count = len(participants)
     if not 1 <= degree < count or (degree % 2 and count % 2):
         raise SettingsError(f"{count} clients cannot have {degree} neighbours each.")

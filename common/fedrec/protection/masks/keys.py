@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
@@ -128,6 +128,9 @@ class KeyList:
     """
 
     keys: tuple[KeyAdvertisement, ...]
+    _digests: dict[MaskTerms, bytes] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, keys: Iterable[KeyAdvertisement]) -> KeyList:
@@ -160,9 +163,18 @@ class KeyList:
         return position
 
     def digest(self, terms: MaskTerms) -> bytes:
-        """Return the digest of the round, its participants and all their keys."""
-        parts = [part for one in self.keys for part in (one.client_id, one.mask_key, one.share_key)]
-        return digest("fedrec mask key list v1", *terms.parts(), *parts)
+        """Return the digest of the round, its participants and all their keys.
+
+        It is made once: every step asks for it, and a list may have thousands of keys.
+        """
+        known = self._digests.get(terms)
+        if known is None:
+            parts = [
+                part for one in self.keys for part in (one.client_id, one.mask_key, one.share_key)
+            ]
+            known = digest("fedrec mask key list v1", *terms.parts(), *parts)
+            self._digests[terms] = known
+        return known
 
     def verify(self, terms: MaskTerms, roster: Roster) -> None:
         """Check every signature; see `KeyAdvertisement.verify`."""

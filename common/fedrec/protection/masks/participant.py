@@ -150,12 +150,13 @@ class Participant(Secret):
             self_commitment=self_commitment(round_digest, self_seed, own=own),
         )
 
-    def mask(self, inbox: Inbox, words: Words) -> Words:
+    def mask(self, inbox: Inbox, words: Words, *, n_wide: int) -> Words:
         """Return the words under the self mask and the masks of all partners, and keep shares.
 
         Args:
             inbox: what the coordinator relays.
             words: `MaskWords.encode` of the vector; left as it is.
+            n_wide: `MaskWords.n_wide`.
 
         Raises:
             MalformedUpdate: when the inbox makes no sense.
@@ -171,12 +172,12 @@ class Participant(Secret):
         held = self._open_all(inbox, round_digest)
         partners = (shared & set(state.holders)) | set(inbox.owners)
         masked = words.copy()
-        add_mask(masked, self_mask_key(round_digest, state.self_seed, own=own), 1)
+        add_mask(masked, self_mask_key(round_digest, state.self_seed, own=own), 1, n_wide=n_wide)
         private = private_key(state.keys.mask)
         for other in sorted(partners):
             public = state.key_list.keys[other].mask_key
             key = pair_mask_key(round_digest, private, public, own=own, other=other)
-            add_mask(masked, key, 1 if own < other else -1)
+            add_mask(masked, key, 1 if own < other else -1, n_wide=n_wide)
         state.held = held
         state.shared = inbox.shared
         # From here on nobody, not even this client, can take the masks off alone.

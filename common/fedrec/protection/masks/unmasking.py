@@ -13,7 +13,7 @@ from fedrec.errors import KeysError, RoundError
 from fedrec.identity.shamir import combine
 from fedrec.protection.masks.agreement import pair_mask_key, self_mask_key
 from fedrec.protection.masks.keys import private_key
-from fedrec.protection.masks.keystream import WORD, Words, add_mask
+from fedrec.protection.masks.keystream import WORD, Words, add_mask, add_words
 
 __all__ = ["Left", "Stayed", "recover", "unmask"]
 
@@ -82,6 +82,7 @@ def unmask(
     stayed: Sequence[Stayed],
     left: Sequence[Left],
     *,
+    n_wide: int,
     threads: int,
 ) -> Words:
     """Return the sum of the survivors' words, with all their masks taken off.
@@ -89,6 +90,7 @@ def unmask(
     Args:
         total: the sum of the masked words; left as it is.
         round_digest: `KeyList.digest`.
+        n_wide: `MaskWords.n_wide`.
         threads: how many work at the same time; ciphers and sums run outside the interpreter's
             lock.
     """
@@ -98,13 +100,13 @@ def unmask(
     def take_off(part: list[tuple[Callable[[], bytes], int]]) -> Words:
         words = np.zeros(len(total), dtype=WORD)
         for make_key, sign in part:
-            add_mask(words, make_key(), sign)
+            add_mask(words, make_key(), sign, n_wide=n_wide)
         return words
 
     result = total.copy()
     with ThreadPoolExecutor(threads) as pool:
         for words in pool.map(take_off, parts):
-            result += words
+            add_words(result, words, 1, n_wide=n_wide)
     return result
 
 

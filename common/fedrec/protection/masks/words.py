@@ -1,7 +1,9 @@
 """From vectors to words of the ring and back, and the plan that says what it costs.
 
-A segment whose sums stay within +-(2^31 - 1) takes one word a value; a wider one is split into
-limbs first (`fedrec.protection.limbs`). Sums modulo 2^32 are then the exact sums.
+A segment whose sums stay within +-(2^31 - 1) takes one word of 32 bits a value; a wider one takes
+two, which are added modulo 2^64. Sums are then exact, and the summed words say nothing but the
+sum. Limbs that are summed apart (`fedrec.protection.limbs`) would tell more, which noise in the sum
+does not cover.
 """
 
 from __future__ import annotations
@@ -10,33 +12,31 @@ import math
 
 import numpy as np
 
-from fedrec.errors import PlanMismatch, SettingsError
+from fedrec.errors import PlanMismatch
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
 from fedrec.protection.limbs import LimbLayout
-from fedrec.protection.masks.keystream import WORD, WORD_BYTES, Words
+from fedrec.protection.masks.keystream import WIDE, WORD, WORD_BYTES, Words
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.vector import Integers, VectorSpec
+from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 __all__ = ["MaskWords", "plan_masks"]
 
-CAPACITY = 2**31 - 1
+WORD_BITS = 32
+LARGEST_NARROW = 2**31 - 1
 SECURITY_BITS = 128
 
 
 def plan_masks(spec: VectorSpec, preset: str = "default") -> ProtectionPlan:
-    """Return the plan of a vector under masks: exact sums, four bytes a word.
+    """Return the plan of a vector under masks: exact sums, four or eight bytes a value.
 
-    Raises:
-        SettingsError: when a sum of ``max_summands`` limbs leaves 32 bits however they are cut.
+    A segment's bound, below 2^62 by `SegmentSpec`, always fits the ring that it gets.
     """
-    layout = LimbLayout.fit(spec, CAPACITY)
-    if layout is None:
-        raise SettingsError(
-            f"Rule masks-32-bit: the sum of {spec.max_summands} limbs does not fit a word of 32 "
-            f"bits with limbs of any width.",
-            remedy="Use fewer messages in a sum, a coarser grid or a smaller clip.",
-        )
-    n_slots = layout.n_slots(spec)
+    words = tuple(_words_of(segment) for segment in spec.segments)
+    n_words = sum(s.length * count for s, count in zip(spec.segments, words, strict=True))
+    to_spare = min(
+        WORD_BITS * count - 1 - math.log2(s.max_abs_sum)
+        for s, count in zip(spec.segments, words, strict=True)
+    )
     return ProtectionPlan(
         protection="masks",
         preset=preset,
@@ -44,21 +44,25 @@ def plan_masks(spec: VectorSpec, preset: str = "default") -> ProtectionPlan:
         spec_fingerprint=spec.fingerprint(),
         poly_modulus_degree=0,
         coeff_mod_bit_sizes=(),
-        plain_modulus=2**32,
+        plain_modulus=2 ** (WORD_BITS * max(words)),
         scale_bits=None,
         n_values=spec.length,
-        n_slots=n_slots,
+        n_slots=n_words,
         n_blocks=1,
-        frame_bytes=WORD_BYTES * n_slots,
-        message_bytes=HEADER_BYTES + WORD_BYTES * n_slots,
+        frame_bytes=WORD_BYTES * n_words,
+        message_bytes=HEADER_BYTES + WORD_BYTES * n_words,
         security_bits=SECURITY_BITS,
         error_bound=0.0,
-        headroom_bits=math.log2((CAPACITY + 1) / layout.largest_sum(spec)),
+        headroom_bits=to_spare,
         proof="worst case",
         max_summands=spec.max_summands,
-        limb_bits=layout.limb_bits,
-        limbs=layout.limbs,
+        limb_bits=WORD_BITS if max(words) > 1 else 0,
+        limbs=words,
     )
+
+
+def _words_of(segment: SegmentSpec) -> int:
+    return 1 if segment.max_abs_sum <= LARGEST_NARROW else 2
 
 
 class MaskWords:
@@ -83,11 +87,17 @@ class MaskWords:
         self.plan = own
         # No key belongs to the plan: every round brings its own.
         self._envelope = Envelope.of(own, Envelope.new_context(own, keyed=False))
+        self._is_wide = np.repeat(np.array(own.limbs) > 1, [s.length for s in spec.segments])
 
     @property
     def n_words(self) -> int:
         """How many words a message has."""
         return self.plan.n_slots
+
+    @property
+    def n_wide(self) -> int:
+        """How many values take two words; theirs come first."""
+        return self.plan.n_slots - self.spec.length
 
     def encode(self, vector: Integers) -> Words:
         """Return a valid vector's words, uint32 of shape (n_words,).
@@ -95,8 +105,9 @@ class MaskWords:
         Raises:
             MalformedUpdate: for another type or shape, or a value outside its bound.
         """
-        limbs = self.plan.layout.split(self.spec, self.spec.validated(vector))
-        return limbs.astype(WORD)
+        values = self.spec.validated(vector)
+        wide = values[self._is_wide].astype(WIDE)
+        return np.concatenate([wide.view(WORD), values[~self._is_wide].astype(WORD)])
 
     def decode(self, total: Words, n_summands: int) -> Integers:
         """Return the exact sum for which summed words stand, int64 of shape (length,).
@@ -104,8 +115,12 @@ class MaskWords:
         Raises:
             RevealRefused: when no honest messages sum to it.
         """
-        sums = total.view(np.dtype("<i4")).astype(np.int64)
-        return self.plan.layout.join(self.spec, sums, n_summands)
+        end = 2 * self.n_wide
+        sums = np.empty(self.spec.length, dtype=np.int64)
+        sums[self._is_wide] = total[:end].view("<i8")
+        sums[~self._is_wide] = total[end:].view("<i4")
+        whole = LimbLayout(limb_bits=0, limbs=(1,) * len(self.spec.segments))
+        return whole.join(self.spec, sums, n_summands)
 
     def message(self, words: Words) -> bytes:
         """Return masked words as one client's message."""

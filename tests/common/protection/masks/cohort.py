@@ -12,6 +12,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import (
     Collector,
+    Inbox,
     KeyList,
     MaskTerms,
     MaskWords,
@@ -19,6 +20,7 @@ from fedrec.protection.masks import (
     Tolerance,
     plan_masks,
 )
+from fedrec.protection.masks.keystream import Words
 from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 TEN_TEN = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=False)
@@ -140,8 +142,11 @@ class Cohort:
     def masked(self, own: int) -> bytes:
         """Return a participant's masked vector without sending it."""
         words = self.words.encode(self.vectors[own])
-        masked = self.participants[own].mask(self.collector.inbox(self.id(own)), words)
-        return self.words.message(masked)
+        return self.words.message(self.add_masks(own, self.collector.inbox(self.id(own)), words))
+
+    def add_masks(self, own: int, inbox: Inbox, words: Words) -> Words:
+        """Have a participant mask words."""
+        return self.participants[own].mask(inbox, words, n_wide=self.words.n_wide)
 
     def mask(self, without: Collection[int] = ()) -> None:
         for own in self.positions(without):

@@ -37,10 +37,10 @@ def test_steps_cannot_be_repeated_or_left_out() -> None:
     with pytest.raises(RoundError):
         cohort.participants[0].share(cohort.key_list, cohort.roster)
     inbox = cohort.collector.inbox(cohort.id(0))
-    cohort.participants[0].mask(inbox, words)
+    cohort.add_masks(0, inbox, words)
     cohort.restart(0)
     with pytest.raises(RoundError, match="Send again"):
-        cohort.participants[0].mask(inbox, words)
+        cohort.add_masks(0, inbox, words)
 
 
 def test_the_vector_is_left_as_it_is() -> None:
@@ -49,7 +49,7 @@ def test_the_vector_is_left_as_it_is() -> None:
     cohort.share()
     words = np.arange(cohort.words.n_words, dtype=np.uint32)
     before = words.copy()
-    masked = cohort.participants[0].mask(cohort.collector.inbox(cohort.id(0)), words)
+    masked = cohort.add_masks(0, cohort.collector.inbox(cohort.id(0)), words)
     np.testing.assert_array_equal(words, before)
     assert (masked != words).sum() > len(words) - 3
 

@@ -91,8 +91,8 @@ def test_a_poisoned_vector_is_seen_in_the_sum() -> None:
     cohort.share()
     inbox = cohort.collector.inbox(cohort.id(0))
     words = np.zeros(cohort.words.n_words, dtype=np.uint32)
-    words[50:57] = 10_000  # "holders" sum to at most 1000
-    message = cohort.words.message(cohort.participants[0].mask(inbox, words))
+    words[60:67] = 10_000  # "holders" sum to at most 1000; the wide values' ten words come first
+    message = cohort.words.message(cohort.add_masks(0, inbox, words))
     cohort.collector.add_vector(cohort.id(0), message)
     cohort.mask(without={0})
     cohort.sign()
@@ -272,13 +272,12 @@ def test_an_inbox_from_nobody_is_refused() -> None:
     cohort.share()
     inbox = cohort.collector.inbox(cohort.id(0))
     words = np.zeros(cohort.words.n_words, dtype=np.uint32)
-    participant = cohort.participants[0]
     for shared, match in ((pack({1, 2, 3}, 4), "not among"), (pack({0, 1}, 4), "clients shared")):
         owners = tuple(o for o in inbox.owners if o in unpack(shared, 4))
         forged = Inbox(shared=shared, owners=owners, sealed=inbox.sealed[: len(owners)])
         with pytest.raises(RevealRefused, match=match):
-            participant.mask(forged, words)
+            cohort.add_masks(0, forged, words)
     stranger = Inbox(shared=pack({0, 1, 2}, 4), owners=(1, 3), sealed=inbox.sealed[:2])
     with pytest.raises(MalformedUpdate):
-        participant.mask(stranger, words)
-    participant.mask(inbox, words)
+        cohort.add_masks(0, stranger, words)
+    cohort.add_masks(0, inbox, words)

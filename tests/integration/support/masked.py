@@ -1,0 +1,116 @@
+"""Rounds under masks over the wire, in which a test holds one client at one of its steps."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+
+from integration.support.bench import plan_of
+from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
+from integration.support.parties import Federation
+
+from fedrec.config.schema import Plan
+from fedrec.ids import RoundId
+from fedrec.wire.link import Link
+from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
+
+__all__ = [
+    "PHASES",
+    "Gate",
+    "everybody",
+    "let_it_drop_out",
+    "phase_of",
+    "until_others_are_done",
+]
+
+Found = Callable[..., Federation]
+
+PHASES = {
+    "keys": "collecting",
+    "shares": "sharing",
+    "vector": "masking",
+    "signature": "signing",
+    "answer": "unmasking",
+}
+
+
+class Gate:
+    """Holds one client's message of one step until it is opened."""
+
+    def __init__(self, step: MaskStep, round_id: int) -> None:
+        self._what = (step, round_id)
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        gate = self
+
+        class Held(Passing):
+            def submit_masks(self, message: MaskMessage) -> bool:
+                gate.pass_(message.step, message.round)
+                return self.link.submit_masks(message)
+
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                gate.pass_("vector", header.round)
+                return super().submit_update(header, payload)
+
+        return Held(link)
+
+    def pass_(self, step: MaskStep, round_id: RoundId) -> None:
+        """Let everything through at once but what is held."""
+        if (step, round_id) == self._what:
+            self.reached.set()
+            assert self.opened.wait(DEADLINE_SECONDS)
+
+
+def phase_of(federation: Federation) -> str:
+    """Return the phase of the round in progress, or nothing."""
+    round_ = federation.coordinator.engine.state.current
+    return "" if round_ is None else round_.phase
+
+
+def keys_of(federation: Federation, round_id: int) -> int:
+    """Return how many keys a round has."""
+    round_ = federation.coordinator.engine.state.current
+    return len(round_.messages["keys"]) if round_ and round_.number == round_id else 0
+
+
+def everybody(
+    found: Found, held: Mapping[int, Wrap], round_id: int, plan: Plan | None = None
+) -> Federation:
+    """Start five clients, and have all of them in one round.
+
+    Args:
+        held: by number, what a client of 1 to 4 is held at.
+        plan: of rounds of three or more under masks whose steps take 60 seconds.
+    """
+    federation = found(plan or plan_of("masks", 3, mask_step_seconds=60.0), 5)
+    first = Gate("keys", round_id)
+    federation.client(0, wrap=first)
+    for number in range(1, 5):
+        federation.client(number, wrap=held.get(number, Passing))
+    try:
+        poll(lambda: keys_of(federation, round_id) == 4)
+    finally:
+        first.opened.set()
+    return federation
+
+
+def let_it_drop_out(federation: Federation, gate: Gate, step: MaskStep) -> None:
+    """Wait until all but the client at the gate have done a step, and let its time pass."""
+    until_others_are_done(federation, gate, step)
+    federation.clock.jump(61)
+
+
+def until_others_are_done(federation: Federation, gate: Gate, step: MaskStep) -> None:
+    """Wait until all but the client at the gate have done a step."""
+    assert gate.reached.wait(DEADLINE_SECONDS)
+    engine = federation.coordinator.engine
+
+    def others_are_done() -> bool:
+        round_ = engine.state.current
+        if round_ is None or round_.phase != PHASES[step]:
+            return False
+        here = round_.accepted if step == "vector" else round_.messages[step]
+        return len(here) == federation.bench.n_clients - 1
+
+    poll(others_are_done)
