@@ -125,7 +125,7 @@ class Federation:
 
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""
-        mechanism = mechanism_of(self.plan)
+        mechanism, revealer = mechanism_of(self.plan), self.keys.roster.revealer
         return Rules(
             run=run,
             epoch=self.keys.roster.epoch,
@@ -141,6 +141,7 @@ class Federation:
             most_sums=None if mechanism is None else mechanism.most_sums,
             budget="" if mechanism is None else mechanism.budget,
             charges_updates=mechanism is not None and mechanism.kind == "laplace",
+            revealer=None if revealer is None else revealer.client_id,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
@@ -187,6 +188,7 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
         for what, found, wanted in (
             ("federation", roster.federation, plan.federation.name),
             ("protection", roster.protection, plan.protection.name),
+            ("key holder", roster.key_holder, plan.protection.key_holder),
             (
                 "protection fingerprint",
                 roster.protection_fingerprint[:16],

@@ -27,7 +27,7 @@ class Known:
         state: its folder.
         item_ids: of the catalogue, in its order.
         public: what everybody may have, byte for byte: plan, roster and catalogue.
-        members: the roster's fingerprints.
+        members: the roster's fingerprints, a revealer's among them.
         reader: tries to read vectors of this plan.
     """
 
@@ -66,7 +66,7 @@ class Known:
             public=frozenset(
                 (plan_to_json(settings.plan), keys.roster.to_json(), path.read_bytes())
             ),
-            members=frozenset(member.client_id for member in keys.roster.members),
+            members=frozenset(holder.client_id for holder in keys.roster.holders),
             reader=PlainReader(protection.spec),
         )
 
