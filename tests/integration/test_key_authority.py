@@ -16,6 +16,8 @@ from integration.support.children import ClientProcess, CoordinatorProcess, clos
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
 from integration.support.parties import Federation
 
+from fedrec.audit.wire import audit_wire
+from fedrec.authority.backup import back_up, restore
 from fedrec.authority.delivery import AuthorityEvent
 from fedrec.authority.folder import AuthorityFolder
 from fedrec.errors import Unauthenticated
@@ -27,8 +29,9 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_client.app import open_link
 from fedrec_client.revealer import Revealer
 from fedrec_server.presence import LIVE_SECONDS
+from fedrec_server.recording import WireRecorder
 
-Revealers = Callable[[Federation], list[AuthorityEvent]]
+Revealers = Callable[..., list[AuthorityEvent]]
 
 
 @pytest.fixture
@@ -36,7 +39,7 @@ def revealing() -> Iterator[Revealers]:
     """Open a federation's sums in a thread; the list says what happened."""
     started: list[Revealer] = []
 
-    def start(federation: Federation) -> list[AuthorityEvent]:
+    def start(federation: Federation, keys: str = "keys") -> list[AuthorityEvent]:
         workspace = federation.bench.workspace
         events: list[AuthorityEvent] = []
         link = GrpcLink(
@@ -45,11 +48,12 @@ def revealing() -> Iterator[Revealers]:
             root_certificate=workspace.certificate.read_bytes(),
             attempts=1,
         )
-        folder = AuthorityFolder(workspace.folder / "keys")
+        folder = AuthorityFolder(workspace.folder / keys)
         started.append(Revealer(folder, link, events.append, jitter=lambda: 0.1))
         started[-1].start()
         return events
 
+    start.stop = lambda: started.pop().close()  # type: ignore[attr-defined]
     yield start
     for revealer in started:
         revealer.close()
@@ -260,3 +264,55 @@ def _deliver(federation: Federation, bundle: bytes) -> bool:
         return link.install_epoch(bundle)
     finally:
         link.close()
+
+
+def test_restored_from_a_backup(found: Found, revealing: Revealers, tmp_path: Path) -> None:
+    """No secret key is in it: a new epoch has another, and two members say which model it is."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    folder = federation.bench.workspace.folder
+    gate = Gate(3)
+    revealing(federation)
+    back_up(AuthorityFolder(folder / "keys"), tmp_path / "copy", "a passphrase of words")
+    federation.client(0, wrap=gate)
+    federation.client(1)
+    federation.client(2)
+    try:
+        assert gate.reached.wait(2 * DEADLINE_SECONDS)
+        revealing.stop()  # type: ignore[attr-defined]
+        restored = AuthorityFolder(folder / "restored")
+        restore(tmp_path / "copy", restored, "a passphrase of words")
+        events = revealing(federation, "restored")
+        poll(lambda: [event.name for event in events] == ["revealer waits"])
+        assert not _deliver(federation, restored.rotate().to_json()), "round 3 is in progress"
+        gate.opened.set()
+        poll(lambda: [e for e in federation.journal() if _is_asked(e.kind, e.round)])
+        federation.clock.jump(federation.bench.plan.rounds.reveal_timeout_seconds + 1)
+        check_against_one_process(federation)
+    finally:
+        gate.opened.set()
+    assert [e.round for e in federation.journal() if e.kind == _ABANDONED] == [3]
+    assert [p.epoch for p in federation.published()] == [1, 1, 2, 2, 2]
+    # It opened none of the first epoch's rounds, and all of the second's.
+    assert [e.round for e in events if e.name == "sum revealed"] == [4, 5, 6]
+
+
+def test_what_the_coordinator_can_read_is_audited_as_ever(
+    found: Found, revealing: Revealers, tmp_path: Path
+) -> None:
+    recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
+    federation = found(plan_of("bfv", key_holder="authority"), recorder=recorder)
+    revealing(federation)
+    for client in federation.start_all():
+        client.result()
+    revealing.stop()  # type: ignore[attr-defined]
+    federation.stop()
+    report = audit_wire(
+        federation.bench.coordinator_settings(),
+        recording=tmp_path / "recording",
+        truth=[state.parent for state in federation.bench.workspace.client_states],
+    )
+    assert report.problems == ()
+    assert report.holds
+    assert (report.updates, report.readable_updates) == (15, 0)
+    assert (report.published, report.published_readable) == (5, 0)
+    assert (report.context_problem, report.found) == ("", {})

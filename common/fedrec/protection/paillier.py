@@ -10,9 +10,10 @@ it, byte by byte, with the coordinator's. Where the coordinator hands its sum ou
 contributions cannot try which ones are in it. Whoever did learns nothing from the plain product
 that its factors do not say.
 
-What it does not give: what `bfv` does not give either (all members share the secret key,
-ciphertexts are not authenticated, the security is classical), and its speed: a member needs
-milliseconds for each ciphertext. Decryption is not constant in time.
+What it does not give: what `bfv` does not give either (members share the secret key where they
+open sums, ciphertexts are not authenticated but by tags, the security is classical), and its
+speed: a member needs milliseconds for each ciphertext, and more where it has no secret key.
+Decryption is not constant in time.
 """
 
 from __future__ import annotations

@@ -79,8 +79,9 @@ def test_an_authority_that_opens_sums_keeps_the_secret_key(
     assert epoch["key_holder"] == "authority"
     (own,) = (each for each in found if "revealer's private keys" in each["what"])
     assert own["client_id"] == epoch["revealer"]
-    again = fedrec("keys", "rotate", "--into", keys, "--json").json
-    assert (again["key_holder"], again["revealer"]) == ("authority", epoch["revealer"])
+    assert fedrec("keys", "rotate", "--into", keys).code == 0
+    (again,) = fedrec("keys", "show", keys / "epoch.json", "--json").json["files"]
+    assert (again["epoch"], again["revealer"]) == (2, epoch["revealer"])
     assert (secret.parent / "epoch-00000002.secret").exists()
     refused = fedrec("keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", keys)
     assert refused.code == 2 and "--token-file" in refused.err
