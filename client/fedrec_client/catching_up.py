@@ -17,7 +17,6 @@ from fedrec.errors import BadSignature, FedrecError, ProtocolError, RefusedError
 from fedrec.ids import RoundId
 from fedrec.training.state import SharedState
 from fedrec.wire.chunks import Blob
-from fedrec.wire.committee import QUORUM
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
@@ -28,6 +27,7 @@ from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
+from fedrec_client.statements import is_enough
 from fedrec_client.stored_state import RoundContent
 
 __all__ = ["CatchingUp"]
@@ -240,7 +240,7 @@ class CatchingUp:
         """
         member = self._membership
         statements = snapshot.statements
-        if len({statement.client_id for statement in statements}) < QUORUM:
+        if not is_enough(member.roster, statements):
             found = self._link.published(member.client_id, member.run, RoundId(snapshot.round - 1))
             if found is not None and found.round == snapshot.round:
                 statements += found.statements

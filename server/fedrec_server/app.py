@@ -16,7 +16,7 @@ import structlog
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import CoordinatorSettings, Settings
-from fedrec.errors import StorageError
+from fedrec.errors import SettingsError, StorageError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
@@ -79,6 +79,13 @@ class Coordinator:
         self._recorder = recorder
         self._clients = _token(settings, "token_file")
         self._operators = _token(settings, "admin_token_file")
+        self._authority_reveals = federation.plan.protection.key_holder == "authority"
+        if self._authority_reveals and self._operators is None:
+            raise SettingsError(
+                "coordinator.admin_token_file is missing; the key authority shows that token when "
+                "it opens sums (protection.key_holder).",
+                remedy="Make one with `fedrec keys token` and give it to the key authority, too.",
+            )
         self._engine: Engine | None = None
         self._server: Any = None
         self._health: Any = None
@@ -227,6 +234,7 @@ class Coordinator:
             operators=self._operators,
             limits=StreamLimits(),
             stopping=lambda: engine.stopping,
+            authority_reveals=self._authority_reveals,
         )
         # In front, so that it sees what the guard turns away; not there at all where nobody asked.
         recorders = [] if self._recorder is None else [self._recorder]

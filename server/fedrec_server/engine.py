@@ -287,7 +287,7 @@ class Engine:
     async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""
         if await self.work.in_thread(self.snapshots.worth_making, version):
-            waiting = self.presence.waiters - {client_id}
+            waiting = (self.presence.waiters & self.state.roster) - {client_id}
             published = self.state.published
             self.waiters.wake(await self.work.in_thread(self.snapshots.ask, waiting, published))
 

@@ -129,6 +129,13 @@ class ProtectionSettings(Section):
         default="default",
         description="Parameter set; `fedrec check` lists the sets and their prices.",
     )
+    key_holder: Literal["members", "authority"] = Field(
+        default="members",
+        description="Who holds the secret key and opens sums (bfv, paillier, ckks in exact mode). "
+        "members: every client has it, and two of three drawn for a round must agree. authority: "
+        "only the data owners' key authority, whose process must be online in every round; "
+        "clients can encrypt and open nothing.",
+    )
     corrupt_share: float = Field(
         default=0.1,
         ge=0,

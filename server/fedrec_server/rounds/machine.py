@@ -121,12 +121,16 @@ def _open(state: State, tick: Tick) -> Step:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
     live = tick.live & state.roster
-    if len(live) < state.rules.needed:
+    revealer = state.rules.revealer
+    if len(live) < state.rules.needed or not (revealer is None or revealer in tick.live):
+        # What nobody opens would be trained in vain.
         return state, ()
     number = RoundId(state.last_round + 1)
     asked = choose_clients(live, state.rules.most_asked, seed=state.rules.seed, round_id=number)
     committee: tuple[ClientId, ...] = ()
-    if state.rules.needs_reveal:
+    if revealer is not None:
+        committee = (revealer,)
+    elif state.rules.needs_reveal:
         committee = draw(state.seed, state.rules.run, number, asked)
     opened = RoundOpened(
         round=number,
@@ -175,7 +179,7 @@ def _passed_over(state: State, round_: Round, client_id: ClientId) -> bool:
     Key holders refuse a committee that such a contributor should have been a member of, because
     a coordinator that chooses the committee would look just like that.
     """
-    if not round_.committee or client_id in round_.committee:
+    if not round_.committee or client_id in round_.committee or state.rules.revealer is not None:
         return False
     last = round_.committee[-1]
     ranks = [rank(state.seed, state.rules.run, round_.number, who) for who in (client_id, last)]
@@ -344,7 +348,7 @@ def _proceed(state: State, round_: Round, now: float) -> Step:
         return replace(state, current=round_), asked
     blob = verdict.words[0].blob
     if blob is None:
-        raise RoundError("An agreeing pair without a sealed aggregate cannot be published.")
+        raise RoundError("Agreeing words without a sealed aggregate cannot be published.")
     return publish(state, round_, words=verdict.words, blob=blob, metrics=verdict.metrics, now=now)
 
 

@@ -11,6 +11,7 @@ from typing import Literal
 from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
+from fedrec.wire.committee import QUORUM
 from fedrec.wire.messages import (
     MaskStep,
     RevealStatement,
@@ -43,6 +44,7 @@ class Rules:
         vector_seconds: how long a slow line takes for a masked vector.
         first_seed: from which committees are drawn before anything is published.
         most_sums: how many noisy sums the privacy budget allows; None for any number.
+        revealer: who alone opens sums; None where members do.
         budget: what the budget is, for people; empty where sums are exact.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
             read; else the sum is, under masks once clients are asked for what unmasks it.
@@ -61,6 +63,12 @@ class Rules:
     most_sums: int | None = None
     budget: str = ""
     charges_updates: bool = False
+    revealer: ClientId | None = None
+
+    @property
+    def quorum(self) -> int:
+        """Return how many key holders must say the same before a round is published."""
+        return QUORUM if self.revealer is None else 1
 
     @property
     def needed(self) -> int:

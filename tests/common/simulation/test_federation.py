@@ -49,8 +49,9 @@ def alone(settings_of, data):
         {"name": "ckks", "preset": "lean"},
         {"name": "paillier", "preset": "packed-2048"},
         {"name": "masks"},
+        {"name": "bfv", "key_holder": "authority"},
     ],
-    ids=["none", "bfv", "ckks", "paillier", "masks"],
+    ids=["none", "bfv", "ckks", "paillier", "masks", "bfv by the authority"],
 )
 def test_the_same_bits_for_every_number_of_clients_and_protection(
     settings_of, data, alone, protection, n_clients

@@ -45,6 +45,8 @@ from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import Round, Rules, State
 
 RUN = "run"
+AUTHORITY = 1000
+"""The number of the client that is no member and opens sums, where there is one."""
 GROUP_KEY = bytes(range(32))
 
 
@@ -122,7 +124,7 @@ def statement(state: State, client_id: ClientId, content: str = "honest") -> Rev
         state_tag=tag,
         published_digest=tag,
         locked_metrics=box_of(GROUP_KEY, named, bytes(8)),
-        share=share_of(GROUP_KEY, named, place),
+        share=share_of(GROUP_KEY, named, place, alone=state.rules.revealer is not None),
         signature=bytes(64),
     )
 
@@ -241,10 +243,14 @@ class World:
         if not self.state.rules.needs_reveal:
             assert not change.words
             return
-        revealed, verified = change.words
+        revealed, *others = change.words
         assert revealed.blob == change.blob
-        assert revealed.statement.content() == verified.statement.content()
-        assert revealed.statement.client_id != verified.statement.client_id
+        alone = self.state.rules.revealer
+        assert len(others) == (alone is None)
+        assert alone in (None, revealed.statement.client_id)
+        for verified in others:
+            assert revealed.statement.content() == verified.statement.content()
+            assert revealed.statement.client_id != verified.statement.client_id
         assert change.metrics == bytes(8)
 
     def check_end(self) -> None:
@@ -286,7 +292,9 @@ class Chaos:
         if round_ is None or choose.random() < 0.2:
             self.world.now += choose.choice([0.0, 1.0, 40.0] if troubled else [0.0, 0.1])
             share = choose.random() if troubled else 1.0
-            live = frozenset(c for c in self.clients if choose.random() <= share)
+            revealer = self.world.state.rules.revealer
+            there = [*self.clients, *([] if revealer is None else [revealer])]
+            live = frozenset(c for c in there if choose.random() <= share)
             return Tick(now=self.world.now, live=live)
         someone = choose.choice(self.clients)
         if self.world.state.rules.masked and round_.phase in STEP_OF:
@@ -381,7 +389,9 @@ def random_rules(seed: int) -> tuple[Rules, int]:
     )
     n_clients = choose.randint(5, 12)
     masked = not found.needs_reveal and choose.random() < 0.6
-    return replace(found, masked=masked), n_clients
+    alone = found.needs_reveal and choose.random() < 0.4
+    revealer = client(AUTHORITY) if alone else None
+    return replace(found, masked=masked, revealer=revealer), n_clients
 
 
 def volatile_free(state: State) -> State:

@@ -150,9 +150,11 @@ class KnownEpochs:
         return f"is not the one that the roster of key epoch {epoch} names"
 
     def lists(self, epoch: int, client_id: str) -> bool:
-        """Tell whether a client was a member; true of everybody where the roster is not here."""
+        """Tell whether a client was a member or revealer; true of all where no roster is here."""
         known = self._rosters.get(epoch)
-        return known is None or known.contains(ClientId(client_id))
+        if known is None or known.contains(ClientId(client_id)):
+            return True
+        return known.revealer is not None and known.revealer.client_id == client_id
 
     def n_members(self, epoch: int) -> int:
         """Return how many members an epoch has; 0 where its roster is not here."""
