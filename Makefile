@@ -16,12 +16,14 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/fedrec demo $(DEMO)
 
+# Tests run in WORKERS processes, each on one thread; the files of one stay together.
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
+
 test: setup
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 test-fast: setup
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/common tests/client tests/docs \
-	  -m 'not cuda and not slow' --numprocesses $(WORKERS) --dist loadfile
+	$(PYTEST) tests/common tests/client tests/docs -m 'not cuda and not slow'
 
 lint: setup
 	$(BIN)/ruff check .

@@ -59,6 +59,8 @@ def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[fl
                         opened.append(event.unix_seconds)
                     if event.kind == "update counted":
                         size = event.fields["bytes"]
+                    if event.kind == "round abandoned":
+                        raise SystemExit(f"Round {event.round} was abandoned: {event.fields}")
                     if event.kind == "run finished":
                         break
                 link.close()

@@ -1,7 +1,9 @@
 """Catching up: every published round is checked, applied and committed before the next task.
 
 A coordinator that publishes anything but what two members signed is refused: the client writes
-it to the audit log and stops, its model as it was.
+it to the audit log and stops, its model as it was. A snapshot is made by one member, whom nobody
+has to believe: a wrong one is written to the audit log, too, and passed over for another one, or
+for the rounds.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from numpy.typing import NDArray
 from fedrec.errors import BadSignature, FedrecError, ProtocolError, RefusedError, StorageError
 from fedrec.ids import RoundId
 from fedrec.training.state import SharedState
-from fedrec.wire.committee import QUORUM
+from fedrec.wire.chunks import Blob
+from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
 from fedrec_client.audit import AuditLog
@@ -24,6 +27,7 @@ from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
+from fedrec_client.statements import is_enough
 from fedrec_client.stored_state import RoundContent
 
 __all__ = ["CatchingUp"]
@@ -50,6 +54,7 @@ class CatchingUp:
         self._audit = audit
         self._journal = journal
         self._waits = False
+        self._refused_snapshots: tuple[bytes, ...] = ()
 
     def catch_up(self, published: RoundId) -> None:
         """Take every round that was published since the model's version.
@@ -143,6 +148,10 @@ class CatchingUp:
 
         Returns:
             Whether there is a snapshot; where not, the coordinator asks others to send one.
+
+        Raises:
+            RefusedError: this client follows the rounds of its epoch, or refused so many snapshots
+                that another would be no better.
         """
         if self._store.state.content is not None:
             # Whoever followed this epoch's rounds has no reason to leave them for a snapshot.
@@ -157,6 +166,13 @@ class CatchingUp:
         self._take_snapshot()
         if self._model.version > before:
             return True
+        if len(self._refused_snapshots) >= MAX_REFUSED:
+            raise RefusedError(
+                f"{MAX_REFUSED} snapshots could not be used, and round {found.round} is of key "
+                f"epoch {found.epoch}, which is closed to this client.",
+                remedy="See audit.jsonl; tell the data owners that members or the coordinator send "
+                "false copies of the model.",
+            )
         if not self._waits:
             self._waits = True
             self._journal.tell(
@@ -168,17 +184,28 @@ class CatchingUp:
         return False
 
     def _take_snapshot(self) -> None:
+        """Take a copy of the model if there is one to believe; the others are refused for good."""
         member = self._membership
-        snapshot = self._link.snapshot(member.client_id, member.run, self._model.version)
-        if snapshot is None or snapshot.round <= self._model.version:
+        while len(self._refused_snapshots) < MAX_REFUSED:
+            snapshot = self._link.snapshot(
+                member.client_id, member.run, self._model.version, self._refused_snapshots
+            )
+            if snapshot is None or snapshot.round <= self._model.version:
+                return
+            if snapshot.epoch > member.epoch:
+                # As with rounds: enrolling in that epoch comes first.
+                return
+            digest = Blob.of(snapshot.blob).digest
+            try:
+                shared, content = self._checked_snapshot(snapshot)
+            except (RefusedError, ProtocolError) as error:
+                self._refused("snapshot_refused", snapshot.round, error)
+                self._journal.tell("snapshot_refused", snapshot.round, detail=error.message)
+                self._refused_snapshots += (digest,)
+                continue
+            self._model.adopt(snapshot.round, shared, content)
+            self._journal.tell("snapshot_taken", snapshot.round)
             return
-        try:
-            shared, content = self._checked_snapshot(snapshot)
-        except (RefusedError, ProtocolError) as error:
-            self._refused("snapshot_refused", snapshot.round, error)
-            raise
-        self._model.adopt(snapshot.round, shared, content)
-        self._journal.tell("snapshot_taken", snapshot.round)
 
     def _checked_snapshot(self, snapshot: Snapshot) -> tuple[SharedState, RoundContent | None]:
         member = self._membership
@@ -213,7 +240,7 @@ class CatchingUp:
         """
         member = self._membership
         statements = snapshot.statements
-        if len({statement.client_id for statement in statements}) < QUORUM:
+        if not is_enough(member.roster, statements):
             found = self._link.published(member.client_id, member.run, RoundId(snapshot.round - 1))
             if found is not None and found.round == snapshot.round:
                 statements += found.statements

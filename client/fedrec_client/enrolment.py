@@ -7,6 +7,7 @@ with what this version plans for that vector.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 from fedrec.config.agreement import Difference, plan_differences
@@ -15,10 +16,10 @@ from fedrec.config.plan import plan_fingerprint, plan_from_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
-from fedrec.identity.epoch_secrets import open_epoch
+from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.protection import PROTECTIONS, Protection
+from fedrec.protection import PROTECTIONS, Member, Protection
 from fedrec.training.layout import Layout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
@@ -39,6 +40,7 @@ def enrol(
     expected: Plan,
     catalogue_file: Path | None = None,
     accept_exposure: bool = False,
+    secret_of: Callable[[int], bytes] | None = None,
 ) -> Membership:
     """Ask a coordinator for its federation, check everything and open the epoch.
 
@@ -52,6 +54,7 @@ def enrol(
         catalogue_file: the catalogue that this client was given, if any.
         accept_exposure: who runs this client knows what a plan without encryption exposes;
             nobody else's word counts here.
+        secret_of: returns an epoch's secret key, to the key authority's revealer alone.
 
     Raises:
         VersionMismatch: another major protocol version.
@@ -59,6 +62,7 @@ def enrol(
         CatalogueMismatch: the local catalogue is another one.
         RefusedError: the roster is not the authority's, this client is not in it, or the plan
             exposes its users and nobody here accepted that.
+        NotInRoster: this client is neither a member nor the revealer.
         KeysError: the epoch belongs to other settings, or its context holds a key.
     """
     info = link.federation(identity.client_id)
@@ -82,7 +86,6 @@ def enrol(
     )
     layout = Layout.of(plan, len(catalogue))
     protection = _protection(plan, layout, roster, info)
-    secret = secrets.protection_secret if protection.needs_reveal else b"none"
     return Membership(
         identity=identity,
         run=info.run,
@@ -94,13 +97,26 @@ def enrol(
         secrets=secrets,
         context=info.server_context,
         protection=protection,
-        member=protection.member(
-            info.server_context,
-            secret,
-            tag_key=tag_key_of(secrets, info.federation, roster.epoch),
-        ),
+        member=_half(protection, info, roster, secrets, secret_of),
         layout=layout,
     )
+
+
+def _half(
+    protection: Protection,
+    info: FederationInfo,
+    roster: Roster,
+    secrets: EpochSecrets,
+    secret_of: Callable[[int], bytes] | None,
+) -> Member:
+    """Return what protects vectors here, and opens sums where this is for us to do."""
+    context, tag_key = info.server_context, tag_key_of(secrets, info.federation, roster.epoch)
+    if roster.revealer is not None and secret_of is None:
+        return protection.encryptor(context, secrets.protection_secret, tag_key=tag_key)
+    secret = secrets.protection_secret if protection.needs_reveal else b"none"
+    if roster.revealer is not None and secret_of is not None:
+        secret = secret_of(roster.epoch)
+    return protection.member(context, secret, tag_key=tag_key)
 
 
 def _refuse(differences: tuple[Difference, ...]) -> None:
@@ -158,9 +174,21 @@ def _protection(plan: Plan, layout: Layout, roster: Roster, info: FederationInfo
     """Return the protection that the authority signed, if it is the plan's as planned here."""
     kind = PROTECTIONS[plan.protection.name]
     chosen = kind.plan(layout.vector_spec, preset=plan.protection.preset)
-    expected = (plan.federation.name, info.epoch, plan.protection.name, chosen.fingerprint())
-    found = (roster.federation, roster.epoch, roster.protection, roster.protection_fingerprint)
-    names = ("federation", "epoch", "protection", "protection parameters")
+    expected = (
+        plan.federation.name,
+        info.epoch,
+        plan.protection.name,
+        chosen.fingerprint(),
+        plan.protection.key_holder,
+    )
+    found = (
+        roster.federation,
+        roster.epoch,
+        roster.protection,
+        roster.protection_fingerprint,
+        roster.key_holder,
+    )
+    names = ("federation", "epoch", "protection", "protection parameters", "key holder")
     wrong = [
         f"{name} {there!r} instead of {here!r}"
         for name, there, here in zip(names, found, expected, strict=True)

@@ -30,6 +30,7 @@ EventName = Literal[
     "reveal_refused",
     "snapshot_sent",
     "snapshot_taken",
+    "snapshot_refused",
     "stale",
     "unreachable",
     "finished",

@@ -82,6 +82,7 @@ class LocalModel:
             base_state=self._digest(membership),
             committee=committee,
             seed=seed if content is None else content.state_tag,
+            revealer=membership.revealer_id,
         )
 
     def _digest(self, membership: Membership) -> bytes:

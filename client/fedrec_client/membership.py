@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,7 +12,6 @@ from numpy.typing import NDArray
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.errors import (
-    BadSignature,
     CatalogueMismatch,
     MalformedUpdate,
     PlanMismatch,
@@ -27,7 +28,6 @@ from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.training.layout import Layout
 from fedrec.training.state import SharedState
 from fedrec.wire.chunks import Blob
-from fedrec.wire.committee import QUORUM
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     RevealStatement,
@@ -37,6 +37,7 @@ from fedrec.wire.messages import (
 )
 from fedrec_client.round_seal import RoundSeal
 from fedrec_client.round_terms import RoundTerms
+from fedrec_client.statements import check_statements
 
 __all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
 
@@ -105,6 +106,16 @@ class Membership:
         return self.roster.epoch
 
     @property
+    def revealer_id(self) -> ClientId | None:
+        """Who alone opens sums; None where members draw a committee for each round."""
+        return None if self.roster.revealer is None else self.roster.revealer.client_id
+
+    @property
+    def is_revealer(self) -> bool:
+        """Whether this is the key authority's revealer, who trains nothing."""
+        return self.revealer_id == self.client_id
+
+    @property
     def is_encrypted(self) -> bool:
         """Whether only key holders can read the rounds' sums."""
         return self.protection.needs_reveal
@@ -139,6 +150,7 @@ class Membership:
             epoch=self.epoch,
             round=round_id,
             kind=kind,
+            alone=self.revealer_id is not None,
         )
 
     def accumulator(self) -> Accumulator:
@@ -185,8 +197,21 @@ class Membership:
         return self.protection.chosen.n_tags > 0
 
     def tag_name(self, round_id: RoundId, client_id: ClientId, nonce: bytes) -> bytes:
-        """Return the name under which an update is tagged."""
-        return canonical("fedrec tag name v1", self.run, self.epoch, round_id, client_id, nonce)
+        """Return the name under which an update is tagged.
+
+        Where a revealer opens sums it is a secret between it and the update's author. Whoever
+        hands in what was made from another's ciphertext has to take that one's pad off, and
+        cannot, although it knows the key that members share.
+        """
+        name = canonical("fedrec tag name v1", self.run, self.epoch, round_id, client_id, nonce)
+        revealer = self.roster.revealer
+        if revealer is None:
+            return name
+        other = self.roster.member(client_id) if self.is_revealer else revealer
+        shared = self.identity.agree(other.exchange_key)
+        info = canonical("fedrec tag name secret v1", self.federation, self.epoch, client_id)
+        key = derive(shared, salt=b"", info=info, length=KEY_BYTES)
+        return hmac.new(key, name, hashlib.sha256).digest()
 
     def tag_names(
         self, round_id: RoundId, contributions: tuple[UploadHeader, ...]
@@ -227,7 +252,8 @@ class Membership:
         """Check that a round's committee is drawn from the roster as it should be.
 
         Raises:
-            RefusedError: it was not drawn from these contributors, or has another size.
+            RefusedError: it was not drawn from these contributors, has another size, or is not
+                the roster's revealer.
             NotInRoster: it has somebody else in it.
         """
         if not self.is_encrypted:
@@ -237,7 +263,7 @@ class Membership:
                 )
             return
         for client_id in terms.committee:
-            self.roster.member(client_id)
+            self.roster.holder(client_id)
         terms.check_committee(tuple(header.client_id for header in contributions))
 
     def check_contributions(
@@ -306,41 +332,13 @@ class Membership:
         *,
         committee: tuple[ClientId, ...] = (),
     ) -> RevealStatement:
-        """Check that enough distinct members signed the same about a round, and return it.
+        """Check what members or the revealer signed about a round; see `statements`.
 
         Args:
             committee: whose words alone count; empty where any member's do.
-
-        Raises:
-            RefusedError: too few of them, or they differ, or they are about something else.
-            NotInRoster: by somebody else.
-            BadSignature: not signed by its author.
         """
-        signers = {statement.client_id for statement in statements}
-        if len(signers) < QUORUM:
-            raise BadSignature(
-                f"Round {round_id} is vouched for by {len(signers)} distinct clients, expected "
-                f"{QUORUM}."
-            )
-        for statement in statements:
-            member = self.roster.member(statement.client_id)
-            about = (statement.federation, statement.run, statement.round, statement.epoch)
-            if about != (self.federation, self.run, round_id, self.epoch):
-                raise RefusedError(
-                    f"A statement is about {about}, expected "
-                    f"{(self.federation, self.run, round_id, self.epoch)}."
-                )
-            verify(member.signing_key, statement.statement(), statement.signature)
-            if statement.content() != statements[0].content():
-                raise RefusedError(f"The statements about round {round_id} contradict each other.")
-        if committee and not all(statement.share for statement in statements):
-            raise RefusedError(f"A statement about round {round_id} is that of a snapshot.")
-        if committee and not signers <= set(committee):
-            raise RefusedError(
-                f"Round {round_id} is vouched for by a client that is not in its committee.",
-                remedy="Do not go on; tell the data owners that the coordinator published this.",
-            )
-        return statements[0]
+        about = (self.federation, self.run, round_id, self.epoch)
+        return check_statements(statements, roster=self.roster, about=about, committee=committee)
 
     def manifest_digest(self, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
         """Return the digest that names a round's contributions."""

@@ -103,9 +103,11 @@ class MeteredLink:
             self._meter.received += len(found.blob) + sum(map(_signed, signed))
         return found
 
-    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
-        """Return a snapshot newer than `after`, or None where there is none."""
-        found = self._link.snapshot(client_id, run, after)
+    def snapshot(
+        self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
+    ) -> Snapshot | None:
+        """Return a snapshot newer than `after` that is none of the refused ones, or None."""
+        found = self._link.snapshot(client_id, run, after, refused)
         if found is not None:
             self._meter.received += len(found.blob) + sum(map(_signed, found.statements))
         return found

@@ -118,9 +118,11 @@ class PatientLink:
         """Return the first round published after `after`, or None."""
         return self._insist(lambda: self._link.published(client_id, run, after))
 
-    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
-        """Return a snapshot newer than `after`, or None where there is none."""
-        return self._insist(lambda: self._link.snapshot(client_id, run, after))
+    def snapshot(
+        self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
+    ) -> Snapshot | None:
+        """Return a snapshot newer than `after` that is none of the refused ones, or None."""
+        return self._insist(lambda: self._link.snapshot(client_id, run, after, refused))
 
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""

@@ -356,13 +356,14 @@ class PrivateStore:
             revealed=(*self.state.revealed, entry), refused_sums=self.state.refused_sums + tagged
         )
 
-    def record_refused(self, round_id: RoundId) -> None:
-        """Keep for good that the answer about a round is a refusal."""
+    def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:
+        """Keep for good that the answer about a round is a refusal, and count it if asked to."""
         self._replace(
+            refused_sums=self.state.refused_sums + counted,
             revealed=tuple(
                 entry.model_copy(update={"refused": True}) if entry.round == round_id else entry
                 for entry in self.state.revealed
-            )
+            ),
         )
 
     def forgive_sum(self) -> None:

@@ -1,5 +1,7 @@
 """Revealing a round's sum, or verifying it: the one place where a decryption key is used.
 
+Members do it for each other; where the roster names a revealer, the key authority does it alone.
+
 Whoever reveals must never be made to open anything but the sum of enough members' signed
 updates of one round, and only once per round. So the sum that is opened here is one that this
 client added up itself, from contributions whose signatures it checked; above
@@ -33,7 +35,8 @@ from fedrec_client.round_journal import RoundJournal
 __all__ = ["Revealing"]
 
 MOST_REFUSED = 3
-"""So many sums with wrong tags may be presented in an epoch: each answer tells about its key."""
+"""So many sums with wrong tags may be presented in an epoch: each answer tells about its key. A
+revealer counts every sum on which it used the key in vain."""
 _REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it happens again."
 
 
@@ -69,7 +72,7 @@ class Revealing:
         with self._journal.timed(task.round, "seconds_revealing", "revealed"):
             try:
                 self._check(task)
-                total = self._fetch_sum(task) if self._is_tagged(task) else self._recompute(task)
+                total = self._fetch_sum(task) if self._is_fetched(task) else self._recompute(task)
             except (ProtocolError, RefusedError) as error:
                 raise self._refusal(task, error) from error
             self._open(task, total)
@@ -103,6 +106,20 @@ class Revealing:
             if opened.refused:
                 raise RefusedError(f"The sum of round {task.round} was refused before.")
         self._check_own(task)
+        self._check_refusals(task)
+
+    def _check_refusals(self, task: Reveal) -> None:
+        """Refuse to use a key that was used in vain as often as may be."""
+        member = self._membership
+        watched = member.is_revealer or self._is_fetched(task)
+        if watched and self._store.state.refused_sums >= MOST_REFUSED:
+            raise RefusedError(
+                f"{MOST_REFUSED} sums that had to be refused, such as ones with wrong tags, were "
+                f"presented to this client in epoch {member.epoch}; every further answer would "
+                "tell about the key.",
+                remedy="Tell the data owners: a new key epoch is needed, and perhaps another "
+                "coordinator, or a roster without a member whose software was changed.",
+            )
 
     def _check_own(self, task: Reveal) -> None:
         """Refuse a list from which our update is missing, or in which another one is ours."""
@@ -119,22 +136,15 @@ class Revealing:
                 f"Round {task.round} lists an update of this client that is not in its outbox."
             )
 
-    def _is_tagged(self, task: Reveal) -> bool:
-        """Tell whether a sum is opened by its tags, not by adding its contributions up."""
+    def _is_fetched(self, task: Reveal) -> bool:
+        """Tell whether a sum is opened by its tags, without adding its contributions up."""
         member = self._membership
         limit = member.plan.rounds.recompute_limit
         return member.is_tagged and len(task.contributions) > limit
 
     def _fetch_sum(self, task: Reveal) -> bytes:
-        """Return the coordinator's sum, while this epoch's key has not been asked too often."""
+        """Return the coordinator's sum."""
         member = self._membership
-        if self._store.state.refused_sums >= MOST_REFUSED:
-            raise RefusedError(
-                f"{MOST_REFUSED} sums with wrong tags were presented to this client in epoch "
-                f"{member.epoch}; every further answer would tell about the key.",
-                remedy="Tell the data owners: a new key epoch is needed, and perhaps another "
-                "coordinator.",
-            )
         # Under paillier it hands out a refreshed sum, which has another digest than the announced.
         return self._link.round_sum(member.client_id, member.run, task.round)
 
@@ -175,18 +185,20 @@ class Revealing:
             raise self._refusal(
                 task, RefusedError(f"Another sum of round {task.round} was presented before.")
             )
-        names = None
-        if self._is_tagged(task):
+        names, fetched = None, self._is_fetched(task)
+        if fetched or (member.is_revealer and member.is_tagged):
             names = member.tag_names(task.round, task.contributions)
         # On disk before the key is used: after a crash, too, a round has one sum only.
-        self._store.record_reveal(task.round, manifest, sum_digest, tagged=names is not None)
+        self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
         try:
-            aggregate = self._used_key(total, len(task.contributions), names)
+            aggregate = member.member.reveal(total, len(task.contributions), names)
             self._check_content(task, aggregate)
             shared = self._model.after(task.kind, task.round, aggregate)
         except (ProtocolError, RefusedError) as error:
-            self._store.record_refused(task.round)
+            self._note_refusal(task, error)
             raise self._refusal(task, error) from error
+        if fetched:
+            self._store.forgive_sum()
         seal = member.seal_of(task.round, task.kind)
         metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
         sealed = seal.seal_aggregate(member.pack(aggregate))
@@ -203,23 +215,14 @@ class Revealing:
         blob = sealed if task.role == "reveal" else b""
         self._link.submit_reveal(member.sign_statement(statement), blob)
 
-    def _used_key(
-        self, total: bytes, n_summands: int, names: tuple[bytes, ...] | None
-    ) -> NDArray[np.int64]:
-        """Open a sum; unless its tags were wrong, it is not counted as a refused one."""
-        try:
-            aggregate = self._membership.member.reveal(total, n_summands, names)
-        except WrongTags:
-            raise
-        except (ProtocolError, RefusedError):
-            self._forgive(names)
-            raise
-        self._forgive(names)
-        return aggregate
-
-    def _forgive(self, names: tuple[bytes, ...] | None) -> None:
-        if names is not None:
+    def _note_refusal(self, task: Reveal, error: FedrecError) -> None:
+        """Keep for good that the answer is a refusal; count it where it tells about the key."""
+        counted = self._is_fetched(task)
+        if counted and not isinstance(error, WrongTags):
             self._store.forgive_sum()
+            counted = False
+        alone = self._membership.is_revealer
+        self._store.record_refused(task.round, counted=alone and not counted)
 
     def _check_content(self, task: Reveal, aggregate: NDArray[np.int64]) -> None:
         """Refuse a sum that holds what its kind of round has no place for.

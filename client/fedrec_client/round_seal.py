@@ -28,6 +28,7 @@ class RoundSeal:
 
     Attributes:
         kind: enters the aggregate's tag, because no signature names it.
+        alone: whether one key holder opens all rounds, so that its share opens the metrics.
     """
 
     group_key: bytes = field(repr=False)
@@ -36,6 +37,7 @@ class RoundSeal:
     epoch: int
     round: RoundId
     kind: RoundKind
+    alone: bool = False
 
     def __reduce_ex__(self, protocol: object) -> NoReturn:
         raise TypeError("a RoundSeal holds a key and cannot be pickled or copied")
@@ -103,7 +105,7 @@ class RoundSeal:
 
     def share(self, content: RoundContent, place: int) -> bytes:
         """Return a key holder's share of the key to the metrics, by its place in the committee."""
-        return share_of(self.group_key, self._lock_context(content), place)
+        return share_of(self.group_key, self._lock_context(content), place, alone=self.alone)
 
     def _lock_context(self, content: RoundContent) -> bytes:
         """Name all that was revealed; the aggregate's tag stands for the metrics, too."""

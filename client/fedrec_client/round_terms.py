@@ -23,6 +23,7 @@ class RoundTerms:
         base_state: digest of that model, as this client has it.
         committee: who may open the round; empty without encryption.
         seed: from what the committee must have been drawn.
+        revealer: who alone opens the federation's rounds; None where a committee is drawn.
         key_list: under masks the digest of the list of keys, which stands for a committee: its
             members open the round together.
     """
@@ -34,6 +35,7 @@ class RoundTerms:
     base_state: bytes
     committee: tuple[ClientId, ...]
     seed: bytes
+    revealer: ClientId | None = None
     key_list: bytes = b""
 
     @property
@@ -48,8 +50,15 @@ class RoundTerms:
             contributors: whom it was drawn from, among others.
 
         Raises:
-            RefusedError: it has another size, or others rank before it.
+            RefusedError: it has another size, or others rank before it, or it is not the revealer.
         """
+        if self.revealer is not None:
+            if self.committee != (self.revealer,):
+                raise RefusedError(
+                    f"Round {self.round} is to be opened by others than the key authority.",
+                    remedy=_REMEDY,
+                )
+            return
         if len(set(self.committee)) != COMMITTEE:
             raise RefusedError(
                 f"Round {self.round} has a committee of {len(set(self.committee))} clients, "

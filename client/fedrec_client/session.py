@@ -23,8 +23,9 @@ from fedrec_client.snapshots import send_snapshot
 from fedrec_client.stopping import StopSwitch
 from fedrec_client.waiting import Waiting
 
-__all__ = ["EpochChanged", "Session"]
+__all__ = ["EpochChanged", "RevealerSession", "Session"]
 
+Work = Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
 BRISK_SECONDS = 0.5
 """An answer without work that came faster than this is not asked for again at once."""
@@ -119,25 +120,10 @@ class Session:
     def _do(self, task: Task) -> bool:
         """Catch up and do one task; tell whether there was something to do."""
         self._catching_up.catch_up(task.published_round)
-        work = task.task
         if _newer_epoch(task, self._membership.epoch) is not None:
             return True
         try:
-            match work:
-                case Wait():
-                    return False
-                case Train() if self._membership.is_masked:
-                    return self._masking.take_part(work)
-                case MaskTask():
-                    return self._masking.advance(work)
-                case Train():
-                    return self._participation.take_part(work)
-                case Reveal():
-                    self._revealing.reveal(work)
-                case MakeSnapshot():
-                    self._send_snapshot(work)
-                case Finished():
-                    pass
+            return self._answer(task.task)
         except RevealRefused as error:
             self._journal.tell("reveal_refused", _round_of(task), detail=error.message)
             return False
@@ -145,6 +131,24 @@ class Session:
             # The coordinator and we crossed: what it asked for is over. It will ask anew.
             self._journal.tell("stale", _round_of(task), detail=error.message)
             return False
+
+    def _answer(self, work: Work) -> bool:
+        """Do what the coordinator asks for; tell whether there was something to do."""
+        match work:
+            case Wait():
+                return False
+            case Train() if self._membership.is_masked:
+                return self._masking.take_part(work)
+            case MaskTask():
+                return self._masking.advance(work)
+            case Train():
+                return self._participation.take_part(work)
+            case Reveal():
+                self._revealing.reveal(work)
+            case MakeSnapshot():
+                self._send_snapshot(work)
+            case Finished():
+                pass
         return True
 
     def _send_again(self) -> None:
@@ -171,6 +175,19 @@ class Session:
             self._journal.settle(number, "abandoned")
         self._journal.tell("finished", detail=finished.reason)
         return finished
+
+
+class RevealerSession(Session):
+    """The key authority's work: follow what is published, and open sums.
+
+    Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
+    """
+
+    def _answer(self, work: Work) -> bool:
+        if not isinstance(work, Reveal):
+            return False
+        self._revealing.reveal(work)
+        return True
 
 
 def _round_of(task: Task) -> RoundId | None:

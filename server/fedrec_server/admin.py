@@ -44,7 +44,7 @@ class AdminService(AdminServicer):
             rounds_published=state.rounds_published,
             rounds_planned=planned,
             rounds_abandoned=state.abandoned,
-            clients_seen=engine.presence.n_seen,
+            clients_seen=engine.presence.n_seen - engine.presence.has_seen(state.rules.revealer),
             clients_in_roster=len(state.roster),
             finished=state.ending is not None,
             finish_reason="" if state.ending is None else state.ending.reason,

@@ -14,7 +14,7 @@ from fedrec.errors import (
     VersionMismatch,
 )
 from fedrec.identity.metrics_lock import BOX_OVERHEAD_BYTES
-from fedrec.identity.public import verify
+from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId
 from fedrec.wire.messages import PROTOCOL_VERSION, MaskMessage, RevealStatement, UploadHeader
 from fedrec_server.federation import Federation
@@ -47,8 +47,8 @@ class Admission:
             )
 
     def check_member(self, client_id: ClientId) -> None:
-        """Refuse callers whom the key authority did not list."""
-        self._federation.keys.roster.member(client_id)
+        """Refuse callers whom the key authority did not list, be it as the revealer."""
+        self._federation.keys.roster.holder(client_id)
 
     def check_header(self, header: UploadHeader) -> None:
         """Check an upload's announcement, cheap questions first.
@@ -87,7 +87,7 @@ class Admission:
             raise ProtocolError(
                 f"The locked metrics have {len(statement.locked_metrics)} bytes, expected {wanted}."
             )
-        self._check_signature(statement.client_id, statement.statement(), statement.signature)
+        self._check_holder(statement)
 
     def check_snapshot(self, statement: RevealStatement) -> None:
         """Check who vouches for a snapshot."""
@@ -123,8 +123,17 @@ class Admission:
         if length != wanted:
             raise MalformedUpdate(f"An update of {length} bytes; every one has {wanted} bytes.")
 
+    def _check_holder(self, statement: RevealStatement) -> None:
+        """Check the signature of a member, or of the revealer where there is one."""
+        signer = self._federation.keys.roster.holder(statement.client_id)
+        self._verify(signer, statement.statement(), statement.signature)
+
     def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:
         member = self._federation.keys.roster.member(client_id)
+        self._verify(member, statement, signature)
+
+    @staticmethod
+    def _verify(signer: PublicIdentity, statement: bytes, signature: bytes) -> None:
         if len(signature) != SIGNATURE_BYTES:
             raise BadSignature(f"A signature has {SIGNATURE_BYTES} bytes, not {len(signature)}.")
-        verify(member.signing_key, statement, signature)
+        verify(signer.signing_key, statement, signature)

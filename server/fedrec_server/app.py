@@ -16,8 +16,9 @@ import structlog
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import CoordinatorSettings, Settings
-from fedrec.errors import StorageError
+from fedrec.errors import SettingsError, StorageError
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
@@ -29,6 +30,7 @@ from fedrec_server.interceptors import Guard
 from fedrec_server.limits import StreamLimits
 from fedrec_server.listening import OPTIONS, check_transport, listen
 from fedrec_server.recording import WireRecorder
+from fedrec_server.rounds.state import State
 from fedrec_server.service import CoordinatorService
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
@@ -36,8 +38,9 @@ from fedrec_server.tokens import Token
 
 __all__ = ["Coordinator", "Ending"]
 
-Ending = Literal["interrupted", "terminated", "finished"]
-"""Why a coordinator stopped serving: Ctrl-C, SIGTERM, or the end of the run."""
+Ending = Literal["interrupted", "terminated", "finished", "failed", "spent"]
+"""Why a coordinator stopped serving: Ctrl-C, SIGTERM, or the end of the run, which was as planned,
+a failure, or that of the privacy budget."""
 
 TICK_SECONDS = 0.25
 GRACE_SECONDS = 30.0
@@ -76,6 +79,13 @@ class Coordinator:
         self._recorder = recorder
         self._clients = _token(settings, "token_file")
         self._operators = _token(settings, "admin_token_file")
+        self._authority_reveals = federation.plan.protection.key_holder == "authority"
+        if self._authority_reveals and self._operators is None:
+            raise SettingsError(
+                "coordinator.admin_token_file is missing; the key authority shows that token when "
+                "it opens sums (protection.key_holder).",
+                remedy="Make one with `fedrec keys token` and give it to the key authority, too.",
+            )
         self._engine: Engine | None = None
         self._server: Any = None
         self._health: Any = None
@@ -187,6 +197,7 @@ class Coordinator:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             lost = self.engine.work.lost.is_set()
+            run_end = _end_of(self.engine.state)
             await self.stop(grace_seconds=0.0 if lost else GRACE_SECONDS)
         finally:
             for task in tasks:
@@ -198,7 +209,7 @@ class Coordinator:
                 "The store failed to make a change durable; nothing acknowledged is lost.",
                 remedy="Check the disk, then start the coordinator again.",
             )
-        return signals.ending
+        return signals.ending or run_end
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         """Take no more, finish what was begun, and close everything."""
@@ -223,6 +234,7 @@ class Coordinator:
             operators=self._operators,
             limits=StreamLimits(),
             stopping=lambda: engine.stopping,
+            authority_reveals=self._authority_reveals,
         )
         # In front, so that it sees what the guard turns away; not there at all where nobody asked.
         recorders = [] if self._recorder is None else [self._recorder]
@@ -264,7 +276,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self.came = asyncio.Event()
-        self.ending: Ending = "finished"
+        self.ending: Ending | None = None
 
     def take(self, number: int) -> None:
         if self.came.is_set():
@@ -272,6 +284,14 @@ class _Signals:
             os._exit(INTERRUPTED)
         self.ending = "interrupted" if number == signal.SIGINT else "terminated"
         self.came.set()
+
+
+def _end_of(state: State) -> Ending:
+    """Return how a run ended that nobody interrupted."""
+    ending = state.ending
+    if ending is None or not ending.failed:
+        return "finished"
+    return "spent" if ending.reason.startswith(BUDGET_SPENT) else "failed"
 
 
 def _token(settings: CoordinatorSettings, name: str) -> Token | None:

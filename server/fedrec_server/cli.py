@@ -45,14 +45,15 @@ def run(
     """Serve a federation; the first line on stdout is a JSON object with the address.
 
     Ctrl-C and SIGTERM finish what was begun and save, a second one stops at once; the same
-    command goes on. Ctrl-C leaves with 130, SIGTERM with 0, for containers.
+    command goes on. Ctrl-C leaves with 130, SIGTERM with 0, for containers. With --until-finished
+    the run's end leaves with 0, with 4 where the privacy budget is spent, with 1 where it failed.
     """
     # The command line answers --help without loading gRPC.
     import asyncio
     import json
 
     from fedrec.config.loading import load_settings
-    from fedrec.errors import SettingsError
+    from fedrec.errors import PrivacyBudgetSpent, SettingsError
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.layout import vector_spec
     from fedrec_server.app import Coordinator
@@ -82,7 +83,12 @@ def run(
     def tell(address: str, name: str) -> None:
         print(json.dumps({"address": address, "run": name}), flush=True)
 
-    if asyncio.run(server.serve(tell, until_finished=until_finished)) == "interrupted":
+    ending = asyncio.run(server.serve(tell, until_finished=until_finished))
+    if ending == "spent":
+        raise typer.Exit(PrivacyBudgetSpent.exit_code)
+    if ending == "failed":
+        raise typer.Exit(1)
+    if ending == "interrupted":
         again = shlex.join(["fedrec", *sys.argv[1:]])
         typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
         raise typer.Exit(INTERRUPTED)

@@ -29,6 +29,7 @@ from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
+    CollectingEnded,
     HolderAsked,
     MaskStepEnded,
     RoundAbandoned,
@@ -286,7 +287,7 @@ class Engine:
     async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
         """Ask somebody for a snapshot, where this late joiner is better off with one."""
         if await self.work.in_thread(self.snapshots.worth_making, version):
-            waiting = self.presence.waiters - {client_id}
+            waiting = (self.presence.waiters & self.state.roster) - {client_id}
             published = self.state.published
             self.waiters.wake(await self.work.in_thread(self.snapshots.ask, waiting, published))
 
@@ -312,6 +313,8 @@ class Engine:
                 ended = True
             if isinstance(change, HolderAsked):
                 self.waiters.wake((change.holder.client_id,))
+            if isinstance(change, CollectingEnded) and change.left_out:
+                self.work.background(self._delete_updates(change.round, change.left_out))
             if isinstance(change, MaskStepEnded) and self.state.current is not None:
                 self.waiters.wake(self.state.current.asked)
         if changes:
@@ -343,13 +346,21 @@ class Engine:
         if round_.total is not None and round_.total.digest not in kept:
             names.append(sum_name(round_.number))
 
+        await self._delete(round_.number, names, partials=True)
+
+    async def _delete_updates(self, round_id: RoundId, clients: frozenset[ClientId]) -> None:
+        """Delete updates that a round was closed without."""
+        await self._delete(round_id, [update_name(round_id, client) for client in sorted(clients)])
+
+    async def _delete(self, round_id: RoundId, names: list[str], *, partials: bool = False) -> None:
         def delete() -> None:
             for name in names:
                 self.store.spool.delete(name)
-            self.store.spool.delete_partials(round_.number)
+            if partials:
+                self.store.spool.delete_partials(round_id)
 
         try:
             await self.work.in_thread(delete)
         except OSError as error:
-            log = structlog.get_logger().bind(run=self.run, round=round_.number)
+            log = structlog.get_logger().bind(run=self.run, round=round_id)
             log.warning("files left", why=error.strerror)

@@ -127,7 +127,7 @@ class Federation:
 
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""
-        mechanism = mechanism_of(self.plan)
+        mechanism, revealer = mechanism_of(self.plan), self.keys.roster.revealer
         return Rules(
             run=run,
             epoch=self.keys.roster.epoch,
@@ -145,6 +145,7 @@ class Federation:
             charges_updates=mechanism is not None
             and mechanism.kind == "laplace"
             and not self.protection.is_interactive,
+            revealer=None if revealer is None else revealer.client_id,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
@@ -197,6 +198,7 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
         for what, found, wanted in (
             ("federation", roster.federation, plan.federation.name),
             ("protection", roster.protection, plan.protection.name),
+            ("key holder", roster.key_holder, plan.protection.key_holder),
             (
                 "protection fingerprint",
                 roster.protection_fingerprint[:16],

@@ -25,6 +25,10 @@ __all__ = ["Guard"]
 ADMIN = "/fedrec.wire.v1.Admin/"
 HEALTH = "/grpc.health.v1.Health/"
 REFLECTION = "/grpc.reflection."
+SUMS = frozenset(
+    f"/fedrec.wire.v1.Coordinator/{name}" for name in ("FetchContribution", "FetchSum")
+)
+"""Who opens sums fetches these: members, or the key authority, which has the operators' token."""
 ENDLESS = ("/fedrec.wire.v1.Admin/WatchEvents",)
 CALL_SECONDS = 15 * 60.0
 STREAM_SECONDS = 3 * 3600.0
@@ -43,6 +47,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
         operators: the operators' token; without one the admin service answers on loopback only.
         limits: of incoming streams.
         stopping: tells whether the coordinator takes no more uploads.
+        authority_reveals: whether no member has any use for others' contributions.
     """
 
     def __init__(
@@ -52,11 +57,13 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
         operators: Token | None,
         limits: StreamLimits,
         stopping: Callable[[], bool],
+        authority_reveals: bool = False,
     ) -> None:
         self._clients = clients
         self._operators = operators
         self._limits = limits
         self._stopping = stopping
+        self._for_operators = SUMS if authority_reveals else frozenset()
 
     async def intercept_service(
         self, continuation: Callable[[Message], Awaitable[Message]], details: Message
@@ -124,13 +131,20 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
 
     def _check_token(self, method: str, context: Context) -> None:
         presented = _bearer(context)
-        wanted = self._operators if method.startswith(ADMIN) else self._clients
-        if wanted is not None:
-            if not wanted.matches(presented):
-                raise Unauthenticated("The access token is missing or wrong.")
+        is_operators = self._operators is not None and self._operators.matches(presented)
+        if method.startswith(ADMIN) or method in self._for_operators:
+            if not is_operators:
+                self._check_local(presented, context)
             return
-        if not method.startswith(ADMIN):
-            return
+        is_client = self._clients is None or self._clients.matches(presented)
+        # A key authority that opens sums asks for tasks as clients do, with its own token.
+        if not (is_client or (self._for_operators and is_operators)):
+            raise Unauthenticated("The access token is missing or wrong.")
+
+    def _check_local(self, presented: str, context: Context) -> None:
+        """Let local callers in where there is no operators' token, but no clients."""
+        if self._operators is not None:
+            raise Unauthenticated("The access token is missing or wrong.")
         is_client = bool(presented) and (self._clients is None or self._clients.matches(presented))
         if is_client or not is_loopback(_address(context.peer())):
             raise Unauthenticated(

@@ -59,7 +59,10 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
         case UpdateCounted(header=header):
             return "update counted", header.round, _charged(change, {"bytes": header.length})
         case CollectingEnded():
-            return "collecting ended", change.round, {"counted": change.counted}
+            fields = {"counted": change.counted}
+            if change.left_out:
+                fields["left_out"] = len(change.left_out)
+            return "collecting ended", change.round, fields
         case SumKept():
             return "sum made", change.round, _charged(change, {"bytes": change.total.length})
         case HolderAsked():

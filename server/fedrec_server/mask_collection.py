@@ -86,6 +86,7 @@ class MaskCollection:
         if message.step == "keys":
             keys, base_state = keys_from_bytes(message.client_id, message.body)
             keys.verify(self._terms(round_, base_state), self._federation().keys.roster)
+            keys.check_usable()
             return
         self._take(self._following(round_), message.step, message.client_id, message.body)
         self._held[message.step].add(message.client_id)

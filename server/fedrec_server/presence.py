@@ -44,6 +44,10 @@ class Presence:
         """Return how many clients were ever heard of."""
         return len(self._seen)
 
+    def has_seen(self, client_id: ClientId | None) -> bool:
+        """Tell whether a client was ever heard of."""
+        return client_id in self._seen
+
     @property
     def waiters(self) -> frozenset[ClientId]:
         """Return who waits now."""

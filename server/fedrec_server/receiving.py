@@ -214,8 +214,8 @@ class IncomingSnapshot(Incoming):
         )
         await engine.work.in_thread(self._draft.keep, name)
         before = await engine.work.in_thread(engine.store.keep_snapshot, record)
-        if before is not None and before != record:
-            old = snapshot_name(before.round, before.blob)
+        old = name if before is None else snapshot_name(before.round, before.blob)
+        if old != name:
             await engine.work.in_thread(engine.store.spool.delete, old)
         return False
 

@@ -27,6 +27,7 @@ from fedrec.wire.limits import (
     check_client_id,
     check_exact,
     check_mask_step,
+    check_refused,
     check_round,
     check_seconds,
     check_version,
@@ -197,10 +198,13 @@ class CoordinatorService(CoordinatorServicer):
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the snapshot where it serves the client better than the rounds."""
-        self._member(request)
+        client_id = self._member(request)
         engine = self._engine
         after = check_round(request.after_round, "request.after_round")
-        found = await engine.work.in_thread(engine.snapshots.for_client, after)
+        refused = check_refused(request.refused, "request.refused")
+        if refused:
+            await engine.work.in_thread(engine.snapshots.note_refused, client_id, refused)
+        found = await engine.work.in_thread(engine.snapshots.for_client, after, refused)
         if found is None:
             return
         stored, record = found

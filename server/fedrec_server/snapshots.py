@@ -1,11 +1,16 @@
 """Copies of the model for clients that join late, made by clients that are up to date.
 
 Under encryption a snapshot counts when its state tag is the one that two key holders signed for
-the round. Where nobody said so, two clients have to send the same: without encryption the same
-bytes, and for a round of an earlier epoch the same tag under the present epoch's key.
+the round. Where nobody said so, two clients have to send the same bytes and, for a round of an
+earlier epoch, the same tag under the present epoch's key.
+
+The coordinator cannot open what is sealed. A joiner that can, and finds that it is not what was
+signed, says so when it asks again; then others are asked for another copy.
 """
 
 from __future__ import annotations
+
+import structlog
 
 from fedrec.clock import Clock
 from fedrec.errors import RefusedError, RoundError
@@ -14,30 +19,31 @@ from fedrec.training.layout import shared_values
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MakeSnapshot, RevealStatement, Task
 from fedrec_server.federation import Federation
+from fedrec_server.snapshot_makers import SnapshotMakers
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord, Store
 
 __all__ = ["Snapshots"]
 
-ASK_SECONDS = 30.0
+MOST_COMPLAINTS = 8
+"""What one member can make others do again: each snapshot that it refuses costs one."""
 BYTES_PER_VALUE = 8
 
 
 class Snapshots:
-    """Decides when a snapshot is worth making, who makes it, and whether it counts.
+    """Decides when a snapshot is worth making and whether it counts.
 
-    Who was asked is forgotten with the process and the epoch; the next late joiner asks again.
+    What clients said is forgotten with the process and the epoch; the next late joiner asks again.
     """
 
     def __init__(self, federation: Federation, store: Store, clock: Clock) -> None:
         self._federation = federation
         self._store = store
-        self._clock = clock
-        self._asked: frozenset[ClientId] = frozenset()
-        self._answered: frozenset[ClientId] = frozenset()
-        self._asked_at = 0.0
-        self._round = RoundId(0)
+        self._makers = SnapshotMakers(clock)
         self._behind: dict[ClientId, RoundId] = {}
         self._sent: dict[ClientId, tuple[RevealStatement, bytes]] = {}
+        self._refused: bytes | None = None
+        self._complaints: dict[ClientId, int] = {}
+        self._made_by: dict[bytes, ClientId] = {}
         oldest = store.next_published(RoundId(0))
         self._mixed_epochs = oldest is not None and oldest.epoch != self._epoch
 
@@ -58,9 +64,7 @@ class Snapshots:
         first = self._store.next_published(version)
         if first is None:
             return False
-        stored = self._store.snapshot()
-        if stored is not None and stored.epoch != self._epoch:
-            stored = None
+        stored = self._believed()
         if first.epoch != self._epoch:
             return stored is None
         since = RoundId(0) if stored is None else stored.round
@@ -69,26 +73,12 @@ class Snapshots:
 
     def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
         """Choose who makes a snapshot, and return whom to wake; nobody while others are at it."""
-        makers = 2 if self._needs_two(self._store.published(published)) else 1
-        in_time = self._round == published and self._clock.now() < self._asked_at + ASK_SECONDS
-        before = self._asked if in_time else frozenset()
-        if len(before) >= makers:
-            return frozenset()
-        # Those who were asked before and stayed silent come last.
-        candidates = sorted(waiting - before, key=lambda client: (client in self._asked, client))
-        chosen = frozenset(candidates[: makers - len(before)])
-        if not in_time:
-            self._asked_at = self._clock.now()
-            self._answered = frozenset()
-        self._asked = before | chosen
-        self._round = published
-        return chosen
+        n_makers = 2 if self._needs_two(self._store.published(published)) else 1
+        return self._makers.ask(waiting, published, n_makers)
 
     def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
         """Return the task of an idle client that is up to date, if it was asked."""
-        if self._round != published or client_id not in self._asked - self._answered:
-            return None
-        if self._clock.now() >= self._asked_at + ASK_SECONDS:
+        if not self._makers.has_task(client_id, published):
             return None
         return Task(
             published_round=published, task=MakeSnapshot(round=published), epoch=self._epoch
@@ -98,8 +88,8 @@ class Snapshots:
         """Refuse a snapshot that nobody can use.
 
         Raises:
-            RoundError: when its round is not published, a later snapshot is here, or the epoch
-                changed meanwhile.
+            RoundError: when its round is not published, a later snapshot is here, the epoch
+                changed meanwhile, or nobody asked this client for it.
             RefusedError: when it is not the state that the key holders signed.
         """
         record = self._store.published(statement.round)
@@ -112,38 +102,67 @@ class Snapshots:
                 raise RefusedError("The snapshot is not the state that the key holders signed.")
         elif record.statements and not statement.is_attestation:
             raise RefusedError(f"Round {statement.round} was published in an earlier epoch.")
-        stored = self._store.snapshot()
-        newest = (0, 0) if stored is None else (stored.epoch, stored.round)
-        if newest >= (statement.epoch, statement.round):
+        stored = self._believed()
+        if stored is not None and stored.round >= statement.round:
             raise RoundError(f"A snapshot of round {statement.round} or later is here already.")
+        if not self._makers.may_send(statement.client_id, statement.round):
+            raise RoundError(f"Nobody asked for a snapshot of round {statement.round}.")
 
     def accepts(self, statement: RevealStatement, blob: Blob) -> tuple[RevealStatement, ...] | None:
         """Note an admitted snapshot; return who vouches for it where it counts now, else None.
 
         Nobody has to where key holders signed the state when its round was published.
         """
-        self._answered |= {statement.client_id}
+        self._makers.answered(statement.client_id)
         record = self._store.published(statement.round)
-        if not self._needs_two(record):
-            return ()
-        sealed = self._federation.protection.needs_reveal
-        about = statement.state_tag if sealed else blob.digest
-        self._sent[statement.client_id] = (statement, about)
-        alike = [
-            other
-            for other, told in self._sent.values()
-            if (other.round, told) == (statement.round, about)
-            and (not sealed or other.content() == statement.content())
-        ]
-        if len(alike) < 2:
-            return None
-        self._sent.clear()
-        return tuple(alike) if sealed else ()
+        vouching: tuple[RevealStatement, ...] = ()
+        if self._needs_two(record):
+            sealed = self._federation.protection.needs_reveal
+            # All who have the same model make the same bytes of it.
+            self._sent[statement.client_id] = (statement, blob.digest)
+            alike = [
+                other
+                for other, told in self._sent.values()
+                if (other.round, told) == (statement.round, blob.digest)
+                and (not sealed or other.content() == statement.content())
+            ]
+            if len(alike) < 2:
+                return None
+            self._sent.clear()
+            vouching = tuple(alike) if sealed else ()
+        self._made_by = {blob.digest: statement.client_id}
+        self._refused = None
+        return vouching
 
-    def for_client(self, after: RoundId) -> tuple[SnapshotRecord, PublishedRecord] | None:
-        """Return the snapshot where it serves a client at `after` better than the aggregates."""
+    def note_refused(self, client_id: ClientId, refused: frozenset[bytes]) -> None:
+        """Take a member's word that it cannot use the snapshot that is here: others are asked.
+
+        Everybody else is still given it, since nobody knows who of them lies.
+        """
+        stored = self._believed()
+        complaints = self._complaints.get(client_id, 0)
+        if stored is None or stored.blob.digest not in refused or complaints >= MOST_COMPLAINTS:
+            return
+        self._complaints[client_id] = complaints + 1
+        self._refused = stored.blob.digest
+        maker = self._made_by.get(stored.blob.digest)
+        if maker is not None:
+            self._makers.distrust(maker)
+        log = structlog.get_logger().bind(run=self._store.run, round=stored.round)
+        log.warning("snapshot refused by a joiner")
+
+    def for_client(
+        self, after: RoundId, refused: frozenset[bytes] = frozenset()
+    ) -> tuple[SnapshotRecord, PublishedRecord] | None:
+        """Return the snapshot where it serves a client at `after` better than the aggregates.
+
+        Args:
+            refused: digests of snapshots that the client could not use.
+        """
         stored = self._store.snapshot()
         if stored is None or stored.round <= after or stored.epoch != self._epoch:
+            return None
+        if stored.blob.digest in refused:
             return None
         record = self._store.published(stored.round)
         first = self._store.next_published(after)
@@ -153,6 +172,13 @@ class Snapshots:
         if stored.blob.length > saved and first.epoch == self._epoch:
             return None
         return stored, record
+
+    def _believed(self) -> SnapshotRecord | None:
+        """Return the snapshot that is here, unless it is of another epoch or was refused."""
+        stored = self._store.snapshot()
+        if stored is None or stored.epoch != self._epoch or stored.blob.digest == self._refused:
+            return None
+        return stored
 
     def _is_vouched(self, record: PublishedRecord) -> bool:
         """Tell whether key holders signed the state under the present epoch's key."""

@@ -10,7 +10,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from blake3 import blake3
@@ -26,9 +26,10 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import PROTECTIONS
+from fedrec.protection import PROTECTIONS, Member
 from fedrec.training.layout import Layout
 from fedrec.training.learner import Learner
+from fedrec.wire.chunks import Blob
 from fedrec.wire.committee import committee_digest, draw
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
@@ -86,6 +87,9 @@ class World:
         plan: further sections of the plan.
     """
 
+    more_protection: ClassVar[dict[str, str]] = {}
+    """Further settings of the protection."""
+
     def __init__(
         self, folder: Path, *, protection: str = "bfv", n_puppets: int = 3, **plan: Any
     ) -> None:
@@ -96,7 +100,7 @@ class World:
                 "federation": {"name": "films", "seed": 7, "minimum_item_users": 1},
                 "algorithm": {"dim": 4, "local_epochs": 1, "batch_size": 8},
                 "update": {"rank": 2},
-                "protection": {"name": protection},
+                "protection": {"name": protection, **self.more_protection},
                 **plan,
             }
         )
@@ -116,6 +120,7 @@ class World:
         self.stranger = Identity.create("stranger")
         self._secret = secret.export_for_wrapping() if self.protection.needs_reveal else b""
         self.run = "run-1"
+        self.caller = ClientId("")
         self.rounds: dict[int, FakeRound] = {}
         self.published_round = RoundId(0)
         self.epoch = self.make_epoch()
@@ -163,7 +168,7 @@ class World:
             epoch=self.epoch.roster.epoch,
             roster_json=self.epoch.roster.to_json(),
             server_context=self.context,
-            wrapped_secrets=self.epoch.secrets_for(self.identity.client_id),
+            wrapped_secrets=self.epoch.secrets_for(self.caller or self.identity.client_id),
             published_round=self.published_round,
         )
         return replace(found, **changes)
@@ -195,13 +200,13 @@ class World:
             secrets=secrets,
             context=self.context,
             protection=self.protection,
-            member=self.protection.member(
-                self.context,
-                self._secret or b"none",
-                tag_key=tag_key_of(secrets, "films", roster.epoch),
-            ),
+            member=self.half_of(member, tag_key_of(secrets, "films", roster.epoch)),
             layout=self.layout,
         )
+
+    def half_of(self, member: Identity, tag_key: bytes) -> Member:
+        """Return what protects a member's vectors, and opens sums."""
+        return self.protection.member(self.context, self._secret or b"none", tag_key=tag_key)
 
     def settings(self, **client: Any) -> Settings:
         return Settings(
@@ -336,19 +341,24 @@ class World:
         )
         return known.sign_statement(statement), sealed
 
-    def publish(self, round_: FakeRound) -> PublishedRound:
-        """Publish a round, with the words of two puppets where it is encrypted."""
-        encrypted = self.protection.needs_reveal
+    def words(self, round_: FakeRound) -> tuple[tuple[RevealStatement, ...], bytes]:
+        """Return what two puppets say about a round, and the sealed aggregate."""
         drawn = [p for p in self.puppets if p.client_id in round_.committee] or self.puppets
         first, sealed = self.state_of(round_, drawn[0])
         second, _ = self.state_of(round_, drawn[1])
+        return (first, second), sealed
+
+    def publish(self, round_: FakeRound) -> PublishedRound:
+        """Publish a round, with the words of two puppets where it is encrypted."""
+        encrypted = self.protection.needs_reveal
+        words, sealed = self.words(round_)
         round_.published = PublishedRound(
             round=round_.number,
             epoch=self.epoch.roster.epoch,
             kind=round_.kind,
             committee=round_.committee,
             contributions=round_.headers,
-            statements=(first, second) if encrypted else (),
+            statements=words if encrypted else (),
             sealed=encrypted,
             blob=sealed if encrypted else self.total(round_),
         )
@@ -422,6 +432,8 @@ class FakeLink:
         script: what `next_task` answers, one call after the other; then the run is finished.
         sent: every byte string that left the client.
         uploads: (header, payload) of every submission, repeated ones included.
+        offered, spare: snapshots that are here; the first is given that was not refused.
+        refused: what the client said it refused, call by call.
         before: called with the name of each call; may raise.
     """
 
@@ -433,6 +445,8 @@ class FakeLink:
         self.reveals: list[tuple[RevealStatement, bytes]] = []
         self.snapshots: list[tuple[RevealStatement, bytes]] = []
         self.offered: Snapshot | None = None
+        self.spare: list[Snapshot] = []
+        self.refused: list[tuple[bytes, ...]] = []
         self.before: Callable[[str], None] = lambda name: None
         self.after: Callable[[str], None] = lambda name: None
         self.epoch_of_tasks: Callable[[], int] = lambda: 0
@@ -446,6 +460,7 @@ class FakeLink:
 
     def federation(self, client_id: str) -> FederationInfo:
         self._called("federation", client_id)
+        self.world.caller = ClientId(client_id)
         return self.world.info()
 
     def catalogue(self, client_id: str) -> bytes:
@@ -490,9 +505,13 @@ class FakeLink:
         later = [n for n, r in self.world.rounds.items() if n > after and r.published is not None]
         return self.world.rounds[min(later)].published if later else None
 
-    def snapshot(self, client_id: str, run: str, after: int) -> Snapshot | None:
+    def snapshot(
+        self, client_id: str, run: str, after: int, refused: tuple[bytes, ...] = ()
+    ) -> Snapshot | None:
         self._called("snapshot", client_id)
-        return self.offered
+        self.refused.append(refused)
+        offers = (found for found in (self.offered, *self.spare) if found is not None)
+        return next((s for s in offers if Blob.of(s.blob).digest not in refused), None)
 
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         self._called("submit_snapshot", statement.statement(), statement.signature, blob)

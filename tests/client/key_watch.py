@@ -30,8 +30,12 @@ class KeyWatch:
         self._member.close()
 
 
-def put_watch(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    """Put a watch on the key of whatever client is started."""
+def put_watch(monkeypatch: pytest.MonkeyPatch, module: str = "fedrec_client.app") -> KeyWatch:
+    """Put a watch on the key of whatever client is started.
+
+    Args:
+        module: where it enrols.
+    """
     watch = KeyWatch(None)
 
     def watched(*arguments: Any, **options: Any) -> Membership:
@@ -39,7 +43,7 @@ def put_watch(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
         watch._member = membership.member
         return replace(membership, member=watch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedrec_client.app.enrol", watched)
+    monkeypatch.setattr(f"{module}.enrol", watched)
     return watch
 
 

@@ -7,46 +7,25 @@ from typing import Any
 
 import pytest
 from client.fake_federation import FakeRound, World
+from client.following import follow, version
 
 from fedrec.errors import (
     BadSignature,
-    KeysError,
     MalformedUpdate,
     NotInRoster,
     ProtocolError,
     RefusedError,
     RevealRefused,
 )
-from fedrec.identity.identity import Identity
-from fedrec.identity.public import verify
 from fedrec.ids import RoundId
-from fedrec.training.state import SharedState
 from fedrec.wire.committee import draw
-from fedrec.wire.messages import (
-    UNSAID,
-    MakeSnapshot,
-    PublishedRound,
-    RevealStatement,
-    Snapshot,
-    Wait,
-)
-from fedrec_client.enrolment import enrol
-from fedrec_client.membership import Membership
+from fedrec.wire.messages import PublishedRound
 from fedrec_client.private_store import PrivateStore
 
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:
     return World(tmp_path)
-
-
-def version(world: World) -> int:
-    return PrivateStore(world.state, read_only=True).state.version
-
-
-def follow(world: World) -> int:
-    world.link.script.append(Wait)
-    return world.app().run().version
 
 
 def falsify(world: World, change: Callable[[PublishedRound, FakeRound], PublishedRound]) -> None:
@@ -271,238 +250,6 @@ def test_a_plain_blob_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(MalformedUpdate):
         follow(world)
     assert version(world) == 0
-
-
-# Snapshots.
-
-
-def make_snapshot(world: World, number: int, shared: SharedState | None = None) -> Snapshot:
-    """Return what another member sends after a round, correct unless `shared` is given."""
-    round_ = world.rounds[number]
-    assert round_.published is not None
-    maker = world.membership(world.puppets[2])
-    statement = maker.sign_statement(
-        replace(round_.published.statements[0], client_id=maker.client_id)
-    )
-    raw = (shared or world.shared[number]).to_bytes()
-    return Snapshot(
-        round=RoundId(number),
-        epoch=1,
-        statements=(statement,),
-        sealed=True,
-        blob=maker.seal_of(RoundId(number), "train").seal_snapshot(raw),
-    )
-
-
-def played(world: World) -> None:
-    world.play(1, "count")
-    world.play(2)
-    world.play(3)
-
-
-def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
-    played(world)
-    world.link.offered = make_snapshot(world, 3)
-    assert follow(world) == 3
-    assert "snapshot_taken" in world.event_names()
-    store = PrivateStore(world.state, read_only=True)
-    assert store.state.shared is not None
-    assert store.read(store.state.shared) == world.shared[3].to_bytes()
-
-
-def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
-    played(world)
-    world.link.offered = make_snapshot(world, 2)
-    assert follow(world) == 3
-
-
-def test_a_snapshot_that_nobody_but_its_maker_signed(world: World) -> None:
-    played(world)
-    false = world.shared[3].with_tensors(item_embedding=-world.shared[3].tensors["item_embedding"])
-    maker = world.membership(world.puppets[2])
-    tag = maker.seal_of(RoundId(3), "train").state_tag(false.canonical_bytes())
-    honest = make_snapshot(world, 3, false)
-    statement = maker.sign_statement(replace(honest.statements[0], state_tag=tag))
-    world.link.offered = replace(honest, statements=(statement,))
-    with pytest.raises(RefusedError, match="contradict"):
-        follow(world)
-    assert version(world) == 0
-    assert '"event":"snapshot_refused"' in world.audit()
-
-
-def test_a_snapshot_of_another_state(world: World) -> None:
-    played(world)
-    world.link.offered = make_snapshot(world, 3, world.shared[2])
-    with pytest.raises(BadSignature, match="not the model"):
-        follow(world)
-
-
-def test_a_snapshot_of_other_shapes(world: World) -> None:
-    played(world)
-    world.link.offered = make_snapshot(
-        world, 3, SharedState({"item_embedding": world.shared[3].tensors["item_embedding"][:2]})
-    )
-    with pytest.raises(ProtocolError, match="tensors"):
-        follow(world)
-
-
-def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
-    world: World, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    played(world)
-    world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
-    world.app().run()
-    ((statement, blob),) = world.link.snapshots
-    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
-    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
-    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
-    world.link.offered = Snapshot(
-        round=RoundId(3), epoch=1, statements=(statement,), sealed=True, blob=blob
-    )
-    late = tmp_path_factory.mktemp("late")
-    world.state = late
-    for name in ("identity.key", "identity.pub.json"):
-        (late / name).write_bytes((world.folder / "state" / name).read_bytes())
-        (late / name).chmod(0o600)
-    assert follow(world) == 3
-
-
-# Snapshots of rounds that were published in an earlier epoch.
-
-
-def crossed(world: World) -> None:
-    """Let the federation go on with new keys after round 3."""
-    played(world)
-    world.epoch = world.make_epoch(epoch=2)
-
-
-def attested(world: World, *makers: Identity, **changes: Any) -> Snapshot:
-    """Return a snapshot of round 3 for which members of the new epoch vouch."""
-    shared = world.shared[3]
-    statements = []
-    for maker in makers or world.puppets[:2]:
-        known = world.membership(maker)
-        statement = RevealStatement(
-            federation="films",
-            run=world.run,
-            round=RoundId(3),
-            epoch=2,
-            client_id=maker.client_id,
-            manifest_digest=UNSAID,
-            aggregate_tag=UNSAID,
-            state_tag=known.seal_of(RoundId(3), "train").state_tag(shared.canonical_bytes()),
-            published_digest=UNSAID,
-            locked_metrics=b"",
-        )
-        statements.append(known.sign_statement(replace(statement, **changes)))
-    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
-    return Snapshot(
-        round=RoundId(3),
-        epoch=2,
-        statements=tuple(statements),
-        sealed=True,
-        blob=seal.seal_snapshot(shared.to_bytes()),
-    )
-
-
-def test_two_members_who_crossed_vouch_for_a_snapshot(world: World) -> None:
-    crossed(world)
-    world.link.offered = attested(world)
-    assert follow(world) == 3
-    state = PrivateStore(world.state, read_only=True).state
-    assert state.shared is not None and state.content is None
-
-
-def test_without_a_snapshot_it_waits(world: World) -> None:
-    crossed(world)
-    world.link.script += [Wait, Wait]
-    world.app().run()
-    assert version(world) == 0
-    assert world.event_names().count("waiting_for_snapshot") == 1
-
-
-def test_one_member_alone_cannot_vouch(world: World) -> None:
-    crossed(world)
-    world.link.offered = attested(world, world.puppets[0], world.puppets[0])
-    with pytest.raises(RefusedError):
-        follow(world)
-    assert version(world) == 0
-
-
-def test_strangers_cannot_vouch(world: World) -> None:
-    crossed(world)
-    honest = attested(world)
-    strange = replace(honest.statements[1], client_id=world.stranger.client_id)
-    strange = replace(strange, signature=world.stranger.sign(strange.statement()))
-    world.link.offered = replace(honest, statements=(honest.statements[0], strange))
-    with pytest.raises(NotInRoster):
-        follow(world)
-
-
-@pytest.mark.parametrize("changes", [{"state_tag": bytes(32)}, {"epoch": 1}, {"round": 2}])
-def test_words_about_something_else_do_not_count(world: World, changes: dict[str, Any]) -> None:
-    crossed(world)
-    world.link.offered = attested(world, **changes)
-    with pytest.raises(RefusedError):
-        follow(world)
-    assert version(world) == 0
-
-
-def test_a_member_who_crossed_says_which_model_it_has(world: World) -> None:
-    played(world)
-
-    def renew() -> Wait:
-        world.epoch = world.make_epoch(epoch=2)
-        return Wait()
-
-    world.link.epoch_of_tasks = lambda: world.epoch.roster.epoch
-    world.link.script += [Wait, renew, lambda: MakeSnapshot(round=RoundId(3))]
-    world.app().run()
-    assert "epoch_changed" in world.event_names()
-    ((statement, blob),) = world.link.snapshots
-    assert statement.is_attestation and statement.epoch == 2
-    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
-    (expected, _) = attested(world).statements
-    assert statement.state_tag == expected.state_tag
-    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
-    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
-
-
-def test_the_secrets_of_an_epoch_do_not_outlive_it(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    played(world)
-    opened: list[Membership] = []
-
-    def keep(*values: Any, **options: Any) -> Membership:
-        opened.append(enrol(*values, **options))
-        return opened[-1]
-
-    def renew() -> Wait:
-        world.epoch = world.make_epoch(epoch=2)
-        return Wait()
-
-    seen: list[bool] = []
-
-    def look() -> Wait:
-        with pytest.raises(KeysError, match="destroyed"):
-            _ = opened[0].secrets.group_key
-        seen.append(True)
-        return Wait()
-
-    monkeypatch.setattr("fedrec_client.app.enrol", keep)
-    world.link.epoch_of_tasks = lambda: world.epoch.roster.epoch
-    world.link.script += [Wait, renew, look]
-    world.app().run()
-    assert seen == [True] and [m.epoch for m in opened] == [1, 2]
-    assert "group_key" not in (world.state / "state.json").read_text()
-
-
-def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:
-    world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
-    world.app().run()
-    assert world.link.snapshots == []
-    assert "stale" in world.event_names()
 
 
 def test_a_voucher_outside_the_committee(tmp_path: Path) -> None:

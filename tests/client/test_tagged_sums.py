@@ -14,6 +14,8 @@ from fedrec.protection.residues import ResidueLayout
 from fedrec.wire.chunks import Blob
 from fedrec_client.private_store import PrivateStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:

@@ -93,6 +93,7 @@ def test_a_draw_depends_on_neither_order_nor_chunk_nor_shape():
     assert np.array_equal(normal(users[30:31], (1, 8)), rows[30:31])
 
 
+@pytest.mark.slow
 def test_another_process_and_thread_count_draw_the_same():
     code = (
         "import hashlib, torch; torch.set_num_threads(1);"

@@ -55,7 +55,10 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     # Without protection: three clients, a count, three rounds of training, a measurement.
     assert (seen["updates"], seen["readable_updates"]) == (15, 15)
     assert (seen["holds"], seen["problems"], seen["found"]) == (True, [], {})
-    assert list((folder / "recording").glob("*.frames"))
+    # All that was found stays, what it was found in does not.
+    found = json.loads((folder / "wire-audit.json").read_text())
+    assert {key: found[key] for key in seen} == seen
+    assert found["findings"] and not (folder / "recording").exists()
     assert_it_recommends(start, folder, summary, tmp_path)
     second = summary["second_act"]
     assert (second["plan"]["algorithm"]["name"], second["folder"]) == (

@@ -10,8 +10,9 @@ from integration.support.bench import plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
 
+from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
-from fedrec.wire.messages import UploadHeader
+from fedrec.wire.messages import RevealStatement, UploadHeader
 
 MEMBERS = range(3)
 
@@ -34,6 +35,23 @@ class Gate:
                 return super().submit_update(header, payload)
 
         return Held(link)
+
+
+class FirstCopyIsWrong:
+    """Sends rubbish in place of the first copy of the model, under a true statement."""
+
+    def __init__(self) -> None:
+        self.copies: list[bytes] = []
+
+    def __call__(self, link: Link) -> Link:
+        copies = self.copies
+
+        class Wrong(Passing):
+            def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+                copies.append(blob)
+                super().submit_snapshot(statement, blob[::-1] if len(copies) == 1 else blob)
+
+        return Wrong(link)
 
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
@@ -88,6 +106,37 @@ def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: st
     sent = [event for maker in makers for event in maker.events if event.name == "snapshot_sent"]
     assert len(sent) == (2 if protection == "none" else 1)
     assert "published" not in {e.name for e in second.events if (e.round or 0) < 4}
+
+
+def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found: Found) -> None:
+    """Nobody but a joiner can tell; it takes the rounds, and others have a better copy made."""
+    federation = found(plan_of("bfv", 3), 6)
+    store = federation.coordinator.engine.store
+    gate, makers = Gate(4), FirstCopyIsWrong()
+    for number in range(2):
+        federation.client(number, wrap=makers)
+    federation.client(2, wrap=gate)
+    try:
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        federation.until_waiting(0, 1)
+        late = [federation.client(3)]
+        wrong = poll(lambda: store.snapshot())
+        assert wrong is not None
+        federation.until_waiting(3)
+        for number in (4, 5):
+            late.append(federation.client(number))
+            federation.until_waiting(number)
+        poll(lambda: store.snapshot() != wrong)
+        better = store.snapshot()
+        assert better is not None
+    finally:
+        gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert counted[:3] == [{0, 1, 2}, {0, 1, 2}, {0, 1, 2}]
+    # Whoever made it: all who have the model make the same bytes of it.
+    assert better.blob == Blob.of(makers.copies[0])
+    told = [event.name for client in late for event in client.events]
+    assert "snapshot_refused" in told and "published_round_refused" not in told
 
 
 def test_a_look_that_failed_does_not_end_all_deadlines(found: Found) -> None:

@@ -18,13 +18,16 @@ from integration.support.parties import Federation
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.audit.wire import WireReport, audit_wire
+from fedrec.authority.folder import AuthorityFolder
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import vector_spec
 from fedrec.training.state import PrivateState
+from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.recording import FrameReader
+from fedrec_client.events import ClientEvent
 from fedrec_client.private_store import PrivateStore
 from fedrec_server.recording import WireRecorder
 
@@ -92,6 +95,39 @@ def test_under_bfv_every_promise_holds(recorded: Callable[..., Federation], tmp_
     assert upload.distinct == N_CLIENTS * N_ROUNDS
     sent = [finding for finding in report.findings if " request: " in finding.name]
     assert {finding.lengths for finding in sent} <= {"number", "one", "several"}
+
+
+def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(
+    recorded: Callable[..., Federation], tmp_path: Path
+) -> None:
+    """The coordinator's own file is the newest epoch's; the one before is in the recording only."""
+    federation = recorded("bfv")
+    workspace = federation.bench.workspace
+    link = AdminLink(
+        federation.address,
+        token=workspace.operators_token,
+        root_certificate=workspace.certificate.read_bytes(),
+    )
+
+    def renew(event: ClientEvent) -> None:
+        if (event.name, event.round) == ("published", 2):
+            link.install_epoch(AuthorityFolder(workspace.folder / "keys").rotate().to_json())
+
+    clients = [federation.client(0, on_event=renew), federation.client(1), federation.client(2)]
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    link.close()
+    report = report_of(federation, tmp_path)
+    assert report.problems == ()
+    assert (report.readable_updates, report.found) == (0, {})
+    first, second = report.epochs
+    assert (first.epoch, first.roster, first.members, first.rotated) == (1, "recorded", 3, True)
+    assert (second.epoch, second.roster, second.rotated) == (2, "coordinator", False)
+    assert first.updates + second.updates == report.updates >= N_CLIENTS * N_ROUNDS
+    assert min(first.updates, second.updates) >= 2 * N_CLIENTS
+    assert first.outsiders == second.outsiders == first.readable_updates == 0
+    told = "each message was held against the one that it names"
+    assert any(told in sentence for sentence in report.sentences())
 
 
 def test_a_field_that_nobody_declared_is_named(

@@ -17,11 +17,17 @@ import pytest
 from server.support.federations import Bench, identity
 from server.support.serving import TOKEN, serving, settings_of
 
+from fedrec.cli.main import main
+from fedrec.config.schema import Plan
+from fedrec.data import generate
+from fedrec.demo.workspace import DemoData, prepare
 from fedrec.errors import SettingsError, Unreachable
 from fedrec.ids import RoundId
+from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
 from fedrec_server.app import Coordinator
+from fedrec_server.rounds.endings import finish
 
 TESTS = Path(__file__).parents[1]
 
@@ -230,6 +236,62 @@ def test_a_resumed_run_is_served_until_it_really_ends(
         return await asyncio.wait_for(running, 10)
 
     assert asyncio.run(resumed()) == "finished"
+
+
+@pytest.mark.parametrize(
+    ("reason", "failed", "ending"),
+    [
+        ("all rounds are published", False, "finished"),
+        (f"{BUDGET_SPENT}: 3 noisy sums, epsilon 1", True, "spent"),
+        ("5 rounds in a row were abandoned; the last: too few", True, "failed"),
+    ],
+)
+def test_how_the_run_ended_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str, failed: bool, ending: str
+) -> None:
+    monkeypatch.setattr("fedrec_server.app.LINGER_SECONDS", 0.0)
+    bench = Bench.of(3)
+
+    async def over() -> str:
+        server = Coordinator(settings_of(tmp_path), bench.federation)
+        serving = asyncio.ensure_future(
+            server.serve(lambda address, run: None, until_finished=True)
+        )
+        while not server.is_running:
+            await asyncio.sleep(0.01)
+        engine = server.engine
+        async with engine.lock:
+            await engine.settle(*finish(engine.state, reason, failed, engine.clock.now()))
+        return await asyncio.wait_for(serving, 10)
+
+    assert asyncio.run(over()) == ending
+
+    async def again() -> str:
+        server = Coordinator(settings_of(tmp_path), bench.federation)
+        return await server.serve(lambda address, run: None, until_finished=True)
+
+    assert asyncio.run(again()) == ending, "a restart says the same"
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"),
+    [("finished", 0), ("terminated", 0), ("failed", 1), ("spent", 4), ("interrupted", 130)],
+)
+def test_the_command_leaves_with_the_documented_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ending: str, code: int
+) -> None:
+    async def serve(*values: object, **options: object) -> str:
+        return ending
+
+    monkeypatch.setattr(Coordinator, "serve", serve)
+    monkeypatch.setattr("fedrec.telemetry.log_to_stderr", lambda: None)
+    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
+    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
+    plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})
+    workspace = prepare(tmp_path, plan, data, n_clients=3)
+    with pytest.raises(SystemExit) as left:
+        main(["coordinator", "run", str(workspace.coordinator_settings), "--until-finished"])
+    assert (left.value.code or 0) == code
 
 
 def test_killed_process_leaves_no_lock(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from server.support.masked import Masked, federation_of, masked
 from fedrec.errors import (
     BadSignature,
     ConflictingUpload,
+    MalformedUpdate,
     ProtocolError,
     RoundClosed,
     StorageError,
@@ -211,6 +212,35 @@ def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
 def signed(number: int, message: MaskMessage, body: bytes) -> MaskMessage:
     changed = replace(message, body=body, signature=b"")
     return replace(changed, signature=identity(number).sign(changed.statement()))
+
+
+@pytest.mark.parametrize("which", ["mask", "share", "equal"])
+def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path: Path, which: str) -> None:
+    """The point 0 has order 2, and 1 order 4: whatever they are combined with gives zeros."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 5) as world:
+            task = await task_of(world, 2)
+            assert isinstance(task, Train)
+            message = world.clients[2].advertise(task)
+            keys, base_state = keys_from_bytes(message.client_id, message.body)
+            bad = {
+                "mask": {"mask_key": (1).to_bytes(32, "little")},
+                "share": {"share_key": bytes(32)},
+                "equal": {"share_key": keys.mask_key},
+            }[which]
+            who, terms = identity(2), world.clients[2]._terms(task)
+            forged = replace(keys, **bad, signature=b"")
+            forged = replace(forged, signature=who.sign(forged.statement(terms)))
+            wrong = replace(message, body=keys_to_bytes(forged, base_state))
+            wrong = replace(wrong, signature=who.sign(wrong.statement()))
+            with pytest.raises(MalformedUpdate):
+                await mask_rounds.hear(world.engine, wrong)
+            while world.engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
+
+    asyncio.run(scenario())
 
 
 def test_keys_must_be_of_the_round_and_its_owner(tmp_path: Path) -> None:

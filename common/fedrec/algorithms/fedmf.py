@@ -37,9 +37,10 @@ from fedrec.updates import UPDATES, Compressed, PaperNumbers
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.fedmf_cpu import CpuResult
     from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
+    from fedrec.training.grid import GridSum, RoundSums
 
 __all__ = ["FedMF", "FedMFSettings"]
 
@@ -116,8 +117,8 @@ class FedMF(SampledAlgorithm):
         return (change, entries)
 
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory of a few float32 rows over all active items."""
-        return 24 * n_active
+        """Return the memory of a few float32 rows over all active items, and of a user's change."""
+        return (24 + 4 * self.settings.dim * self._compresses_users) * n_active
 
     def start(
         self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
@@ -130,11 +131,6 @@ class FedMF(SampledAlgorithm):
         if basis is None:
             return start
         return replace(start, basis=torch.from_numpy(basis.astype(np.float32)).to(device))
-
-    @property
-    def compiles(self) -> bool:
-        """Compiled code adds users up at once: it cannot compress them one by one."""
-        return not (self.compression and self.compression.by == "user")
 
     def fit_compiled(
         self,
@@ -175,9 +171,13 @@ class FedMF(SampledAlgorithm):
                 scale=total.scale,
                 bound=total.bound,
                 counts_entries=self.structure.counts_entries,
+                keeps_rows=self._compresses_users,
             ),
             threads=torch.get_num_threads(),
         )
+        clipped = torch.from_numpy(found.clipped)
+        if self._compresses_users:
+            clipped = self._add_compressed(found, start.n_items, total)
         total.add_sums(torch.from_numpy(found.change), finite=found.finite)
         if self.structure.counts_entries:
             sums["entries"].add_sums(torch.from_numpy(found.entries), finite=True)
@@ -185,8 +185,26 @@ class FedMF(SampledAlgorithm):
         return ChunkResult(
             private={"user_embedding": torch.from_numpy(found.vectors)},
             loss=torch.from_numpy(found.loss),
-            clipped=torch.from_numpy(found.clipped),
+            clipped=clipped,
         )
+
+    @property
+    def _compresses_users(self) -> bool:
+        return self.compression is not None and self.compression.by == "user"
+
+    def _add_compressed(self, found: CpuResult, n_items: int, total: GridSum) -> torch.Tensor:
+        """Compress each user's rows and add them up; return users' numbers of clipped values."""
+        import torch
+
+        from fedrec.algorithms.fedmf_cpu import padded_users
+
+        assert self.compression is not None
+        clipped = [torch.zeros(0, dtype=torch.int64)]
+        for items, rows in padded_users(found):
+            small = self.compression.compress_each(torch.from_numpy(rows), n_items)
+            over = total.add(torch.from_numpy(items).reshape(-1), small.reshape(-1, total.width))
+            clipped.append(over.view(items.shape).sum(1))
+        return torch.cat(clipped)
 
     def fit_in_lockstep(
         self,

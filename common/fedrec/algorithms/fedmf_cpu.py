@@ -9,6 +9,7 @@ is checked against the same plain loop.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +18,9 @@ from numpy.typing import NDArray
 from fedrec.algorithms.fedmf_kernel import train_part
 from fedrec.algorithms.sampled import Sampled, all_finite
 
-__all__ = ["CpuResult", "CpuRound", "CpuUsers", "train_users"]
+__all__ = ["CpuResult", "CpuRound", "CpuUsers", "padded_users", "train_users"]
+
+_PAIRS_AT_ONCE = 16_384
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ class CpuRound:
         scale: grid steps per unit.
         bound: largest absolute value of a user, in grid steps.
         counts_entries: count the users who trained each value of A.
+        keeps_rows: give back every user's rows, unrounded, and do not add them up.
     """
 
     items: NDArray[np.float32]
@@ -61,6 +65,7 @@ class CpuRound:
     scale: float
     bound: float
     counts_entries: bool = False
+    keeps_rows: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,6 +81,11 @@ class CpuResult:
         loss: mean loss, float32 (n_users,).
         clipped: values that had to be clipped, int64 (n_users,).
         finite: whether every value was.
+        kept_from: where each user's kept rows begin, int64 (n_users + 1,).
+        kept_items: their items, in ascending order for each user and `n_active` behind them,
+            int64 (n_kept,).
+        kept_rows: the changes of these items, zero behind them, float32 (n_kept, width); nothing
+            is kept and none of this has rows unless it was asked for.
     """
 
     change: NDArray[np.int64]
@@ -85,6 +95,9 @@ class CpuResult:
     loss: NDArray[np.float32]
     clipped: NDArray[np.int64]
     finite: bool
+    kept_from: NDArray[np.int64]
+    kept_items: NDArray[np.int64]
+    kept_rows: NDArray[np.float32]
 
 
 def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult:
@@ -101,6 +114,13 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
     entries = np.zeros((parts, n_active, counted), dtype=np.int64)
 
     own = users.sampled
+    kept_from = np.zeros(n_users + 1, dtype=np.int64)
+    if common.keeps_rows:
+        # A user's samples are distinct items at best.
+        samples = np.diff(own.pointers) * (1 + common.negatives_per_positive)
+        np.cumsum(np.minimum(samples, n_active), out=kept_from[1:])
+    kept_items = np.full(kept_from[-1], n_active, dtype=np.int64)
+    kept_rows = np.zeros((kept_from[-1], width), dtype=np.float32)
 
     def work(part: int) -> bool:
         return bool(
@@ -113,6 +133,7 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
                 common.batch_size, common.negatives_per_positive,
                 np.float32(common.scale), np.float32(common.bound),
                 change[part], counts[part], entries[part], loss, clipped,
+                kept_from, kept_items, kept_rows,
             )
         )  # fmt: skip
 
@@ -125,4 +146,34 @@ def train_users(users: CpuUsers, common: CpuRound, *, threads: int) -> CpuResult
         loss=loss,
         clipped=clipped,
         finite=finite,
+        kept_from=kept_from,
+        kept_items=kept_items,
+        kept_rows=kept_rows,
     )
+
+
+def padded_users(
+    found: CpuResult,
+) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+    """Yield the kept rows of a few users after the other, as tables of one height.
+
+    Yields:
+        Items int64 (n_users, n_rows), each user's own in ascending order and the number of active
+        items behind them, and changes float32 (n_users, n_rows, width), zero behind them.
+    """
+    sizes = np.diff(found.kept_from)
+    begin = 0
+    for end in range(1, len(sizes) + 1):
+        # One more user as long as the tables stay small, and always one.
+        height = int(sizes[begin : end + 1].max())
+        if end < len(sizes) and height * (end + 1 - begin) <= _PAIRS_AT_ONCE:
+            continue
+        height = int(sizes[begin:end].max())
+        items = np.full((end - begin, height), len(found.counts), dtype=np.int64)
+        rows = np.zeros((end - begin, height, found.kept_rows.shape[1]), dtype=np.float32)
+        for place, user in enumerate(range(begin, end)):
+            own = slice(found.kept_from[user], found.kept_from[user + 1])
+            items[place, : sizes[user]] = found.kept_items[own]
+            rows[place, : sizes[user]] = found.kept_rows[own]
+        yield items, rows
+        begin = end

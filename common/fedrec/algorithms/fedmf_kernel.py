@@ -218,13 +218,31 @@ def hand_over(
 
 
 @njit(**COMPILED)
+def _keep(n_rows, row_item, row_of, rows, items, counts, kept_items, kept_rows):
+    """Write a user's changed rows down in ascending order of items, and close them."""
+    order = np.argsort(row_item[:n_rows])
+    for place in range(n_rows):
+        row = order[place]
+        item = row_item[row]
+        row_of[item] = -1
+        counts[item] += 1
+        kept_items[place] = item
+        for k in range(rows.shape[1]):
+            kept_rows[place, k] = rows[row, k] - items[item, k]
+
+
+@njit(**COMPILED)
 def train_part(
     part, parts,
     pointers, positives, excluded_pointers, excluded, negative_keys, shuffle_keys, vectors,
     members, items, low_items, basis, has_basis, rate, gamma, epochs, batch_size, per_positive,
-    scale, bound, change, counts, entries, losses, clipped,
+    scale, bound, change, counts, entries, losses, clipped, kept_from, kept_items, kept_rows,
 ):  # fmt: skip
-    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    """Train every `parts`-th user from `part` on; return whether all values were finite.
+
+    With room in `kept_rows` users' changes are written there, each from its place in `kept_from`
+    on, and not added up.
+    """
     n_items, dim = items.shape
     width = low_items.shape[1]
     ratio = np.float32(width / dim)
@@ -286,12 +304,19 @@ def train_part(
                     mean = gradient[c] / np.float32(len(batch))
                     vector[c] -= rate * (mean + pull * vector[c])
         losses[user] = loss / (n_samples * epochs)
-        over, finite = hand_over(
-            n_rows, row_item, row_of, rows, items, has_basis, scale, bound, own_members, change,
-            counts, entries,
-        )  # fmt: skip
-        clipped[user] = over
-        all_finite = all_finite and finite
+        if len(kept_rows):
+            first = kept_from[user]
+            _keep(
+                n_rows, row_item, row_of, rows, items, counts, kept_items[first:],
+                kept_rows[first:],
+            )  # fmt: skip
+        else:
+            over, finite = hand_over(
+                n_rows, row_item, row_of, rows, items, has_basis, scale, bound, own_members,
+                change, counts, entries,
+            )  # fmt: skip
+            clipped[user] = over
+            all_finite = all_finite and finite
         for c in range(dim):
             all_finite = all_finite and math.isfinite(vector[c])
     return all_finite

@@ -26,6 +26,11 @@ EventName = Literal[
     "epoch missing",
     "applicant",
     "members changed",
+    "revealer joined",
+    "revealer waits",
+    "sum revealed",
+    "reveal refused",
+    "run finished",
 ]
 
 
@@ -35,11 +40,13 @@ class AuthorityEvent:
 
     Attributes:
         epoch: the epoch that it is about; 0 for none.
+        round: the round that it is about; 0 for none.
         client_id: the applicant that it is about; empty for none.
     """
 
     name: EventName
     epoch: int = 0
+    round: int = 0
     client_id: str = ""
     label: str = ""
     detail: str = ""

@@ -8,9 +8,11 @@
     authority/membership.json    members that came and went, the plan, the last epoch's number
     authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
     authority/applicants.json    who asked the coordinator to become a member
+    authority/revealer/          where `protection.key_holder` is "authority": who opens sums
 
-No secret of an epoch is kept: it is wrapped to the members and forgotten. The bundle of an older
-epoch is replaced, so that a member's key that is stolen later opens nothing that lies here.
+No secret of an epoch is kept: it is wrapped to the members and forgotten. Where the authority opens
+the sums it keeps the epoch's secret key, and members get none. The bundle of an older epoch is
+replaced, so that a member's key that is stolen later opens nothing that lies here.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 from fedrec.identity.public import PublicIdentity
+from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
 from fedrec.identity.roster import MAX_MEMBERS
 from fedrec.training.key_epochs import make_epoch
 
@@ -63,6 +66,7 @@ class AuthorityFolder:
         self.private = path / AUTHORITY_FOLDER
         self.public_key_path = path / AUTHORITY_PUBLIC_FILE
         self.epoch_path = path / EPOCH_FILE
+        self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
 
     def load_or_create(self) -> tuple[Authority, bool]:
         """Return the authority whose key is here; a new one only where no other was before.
@@ -101,6 +105,16 @@ class AuthorityFolder:
             "epochs are made.",
         )
         return Membership.from_json(raw, str(path))
+
+    @property
+    def reveals(self) -> bool:
+        """Whether the plan has this authority hold the secret key and open the sums.
+
+        Raises:
+            KeysError: see `membership`.
+        """
+        plan = plan_from_json(self.membership.plan_json)
+        return plan.protection.key_holder == "authority"
 
     @property
     def newest(self) -> KeyEpoch | None:
@@ -165,12 +179,14 @@ class AuthorityFolder:
         following = self.check_number(number)
         authority, _ = self.load_or_create()
         membership = self.membership
+        plan = plan_from_json(membership.plan_json)
         made = make_epoch(
             authority,
-            plan_from_json(membership.plan_json),
+            plan,
             membership.n_items,
             membership.present,
             number=following,
+            revealer=self.revealer if self.reveals else None,
         )
         rosters = self.private / ROSTERS_FOLDER
         write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())

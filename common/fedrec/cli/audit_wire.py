@@ -11,7 +11,7 @@ from fedrec.cli.terminal import AsJson, human_bytes, print_json, print_table, pr
 from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
-    from fedrec.audit.wire import Finding, WireReport
+    from fedrec.audit.wire import EpochRow, Finding, WireReport
 
 __all__ = ["BROKEN", "wire"]
 
@@ -31,6 +31,12 @@ def wire(
         list[Path] | None,
         typer.Option(help="A client's folder, whose content is searched for; repeat it."),
     ] = None,
+    epochs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Rosters of key epochs that rotated away: keys/authority/rosters; repeat it."
+        ),
+    ] = None,
     fields: Annotated[
         bool, typer.Option("--fields", help="Print a row for every field and column.")
     ] = False,
@@ -45,13 +51,16 @@ def wire(
     protected them, searched for zeros, equal bytes and structure. With --truth the data owners
     lend what they know, and private vectors, histories and user ids are searched for.
 
+    Every message is held against the key epoch that it names. Rosters are taken from the
+    coordinator's folder, from what was recorded, and from --epochs; no epoch's secrets are needed.
+
     Ends with exit code 1 when a promise is broken. Nothing is sent or written.
     """
     from fedrec.audit.wire import audit_wire
     from fedrec.config.loading import load_settings
 
     settings = load_settings(settings_file, values_of(values))
-    report = audit_wire(settings, recording=recording, truth=truth or ())
+    report = audit_wire(settings, recording=recording, truth=truth or (), epochs=epochs or ())
     if as_json:
         print_json({"path": str(settings_file), **report.to_json()})
     else:
@@ -72,6 +81,12 @@ def _print(report: WireReport, *, fields: bool) -> None:
             _by_kind(report.findings),
             title="\nAll fields, columns and files by kind (--fields shows each)",
             headers=("kind", "fields", "values", "bytes", "broken", "promise"),
+        )
+    if len(report.epochs) > 1:
+        print_table(
+            map(_epoch_row, report.epochs),
+            title="\nBy key epoch",
+            headers=("epoch", "roster", "members", "messages", "outsiders", "updates", "readable"),
         )
     if report.clients:
         clients = [
@@ -115,6 +130,19 @@ def _row(finding: Finding) -> tuple[str, ...]:
         finding.lengths,
         finding.verdict,
         "BROKEN" if finding.problems else finding.promise,
+    )
+
+
+def _epoch_row(row: EpochRow) -> tuple[str, ...]:
+    rotated = " (rotated)" if row.rotated else ""
+    return (
+        f"{row.epoch}{rotated}",
+        row.roster,
+        str(row.members) if row.members else "",
+        f"{row.messages:,}",
+        str(row.outsiders),
+        str(row.updates),
+        str(row.readable_updates),
     )
 
 

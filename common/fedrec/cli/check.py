@@ -208,7 +208,11 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
         rows += _mask_rows(found.masks)
     if found.is_encrypted:
         more = human_bytes(found.holder_download_bytes)
-        rows.append(("reveal and verify", f"{more} more for each of the 2 key holders of a round"))
+        holders = f"each of the {found.n_holders} key holders of a round"
+        alone = "the key authority in each round, and nobody else"
+        rows.append(
+            ("reveal and verify", f"{more} more for {alone if found.n_holders == 1 else holders}")
+        )
     plain = human_bytes(found.dense_plain_bytes)
     share = human_share(upload, found.dense_plain_bytes)
     rows.append(("upload, dense plain", f"{plain} (float32); this upload is {share} of it"))

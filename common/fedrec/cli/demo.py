@@ -62,6 +62,13 @@ def demo(
         bool,
         typer.Option("--second-act/--no-second-act", help="After fedmf, run fedals under bfv."),
     ] = True,
+    keep_recording: Annotated[
+        bool,
+        typer.Option(
+            "--keep-recording",
+            help="Leave the recorded traffic, 140 MB or so, in the run's folder.",
+        ),
+    ] = False,
     accept_exposure: AcceptExposure = False,
     runs: Annotated[Path, typer.Option(help="Folder for the run's folder.")] = Path("runs"),
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object on stdout.")] = False,
@@ -102,6 +109,7 @@ def demo(
         synthetic=synthetic,
         compare=compare,
         second_act=second_act,
+        keep_recording=keep_recording,
         accept_exposure=accept_exposure,
         runs=runs,
     )

@@ -12,6 +12,7 @@ from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import PublicIdentity, fingerprint
+from fedrec.identity.revealer_keys import REVEALER_FOLDER
 from fedrec.identity.roster import Roster
 
 __all__ = ["describe_keys", "describe_roster"]
@@ -46,6 +47,8 @@ def describe_roster(roster: Roster) -> Content:
         "protection": roster.protection,
         "protection_fingerprint": roster.protection_fingerprint,
         "minimum_summands": roster.minimum_summands,
+        "key_holder": roster.key_holder,
+        **({} if roster.revealer is None else {"revealer": roster.revealer.client_id}),
         "members": [
             {"client_id": member.client_id, "label": member.label} for member in roster.members
         ],
@@ -77,7 +80,8 @@ def _describe(path: Path) -> Content:
         content |= {"what": "the authority's public key, to pin", "authority": fingerprint(key)}
     elif kind == "fedrec identity":
         public = Identity.load(path.parent).public
-        content |= _client(public, "a client's private keys; never give them away")
+        whose = "the revealer" if path.parent.name == REVEALER_FOLDER else "a client"
+        content |= _client(public, f"{whose}'s private keys; never give them away")
     elif kind == "fedrec authority":
         key = Authority.load(path.parent).public_key
         content["what"] = "the authority's private key; never give it away"

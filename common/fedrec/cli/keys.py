@@ -62,7 +62,8 @@ def new(
 
     The first call makes the authority's key; keep its folder from the coordinator and keep a
     copy. Give authority.pub.json to every client and epoch.json to the coordinator. Secrets are
-    wrapped to each member. Afterwards `fedrec keys roster` adds and removes members one by one;
+    wrapped to each member; where protection.key_holder is "authority" the one that opens sums is
+    not, and stays here. Afterwards `fedrec keys roster` adds and removes members one by one;
     running this again makes an epoch of exactly the members given.
     """
     import time
@@ -96,6 +97,9 @@ def new(
     _print_epoch(made)
     typer.echo(f"Give {folder.public_key_path} to every client (client.authority_key).")
     typer.echo(f"Give {folder.epoch_path} to the coordinator (coordinator.epoch).")
+    if folder.reveals:
+        typer.echo(f"The secret key stays in {folder.revealer.folder}; nobody else can open sums.")
+        typer.echo("Keep `fedrec keys authority run ADDRESS` running: no round goes on without it.")
 
 
 @app.command()

@@ -1,14 +1,20 @@
-"""`fedrec keys authority run`: the process that brings epochs to the coordinator."""
+"""`fedrec keys authority run`: the process that brings epochs to the coordinator.
+
+Where the authority alone holds the secret key it opens the rounds' sums, too.
+"""
 
 from __future__ import annotations
 
+import importlib
 import sys
+import threading
 import time
-from contextlib import closing
+from collections.abc import Callable
+from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Protocol
 
 import typer
 
@@ -19,13 +25,20 @@ from fedrec.cli.operator_options import (
     RootCertificate,
     TokenFile,
     open_admin_link,
+    open_client_link,
 )
 from fedrec.cli.terminal import print_json, printable
 
 if TYPE_CHECKING:
     from fedrec.authority.delivery import AuthorityEvent
+    from fedrec.authority.folder import AuthorityFolder
+    from fedrec.wire.link import Link
 
 __all__ = ["app"]
+
+REVEALER = "fedrec_client.revealer"
+"""What opens sums is a client's code, on which nothing here may stand: it is loaded by name."""
+_printing = threading.Lock()
 
 app = typer.Typer(
     help="The key authority as a process of its own.",
@@ -53,7 +66,14 @@ def run(
     plaintext: Plaintext = False,
     every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     once: Annotated[
-        bool, typer.Option("--once", help="Look once; exit with 3 if nobody answers.")
+        bool,
+        typer.Option("--once", help="Look once; exit with 3 if nobody answers. Opens no sum."),
+    ] = False,
+    new_run: Annotated[
+        bool,
+        typer.Option(
+            "--new-run", help="Open the sums of the coordinator's run, and of the last no more."
+        ),
     ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one for each event.")
@@ -64,6 +84,9 @@ def run(
     It runs where the data owners trust the machine and calls the coordinator; nobody calls it.
     Changes that `fedrec keys roster` and `rotate` make beside it are delivered within seconds. An
     epoch that a coordinator lost is delivered again.
+
+    Where protection.key_holder is "authority" it also opens the rounds' sums, and no round goes on
+    without it. That takes the operators' token and the packages of a client.
     """
     from fedrec.authority.delivery import Delivery
     from fedrec.authority.folder import AuthorityFolder
@@ -71,9 +94,18 @@ def run(
 
     folder = AuthorityFolder(into)
     # Refuses a folder without an authority before anything is sent.
-    _ = folder.membership
-    with closing(open_admin_link(address, token_file, root_certificate, plaintext)) as link:
-        delivery = Delivery(folder, link, _print_json if as_json else _print_line)
+    reveals = folder.reveals and not once
+    tell = _print_json if as_json else _print_line
+    with ExitStack() as stack:
+        wait: Callable[[float], None] = time.sleep
+        if reveals:
+            kind = _revealer_kind()
+            calling = open_client_link(address, token_file, root_certificate, plaintext)
+            revealer = stack.enter_context(closing(kind(folder, calling, tell, new_run=new_run)))
+            revealer.start()
+            wait = revealer.wait
+        link = open_admin_link(address, token_file, root_certificate, plaintext)
+        delivery = Delivery(folder, stack.enter_context(closing(link)), tell)
         try:
             while True:
                 answered = delivery.look()
@@ -81,21 +113,54 @@ def run(
                     raise Unreachable(f"Nobody answers at {address}.", remedy="Start it first.")
                 if once:
                     return
-                time.sleep(every_seconds)
+                wait(every_seconds)
         except KeyboardInterrupt:
             if not as_json:
                 typer.echo("Stopped; the folder is complete at every moment.", err=True)
             raise
 
 
+class _Revealer(Protocol):
+    def start(self) -> None: ...
+    def wait(self, seconds: float) -> None: ...
+    def close(self) -> None: ...
+
+
+class _RevealerKind(Protocol):
+    def __call__(
+        self,
+        folder: AuthorityFolder,
+        link: Link,
+        tell: Callable[[AuthorityEvent], None],
+        *,
+        new_run: bool,
+    ) -> _Revealer: ...
+
+
+def _revealer_kind() -> _RevealerKind:
+    from fedrec.errors import SettingsError
+
+    try:
+        found: _RevealerKind = importlib.import_module(REVEALER).Revealer
+    except ImportError as error:
+        raise SettingsError(
+            f"Opening sums takes the packages of a client; {error.name} is not installed.",
+            remedy="Run `pip install 'fedrec[client]'` on the authority's machine.",
+        ) from None
+    return found
+
+
 def _print_json(event: AuthorityEvent) -> None:
-    print_json(asdict(event))
-    sys.stdout.flush()
+    with _printing:
+        print_json(asdict(event))
+        sys.stdout.flush()
 
 
 def _print_line(event: AuthorityEvent) -> None:
     epoch = f"epoch {event.epoch}" if event.epoch else ""
-    parts = (event.name, epoch, event.client_id, event.label, event.detail)
+    number = f"round {event.round}" if event.round else ""
+    parts = (event.name, epoch, number, event.client_id, event.label, event.detail)
     line = "  ".join(part for part in parts if part)
-    typer.echo(f"{datetime.now().strftime('%H:%M:%S')}  {printable(line)}")
-    sys.stdout.flush()
+    with _printing:
+        typer.echo(f"{datetime.now().strftime('%H:%M:%S')}  {printable(line)}")
+        sys.stdout.flush()

@@ -39,7 +39,8 @@ class Price:
         is_encrypted: whether key holders reveal each round.
         upload_bytes: of one client in one round.
         download_bytes: of a client that neither reveals nor verifies, in one round.
-        holder_download_bytes: what the revealer and the verifier fetch besides.
+        holder_download_bytes: what each of those who open a round fetches besides.
+        n_holders: how many open it.
         total_bytes: of all clients in both directions over the whole run.
         dense_plain_bytes: an upload of the full item table in float32.
         dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
@@ -56,6 +57,7 @@ class Price:
     upload_bytes: int
     download_bytes: int
     holder_download_bytes: int
+    n_holders: int
     total_bytes: int
     dense_plain_bytes: int
     dense_paper_bytes: int
@@ -83,16 +85,18 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
     upload = chosen.message_bytes
     download = PROTECTIONS["none"].plan(spec).message_bytes
     holder = 0
+    alone = plan.protection.key_holder == "authority"
+    n_holders = 1 if alone else KEY_HOLDERS
     if kind.needs_reveal:
         download += SEAL_OVERHEAD_BYTES
-        # A key holder has its own contribution already.
-        holder = (n_clients - 1) * upload
+        # A member has its own contribution already.
+        holder = (n_clients - (not alone)) * upload
     masks = mask_price(plan, n_clients) if kind.is_interactive else None
     if masks is not None:
         upload += masks.up_bytes
         download += masks.down_bytes
     paper = ALGORITHMS[plan.algorithm.name](plan, n_items).paper_numbers()
-    per_round = n_clients * (upload + download) + KEY_HOLDERS * holder
+    per_round = n_clients * (upload + download) + n_holders * holder
     return Price(
         protection=chosen,
         n_items=n_items,
@@ -102,6 +106,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
         upload_bytes=upload,
         download_bytes=download,
         holder_download_bytes=holder,
+        n_holders=n_holders if kind.needs_reveal else 0,
         total_bytes=n_rounds * per_round,
         dense_plain_bytes=FLOAT_BYTES * dense_values(plan, n_items),
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
@@ -165,7 +170,9 @@ def parameter_sets(plan: Plan, n_items: int) -> tuple[ParameterSet, ...]:
 def _priced_set(
     plan: Plan, n_items: int, protection: str, preset: str, *, chosen: bool
 ) -> ParameterSet:
-    settings = ProtectionSettings.model_validate({"name": protection, "preset": preset})
+    settings = ProtectionSettings.model_validate(
+        {"name": protection, "preset": preset, "key_holder": plan.protection.key_holder}
+    )
     spec = vector_spec(plan.model_copy(update={"protection": settings}), n_items)
     try:
         priced = PROTECTIONS[protection].plan(spec, preset=preset)
@@ -242,8 +249,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             "All clients of a round but one can compute the last one's update, by taking their "
             f"own from the sum: with {plan.rounds.minimum_clients} clients, "
             f"{plan.rounds.minimum_clients - 1} must collude.",
-            "All clients hold the same secret key: one that colludes with the coordinator opens "
-            "every update.",
+            *_key_holder_warnings(plan),
         ]
         found += _approximate_warnings(plan, n_items)
     elif PROTECTIONS[plan.protection.name].is_interactive:
@@ -271,6 +277,28 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
         found.append(
             "federation.minimum_item_users = 1: the row of an item that one user holds is that "
             "user's data, readable by every client. Set it to 10."
+        )
+    return found
+
+
+def _key_holder_warnings(plan: Plan) -> list[str]:
+    """Return whom everybody has to trust because of the key that they hold."""
+    name = plan.protection.name
+    if plan.protection.key_holder == "members":
+        return [
+            "All clients hold the same secret key: one that colludes with the coordinator opens "
+            "every update."
+        ]
+    found = [
+        "The key authority alone holds the secret key. It reads every sum, and every update if it "
+        "colludes with the coordinator; clients cannot open anything. `fedrec keys authority run` "
+        "must be online in every round: no round opens while it is away."
+    ]
+    if not PROTECTIONS[name].can_tag:
+        found.append(
+            f"Sums under {name} carry no tags: a client with changed software that colludes with "
+            "the coordinator can hand in a multiple of another's update as its own and read it "
+            'from the sum. Set protection.name = "bfv", whose tags show that.'
         )
     return found
 

@@ -97,6 +97,7 @@ def reproduce(
             device=device,
             values={key: str(value) for key, value in values_of(values).items()},
         )
+        request.check_settings()
         request.require_data()
         folder = request.make_folder(out)
     _run(request, folder, as_json)

@@ -48,8 +48,9 @@ def simulate(
     ] = None,
     accept_exposure: AcceptExposure = False,
     seeds: Annotated[
-        str, typer.Option(help="Run several seeds side by side, e.g. 1,2,3; a folder for each.")
-    ] = "",
+        str | None,
+        typer.Option(help="Run several seeds side by side, e.g. 1,2,3; a folder for each."),
+    ] = None,
     jobs: Annotated[
         int, typer.Option(min=0, help="Processes at a time with --seeds; 0 is one a core.")
     ] = 0,
@@ -90,7 +91,7 @@ def simulate(
     ):
         typer.echo(f"warning: {warning}", err=True)
     n_clients = clients or (settings.rounds.minimum_clients if protect else 1)
-    if seeds:
+    if seeds is not None:
         if resume is not None:
             raise SettingsError(
                 "--seeds begins new runs; --resume goes on with one.", remedy="Leave one out."
@@ -113,7 +114,11 @@ def simulate(
     else:
         run = RunFolder.create(settings.output.runs, settings.federation.name)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
-    with stop.on_interrupt(), round_progress("", settings.rounds.total + 2) as told:
+    with (
+        run.removed_if_empty(),
+        stop.on_interrupt(),
+        round_progress("", settings.rounds.total + 2) as told,
+    ):
 
         def note(report: RoundReport) -> None:
             run.append_round(report)

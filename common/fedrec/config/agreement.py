@@ -73,9 +73,12 @@ class _Order:
 _AT_LEAST = _Order(accepts=lambda ours, theirs: theirs >= ours, words=" or more")
 _AT_MOST = _Order(accepts=lambda ours, theirs: theirs <= ours, words=" or less")
 
+_WITH_ENCRYPTION = ("protection.preset", "protection.key_holder")
+
 # What has no entry has no order and must be equal: rounds.user_fraction, because fewer users in
 # a sum hide each other less and more users are each in more sums; protection.preset, because
-# sets trade security for size.
+# sets trade security for size; protection.key_holder, because each of the two trusts somebody
+# whom the other does not.
 _ORDERS: Mapping[str, _Order] = {
     # With few holders an item's row is about these users.
     "federation.minimum_item_users": _AT_LEAST,
@@ -171,8 +174,8 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
             mine, other = getattr(ours, name), getattr(theirs, name)
             if mine == other or not (name in given or _binds(key)):
                 continue
-            if key == "protection.preset" and ours.name == "none" != theirs.name:
-                # Any encryption is more than none; the set goes with it.
+            if key in _WITH_ENCRYPTION and ours.name == "none" != theirs.name:
+                # Any encryption is more than none; its set and key holder go with it.
                 continue
             if section == "privacy" and expected.privacy.mechanism == "none" and name not in given:
                 # Any noise is more than none; its numbers go with it.

@@ -2,7 +2,8 @@
 
 The sections `federation`, `algorithm`, `update`, `protection`, `privacy`, `evaluation` and `rounds`
 make up the *plan*, on which coordinator and clients must agree byte by byte. The sections `data`,
-`coordinator`, `client` and `output` are local to a machine and travel nowhere.
+`coordinator`, `client` and `output` are local to a machine and travel nowhere; see
+`local_sections`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, SerializeAsAny, field_validator
 
 from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings
+from fedrec.config.local_sections import (
+    ClientSettings,
+    CoordinatorSettings,
+    DataSettings,
+    OutputSettings,
+)
 from fedrec.config.section import Section
 from fedrec.protection import PROTECTIONS
 
@@ -121,6 +128,13 @@ class ProtectionSettings(Section):
     preset: str = Field(
         default="default",
         description="Parameter set; `fedrec check` lists the sets and their prices.",
+    )
+    key_holder: Literal["members", "authority"] = Field(
+        default="members",
+        description="Who holds the secret key and opens sums (bfv, paillier, ckks in exact mode). "
+        "members: every client has it, and two of three drawn for a round must agree. authority: "
+        "only the data owners' key authority, whose process must be online in every round; "
+        "clients can encrypt and open nothing.",
     )
     corrupt_share: float = Field(
         default=0.1,
@@ -275,90 +289,6 @@ class RoundSettings(Section):
         description="Share of a client's users that take part in a round; a coin keyed by the "
         "client's own secret chooses them.",
     )
-
-
-class DataSettings(Section):
-    """Where this machine's interactions are."""
-
-    path: str | None = Field(
-        default=None,
-        description="File with the interactions, or the name of a public data set in the cache: "
-        "ml-100k, ml-1m, filmtrust, amazon-video.",
-    )
-    layout: str | None = Field(
-        default=None, description="File layout; found out from the file where it is missing."
-    )
-    catalogue: str | None = Field(
-        default=None, description="The federation's public catalogue of items."
-    )
-    user_column: str | None = Field(default=None, description="Name of the user column.")
-    item_column: str | None = Field(default=None, description="Name of the item column.")
-    timestamp_column: str | None = Field(default=None, description="Name of the time column.")
-    minimum_interactions: int = Field(
-        default=1, ge=1, description="Users with fewer interactions are left out."
-    )
-    strict: bool = Field(default=False, description="Refuse a file with unreadable rows.")
-
-
-class CoordinatorSettings(Section):
-    """How this coordinator listens and stores."""
-
-    host: str = Field(default="127.0.0.1", description="Address to listen on.")
-    port: int = Field(default=7447, ge=0, le=65535, description="Port; 0 takes a free one.")
-    state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
-    epoch: str = Field(default="keys/epoch.json", description="The key authority's public bundle.")
-    token_file: str | None = Field(
-        default=None, description="File with the shared access token of the clients."
-    )
-    admin_token_file: str | None = Field(
-        default=None,
-        description="File with the operators' token; without it the admin service "
-        "answers on loopback only with the clients' token refused.",
-    )
-    certificate: str | None = Field(default=None, description="TLS certificate chain (PEM).")
-    private_key: str | None = Field(default=None, description="TLS private key (PEM).")
-    plaintext: bool = Field(
-        default=False, description="Serve without TLS; accepted on loopback addresses only."
-    )
-    reflection: bool = Field(default=False, description="Offer gRPC server reflection.")
-    maximum_upload_bytes: int = Field(
-        default=1 << 30, ge=1 << 10, description="Largest update accepted."
-    )
-    reserve_bytes: int = Field(
-        default=64 << 20, ge=0, description="Free disk space below which uploads are refused."
-    )
-
-
-class ClientSettings(Section):
-    """How this client reaches the coordinator and keeps its private state."""
-
-    coordinator: str = Field(default="127.0.0.1:7447", description="host:port to call.")
-    state: str = Field(default="client-state", description="Folder of keys and private vectors.")
-    authority_key: str = Field(
-        default="keys/authority.pub.json", description="The key authority's pinned public key."
-    )
-    token_file: str | None = Field(default=None, description="File with the access token.")
-    root_certificate: str | None = Field(
-        default=None, description="Certificate that signs the coordinator's (PEM)."
-    )
-    plaintext: bool = Field(
-        default=False, description="Call without TLS; accepted on loopback addresses only."
-    )
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
-    memory_mib: int = Field(
-        default=2048,
-        ge=64,
-        description="Memory that a training chunk may take. "
-        "Private tables that take more lie in memory-mapped files.",
-    )
-    threads: int = Field(default=0, ge=0, description="CPU threads; 0 leaves it to torch.")
-    label: str = Field(default="", max_length=64, description="A name for people to read.")
-
-
-class OutputSettings(Section):
-    """Where results go."""
-
-    runs: str = Field(default="runs", description="Folder in which every run makes its own.")
 
 
 class Plan(Section):

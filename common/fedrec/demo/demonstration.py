@@ -22,7 +22,7 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
 from fedrec.demo.comparison import Comparison, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
-from fedrec.demo.exposure import look_at_coordinator, recording_of
+from fedrec.demo.exposure import finish_recording, look_at_coordinator, recording_of
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
@@ -55,6 +55,7 @@ class DemoOptions:
         preset: parameter set of the protection; "default" is its first.
         compare: also run the federation without encryption, in one process.
         second_act: then run fedals under bfv; only after fedmf.
+        keep_recording: leave the recorded traffic in the run's folder, beside what it showed.
         accept_exposure: what a plan without encryption shows is accepted for all its processes.
     """
 
@@ -68,6 +69,7 @@ class DemoOptions:
     synthetic: bool = False
     compare: bool = True
     second_act: bool = True
+    keep_recording: bool = False
     accept_exposure: bool = False
     runs: Path = Path("runs")
 
@@ -195,10 +197,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
-    console.print("\nField by field, from the recording in the run's folder:")
-    recording = shlex.quote(str(recording_of(workspace)))
-    own = shlex.quote(str(workspace.coordinator_settings))
-    console.print(f"  fedrec audit wire {own} --recording {recording}")
+    finish_recording(console, workspace, keep=options.keep_recording)
     if chosen.exact:
         console.print("\nClient 1 exported the shared model into the run's folder, without any")
         console.print("user's vector. It recommends from a history that is on this machine:")

@@ -86,6 +86,7 @@ class Authority(Secret):
         protection_fingerprint: str,
         server_context: bytes,
         protection_secret: bytes,
+        revealer: PublicIdentity | None = None,
     ) -> KeyEpoch:
         """Make a group key, sign the roster and hand the secrets to every member, wrapped.
 
@@ -97,15 +98,17 @@ class Authority(Secret):
             protection: the protection's name.
             protection_fingerprint: hexadecimal digest of its parameters.
             server_context: its context without any key.
-            protection_secret: its secret context; empty where it has none.
+            protection_secret: what members protect with: its secret context, or where a revealer
+                is named its encryption key; empty where it has none.
+            revealer: who alone opens sums; None where members do.
 
         Raises:
             KeysError: when a member appears twice or a field cannot be used.
             BadSignature: when a member's keys do not vouch for each other.
         """
         members = tuple(members)
-        for member in members:
-            member.check_proof()
+        for holder in members if revealer is None else (*members, revealer):
+            holder.check_proof()
         held = EpochSecrets(
             group_key=secrets.token_bytes(KEY_BYTES), protection_secret=protection_secret
         )
@@ -119,15 +122,16 @@ class Authority(Secret):
             context_sha256=hashlib.sha256(server_context).digest(),
             secrets_sha256=held.commitment(federation, epoch),
             authority_key=self.public_key,
+            revealer=revealer,
         )
         roster = replace(unsigned, signature=self._signing_key.sign(unsigned.statement()))
         wrapped_keys = {
-            member.client_id: wrap(
-                member.exchange_key,
-                wrapping_context(federation, epoch, member.client_id),
+            holder.client_id: wrap(
+                holder.exchange_key,
+                wrapping_context(federation, epoch, holder.client_id),
                 held.group_key,
             )
-            for member in roster.members
+            for holder in roster.holders
         }
         sealed_secret = seal(
             held.group_key, SECRET_PURPOSE, sealing_context(federation, epoch), protection_secret

@@ -26,8 +26,8 @@ class KeyEpoch:
     Attributes:
         roster: the members and terms.
         server_context: the protection's context without any key.
-        wrapped_keys: for each member the group key, wrapped to its exchange key.
-        sealed_secret: the protection's secret, sealed under the group key; once for all members,
+        wrapped_keys: for each member, and a revealer, the group key, wrapped to its exchange key.
+        sealed_secret: what members protect with, sealed under the group key; once for all of them,
             so that the bundle's size does not grow with their number times the secret's.
     """
 
@@ -41,8 +41,8 @@ class KeyEpoch:
         problem = ""
         if hashlib.sha256(self.server_context).digest() != self.roster.context_sha256:
             problem = "the server context is not the one that the roster names"
-        if set(self.wrapped_keys) != {member.client_id for member in self.roster.members}:
-            problem = "the wrapped keys are not exactly the members'"
+        if set(self.wrapped_keys) != {holder.client_id for holder in self.roster.holders}:
+            problem = "the wrapped keys are not exactly the members' and the revealer's"
         if problem:
             raise KeysError(
                 f"The key epoch {self.roster.epoch} does not fit together: {problem}.",
@@ -50,7 +50,7 @@ class KeyEpoch:
             )
 
     def secrets_for(self, client_id: ClientId) -> bytes:
-        """Return what a member opens with `open_epoch`; empty for everybody else."""
+        """Return what a member or the revealer opens with `open_epoch`; empty for others."""
         wrapped = self.wrapped_keys.get(client_id)
         return (
             b"" if wrapped is None else canonical("fedrec wrapped v1", wrapped, self.sealed_secret)

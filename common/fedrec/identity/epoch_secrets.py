@@ -21,7 +21,9 @@ class EpochSecrets(Secret):
 
     Args:
         group_key: 32 random bytes for sealing and tagging.
-        protection_secret: the protection's secret context; empty where it has none.
+        protection_secret: what members protect with: the protection's secret context; where the
+            roster names a revealer, its encryption key, which opens nothing. Empty where it has
+            none.
     """
 
     __slots__ = ("_group_key", "_protection_secret")
@@ -39,7 +41,7 @@ class EpochSecrets(Secret):
 
     @property
     def protection_secret(self) -> bytes:
-        """The protection's secret context."""
+        """What members protect with; see the class."""
         return _held(self._protection_secret)
 
     def commitment(self, federation: str, epoch: int) -> bytes:
@@ -87,6 +89,8 @@ def open_epoch(
 ) -> tuple[Roster, EpochSecrets]:
     """Check what a coordinator relayed of a key epoch and open this member's secrets.
 
+    A revealer opens the same; the key that opens sums it has at home (`revealer_keys`).
+
     It does not know earlier epochs: the caller refuses an epoch below one that it has seen.
 
     Args:
@@ -98,12 +102,12 @@ def open_epoch(
 
     Raises:
         BadSignature: when the authority did not sign the roster or made other secrets.
-        NotInRoster: when this client is no member.
+        NotInRoster: when this client is neither a member nor the revealer.
         KeysError: when a part is missing, damaged or belongs to another epoch.
     """
     roster = Roster.from_json(roster_json)
     roster.verify(pinned_authority_key)
-    member = roster.member(identity.client_id)
+    member = roster.holder(identity.client_id)
     if member.exchange_key != identity.public.exchange_key:
         raise KeysError(
             "The roster lists this client with another exchange key.",

@@ -9,7 +9,14 @@ from pathlib import Path
 
 from fedrec.errors import KeysError, StorageError
 
-__all__ = ["read_public", "read_secret", "replace_secret", "write_public", "write_secret"]
+__all__ = [
+    "destroy_secret",
+    "read_public",
+    "read_secret",
+    "replace_secret",
+    "write_public",
+    "write_secret",
+]
 
 MAX_SECRET_BYTES = 64 * 1024
 
@@ -40,12 +47,13 @@ def write_secret(path: Path, content: bytes) -> None:
         raise _cannot_write(path, error) from error
 
 
-def read_secret(path: Path, *, remedy: str) -> bytes:
+def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -> bytes:
     """Return the content of a key file.
 
     Args:
         path: the file.
         remedy: what to do when it does not exist.
+        max_bytes: the longest that it may be.
 
     Raises:
         KeysError: when it is missing, too long, or readable by others than its owner.
@@ -58,7 +66,7 @@ def read_secret(path: Path, *, remedy: str) -> bytes:
                     f"{path} has mode {mode:04o}; a key file must be readable by its owner only.",
                     remedy=f"Run `chmod 600 {path}`, and make new keys if others may have read it.",
                 )
-            return _bounded(path, file.read(MAX_SECRET_BYTES + 1), MAX_SECRET_BYTES)
+            return _bounded(path, file.read(max_bytes + 1), max_bytes)
     except FileNotFoundError:
         raise KeysError(f"{path} does not exist.", remedy=remedy) from None
     except OSError as error:
@@ -76,6 +84,27 @@ def replace_secret(path: Path, content: bytes) -> None:
         StorageError: when the disk refuses.
     """
     _replace(path, content, folder_mode=0o700, mode=0o600)
+
+
+def destroy_secret(path: Path) -> None:
+    """Overwrite a file with zeros and delete it; one that is gone already is no error.
+
+    Disks and file systems that write elsewhere may keep the old blocks for a while.
+
+    Raises:
+        StorageError: when the disk refuses.
+    """
+    try:
+        with path.open("r+b") as file:
+            file.write(bytes(path.stat().st_size))
+            file.flush()
+            os.fsync(file.fileno())
+        path.unlink()
+        _sync_folder(path.parent)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _cannot_write(path, error) from error
 
 
 def write_public(path: Path, content: bytes) -> None:

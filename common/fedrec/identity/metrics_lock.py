@@ -43,17 +43,22 @@ def box_of(group_key: bytes, content: bytes, metrics: bytes) -> bytes:
     return AESGCM(key).encrypt(NONCE, metrics, None)
 
 
-def share_of(group_key: bytes, content: bytes, place: int) -> bytes:
-    """Return the share of the key holder at a place of the committee, from 1."""
+def share_of(group_key: bytes, content: bytes, place: int, *, alone: bool = False) -> bytes:
+    """Return the share of the key holder at a place of the committee, from 1.
+
+    Args:
+        alone: whether this share is enough by itself, because nobody else opens sums.
+    """
     key, slope = _key_and_slope(group_key, content)
-    return share_at((int.from_bytes(key, "big"), slope), place)
+    secret = int.from_bytes(key, "big")
+    return share_at((secret,) if alone else (secret, slope), place)
 
 
 def unlock(box: bytes, shares: Mapping[int, bytes]) -> bytes:
     """Return the metrics.
 
     Args:
-        shares: of two key holders, by their places.
+        shares: of two key holders, by their places; or the one of a revealer.
 
     Raises:
         BadSignature: when the shares are not of this box.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
@@ -34,6 +35,8 @@ class Roster:
         secrets_sha256: commitment to the epoch's secrets, so that nobody but the authority can
             hand a member other secrets; hides them, because the group key has 256 random bits.
         authority_key: the authority's Ed25519 public key.
+        revealer: who alone holds the protection's secret key and opens sums: an identity of the
+            authority that trains nothing. None where members are key holders.
         signature: the authority's, over `statement()`; empty while unsigned.
     """
 
@@ -46,6 +49,7 @@ class Roster:
     context_sha256: bytes
     secrets_sha256: bytes
     authority_key: bytes
+    revealer: PublicIdentity | None = None
     signature: bytes = b""
 
     def __post_init__(self) -> None:
@@ -113,9 +117,33 @@ class Roster:
             )
         return found
 
+    @property
+    def key_holder(self) -> Literal["members", "authority"]:
+        """Who holds the protection's secret key, in the words of `protection.key_holder`."""
+        return "members" if self.revealer is None else "authority"
+
+    @property
+    def holders(self) -> tuple[PublicIdentity, ...]:
+        """Everybody to whom secrets of the epoch are wrapped: the members, and the revealer."""
+        return self.members if self.revealer is None else (*self.members, self.revealer)
+
+    def holder(self, client_id: ClientId) -> PublicIdentity:
+        """Return the public keys of a member, or of the revealer.
+
+        Raises:
+            NotInRoster: when it is neither.
+        """
+        if self.revealer is not None and self.revealer.client_id == client_id:
+            return self.revealer
+        return self.member(client_id)
+
     def to_json(self) -> bytes:
         """Return the canonical JSON."""
-        fields: dict[str, JsonValue] = {
+        # Absent where there is none, as in rosters that were signed before there could be one.
+        alone: dict[str, JsonValue] = (
+            {} if self.revealer is None else {"revealer": self.revealer.fields()}
+        )
+        fields: dict[str, JsonValue] = alone | {
             "federation": self.federation,
             "epoch": self.epoch,
             "members": [member.fields() for member in self.members],
@@ -140,6 +168,7 @@ class Roster:
         if len(raw) > MAX_BYTES:
             raise TooLarge(f"A roster of {len(raw)} bytes is above the limit of {MAX_BYTES}.")
         document = Document.parse(raw, KIND, "The roster")
+        alone = document.mapping("revealer") if "revealer" in document.names() else None
         found = cls(
             federation=document.text("federation"),
             epoch=document.integer("epoch"),
@@ -150,6 +179,7 @@ class Roster:
             context_sha256=document.raw("context_sha256"),
             secrets_sha256=document.raw("secrets_sha256"),
             authority_key=document.raw("authority_key"),
+            revealer=None if alone is None else PublicIdentity.from_fields(alone),
             signature=document.raw("signature"),
         )
         document.finish()
@@ -164,9 +194,9 @@ class Roster:
         return None
 
     def _has_duplicates(self) -> bool:
-        clients = {member.client_id for member in self.members}
-        exchange_keys = {member.exchange_key for member in self.members}
-        return min(len(clients), len(exchange_keys)) < len(self.members)
+        clients = {holder.client_id for holder in self.holders}
+        exchange_keys = {holder.exchange_key for holder in self.holders}
+        return min(len(clients), len(exchange_keys)) < len(self.holders)
 
 
 def _by_client_id(member: PublicIdentity) -> ClientId:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.public import find, other_counts
@@ -16,6 +17,7 @@ from fedrec.papers.comparison import Comparison
 from fedrec.papers.reproduction import PROTOCOLS, Watch, read_row_data, row_settings, run_row
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.run_folder import RunFolder
+from fedrec.training.device import choose_device
 
 __all__ = ["Request", "reproduce_rows"]
 
@@ -107,6 +109,17 @@ class Request:
         """
         for dataset in dict.fromkeys(row.dataset for row in self.rows):
             find(dataset)
+
+    def check_settings(self) -> None:
+        """Look whether every row can be run with the changed settings, before anything is made.
+
+        Raises:
+            SettingsError: a change that cannot be; the error names the setting.
+        """
+        with TemporaryDirectory() as folder:
+            for row in self.rows:
+                settings = row_settings(row, Path(folder), self.overrides())
+                choose_device(settings.client.device)
 
     def changes(self, row: PublishedRow) -> tuple[str, ...]:
         """Return how the runs differ from the row's own settings and data, in words."""

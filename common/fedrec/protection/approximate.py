@@ -79,8 +79,10 @@ class ApproximateMember(BlockMember):
         envelope: Envelope,
         keys: bytes,
         tag_key: bytes,
+        *,
+        opens: bool = True,
     ) -> None:
-        super().__init__(spec, plan, envelope, keys, tag_key)
+        super().__init__(spec, plan, envelope, keys, tag_key, opens=opens)
         self._slots = _SlotTable.of(spec, plan, self._open_cipher().n_slots)
         self._scale = 2.0 ** (plan.scale_bits or 0)
 

@@ -4,7 +4,8 @@ Fan and Vercauteren, Somewhat practical fully homomorphic encryption (eprint 201
 Only additions happen, so neither relinearisation nor Galois keys are kept.
 
 What it does not give: all members share the secret key, so one member who colludes with the
-coordinator opens every message; ciphertexts are not authenticated; the security is classical.
+coordinator opens every message, unless the key authority keeps it and members have an `encryptor`;
+ciphertexts are not authenticated but by tags (`tags`); the security is classical.
 """
 
 from __future__ import annotations

@@ -14,14 +14,20 @@ from abc import abstractmethod
 import numpy as np
 
 from fedrec.errors import KeysError, RevealRefused
-from fedrec.protection.envelope import Envelope
+from fedrec.protection.envelope import CONTEXT_BYTES, Envelope
 from fedrec.protection.modular import ModularAccumulator, unpack_blocks
 from fedrec.protection.plan import ProtectionPlan
-from fedrec.protection.protection import Accumulator, Member, Protection, check_count
+from fedrec.protection.protection import (
+    Accumulator,
+    Member,
+    Protection,
+    check_count,
+    encrypts_only,
+)
 from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.secret import SecretKey
 from fedrec.protection.tags import Tagging, check_tags
-from fedrec.protection.tenseal_blocks import BlockCipher, new_keys
+from fedrec.protection.tenseal_blocks import BlockCipher, new_keys, without_secret
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["BlockMember", "BlockProtection"]
@@ -37,12 +43,15 @@ class BlockMember(Member):
         envelope: Envelope,
         keys: bytes,
         tag_key: bytes,
+        *,
+        opens: bool = True,
     ) -> None:
         self._spec = spec
         self._plan = plan
         self._envelope = envelope
+        self._opens = opens
         self._layout = ResidueLayout.of_plan(plan)
-        self._cipher: BlockCipher | None = BlockCipher(plan, keys)
+        self._cipher: BlockCipher | None = BlockCipher(plan, keys, opens=opens)
         self._tagging: Tagging | None = None
         if plan.n_tags and plan.plain_modulus is not None:
             tagged = self._cipher.n_slots - plan.n_tags
@@ -68,6 +77,8 @@ class BlockMember(Member):
     ) -> Integers:
         """Return the sum; see `Member.reveal`."""
         cipher = self._open_cipher()
+        if not self._opens:
+            raise encrypts_only()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._plan.max_summands)
         blocks = unpack_blocks(self._layout, body)
@@ -124,14 +135,28 @@ class BlockProtection(Protection):
         """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
         return ModularAccumulator(self.chosen, Envelope.of(self.chosen, context))
 
+    def encryption_key(self, secret: bytes | SecretKey) -> bytes:
+        """Return the context with the public key; see `Protection.encryption_key`."""
+        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        context = content[:CONTEXT_BYTES]
+        return context + without_secret(content[CONTEXT_BYTES:])
+
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
-        envelope = Envelope.of(self.chosen, context)
         content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        return self._half(context, content, tag_key, opens=True)
+
+    def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
+        """Return the half without a secret key; see `Protection.encryptor`."""
+        return self._half(context, key, tag_key, opens=False)
+
+    def _half(self, context: bytes, content: bytes, tag_key: bytes, *, opens: bool) -> Member:
+        envelope = Envelope.of(self.chosen, context)
         if content[: len(context)] != context:
             raise KeysError(
-                "The secret key is not the one that the context names.",
+                f"The {'secret' if opens else 'encryption'} key is not the one that the context "
+                "names.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        keys = content[len(context) :]
-        return self._member_kind()(self.spec, self.chosen, envelope, keys, tag_key)
+        keys, kind = content[len(context) :], self._member_kind()
+        return kind(self.spec, self.chosen, envelope, keys, tag_key, opens=opens)

@@ -10,9 +10,10 @@ it, byte by byte, with the coordinator's. Where the coordinator hands its sum ou
 contributions cannot try which ones are in it. Whoever did learns nothing from the plain product
 that its factors do not say.
 
-What it does not give: what `bfv` does not give either (all members share the secret key,
-ciphertexts are not authenticated, the security is classical), and its speed: a member needs
-milliseconds for each ciphertext. Decryption is not constant in time.
+What it does not give: what `bfv` does not give either (members share the secret key where they
+open sums, ciphertexts are not authenticated but by tags, the security is classical), and its
+speed: a member needs milliseconds for each ciphertext, and more where it has no secret key.
+Decryption is not constant in time.
 """
 
 from __future__ import annotations
@@ -129,6 +130,26 @@ class Paillier(Protection):
         key = PaillierSecretKey.from_bytes(content[len(context) :], public)
         _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
         return PaillierMember(self.spec, envelope, widths, key, tag_key)
+
+    def encryption_key(self, secret: bytes | SecretKey) -> bytes:
+        """Return the context, which has the public modulus; see `Protection.encryption_key`."""
+        content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
+        return content[: CONTEXT_BYTES + self.chosen.key_bits // 8]
+
+    def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
+        """Return the half without a secret key; see `Protection.encryptor`."""
+        from fedrec.protection.paillier_key import PaillierEncryptor, PaillierPublicKey
+        from fedrec.protection.paillier_sums import PaillierMember
+
+        envelope, modulus = self._open_context(context)
+        if key != context:
+            raise KeysError(
+                "The encryption key is not the modulus that the context names, and nothing else.",
+                remedy="Unwrap the key of the present epoch.",
+            )
+        encryptor = PaillierEncryptor(PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits))
+        _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
+        return PaillierMember(self.spec, envelope, widths, encryptor, tag_key)
 
     def refreshed(self, context: bytes, total: bytes) -> bytes:
         """Return the same sum under fresh randomness; see `Protection.refreshed`."""

@@ -8,12 +8,14 @@ is drawn is all that costs anything, and there are three ways:
 - With the public key alone, Damgard, Jurik and Nielsen (A generalization of Paillier's public-key
   system with applications to electronic voting, 2010): h = -x^2 and h_n = h^n are fixed and s is
   h_n^a, a random of half the bits of n. A table of the fixed base h_n does the rest. This rests on
-  one more assumption, that of short exponents (Goldreich and Rosen: as hard as factoring).
-- With the factors p and q, which every member has: modulo p^2 the n-th residues are a cyclic
-  group of order p - 1. With a base that generates it, a power with an exponent drawn uniformly
-  below p - 1 is a uniform n-th residue, and the same for q. Numbers have half the length, exponents
-  are no longer than above, and what comes out is distributed *exactly* as the textbook's: no
-  assumption beyond Paillier's. It is the fastest of the three, so members do this.
+  one more assumption, that of short exponents (Goldreich and Rosen: as hard as factoring). Members
+  do this where the key authority keeps the factors (`PaillierEncryptor`).
+- With the factors p and q, which every member has where members open sums: modulo p^2 the n-th
+  residues are a cyclic group of order p - 1. With a base that generates it, a power with an
+  exponent drawn uniformly below p - 1 is a uniform n-th residue, and the same for q. Numbers have
+  half the length, exponents are no longer than above, and what comes out is distributed *exactly*
+  as the textbook's: no assumption beyond Paillier's. It is the fastest of the three, so whoever
+  can does this.
 
 A generator can only be known where p - 1 is factored. So p is made as 2 c r + 1 from a prime r
 nearly as long as p and a small c: a strong prime, as older standards even ask for. Exponents come
@@ -36,7 +38,7 @@ from gmpy2 import mpz
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.protection.fixed_base import FixedBase
 
-__all__ = ["PaillierPublicKey", "PaillierSecretKey"]
+__all__ = ["PaillierEncryptor", "PaillierPublicKey", "PaillierSecretKey"]
 
 COFACTOR_BITS = 20
 PUBLIC_WINDOW_BITS = 5
@@ -125,6 +127,26 @@ class PaillierPublicKey:
         )
         while True:
             yield table.power(mpz(secrets.randbits(bits)))
+
+
+class PaillierEncryptor:
+    """Encrypts with the modulus alone, and opens nothing.
+
+    Its table takes some 10 MB for a key of 3072 bits and is made with the first encryption.
+    """
+
+    def __init__(self, public: PaillierPublicKey) -> None:
+        self.public = public
+        self._residues = public.residues()
+
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
+        # Two copies would not repeat a residue, but they have no use either.
+        raise TypeError("a PaillierEncryptor cannot be pickled or copied")
+
+    def encrypt(self, plaintext: mpz) -> mpz:
+        """Return a fresh ciphertext of a plaintext between 0 and n, modulo n^2."""
+        n, square = self.public.n, self.public.n_squared
+        return (1 + plaintext * n) % square * next(self._residues) % square
 
 
 class _Half:

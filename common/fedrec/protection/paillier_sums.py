@@ -7,8 +7,12 @@ from gmpy2 import mpz
 
 from fedrec.errors import KeysError, RevealRefused, RoundError, WrongTags
 from fedrec.protection.envelope import Envelope
-from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
-from fedrec.protection.protection import Accumulator, Member, check_count
+from fedrec.protection.paillier_key import (
+    PaillierEncryptor,
+    PaillierPublicKey,
+    PaillierSecretKey,
+)
+from fedrec.protection.protection import Accumulator, Member, check_count, encrypts_only
 from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
 from fedrec.protection.slots import SlotLayout
 from fedrec.protection.tags import Tagging, check_tags
@@ -58,20 +62,20 @@ class PaillierAccumulator(Accumulator):
 
 
 class PaillierMember(Member):
-    """Encrypts vectors and reveals sums, slot by slot."""
+    """Encrypts vectors and, with the secret key, reveals sums, slot by slot."""
 
     def __init__(
         self,
         spec: VectorSpec,
         envelope: Envelope,
         widths: SlotWidths,
-        key: PaillierSecretKey,
+        key: PaillierSecretKey | PaillierEncryptor,
         tag_key: bytes,
     ) -> None:
         self._spec = spec
         self._envelope = envelope
         self._layout = SlotLayout(spec, widths)
-        self._key: PaillierSecretKey | None = key
+        self._key: PaillierSecretKey | PaillierEncryptor | None = key
         self._tagging: Tagging | None = None
         if widths.n_tags:
             self._tagging = Tagging(
@@ -96,6 +100,8 @@ class PaillierMember(Member):
     ) -> Integers:
         """Return the exact sum; see `Member.reveal`."""
         key = self._open_key()
+        if isinstance(key, PaillierEncryptor):
+            raise encrypts_only()
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._envelope.max_summands)
         blocks = [key.decrypt(ciphertext) for ciphertext in key.public.read(body)]
@@ -114,7 +120,7 @@ class PaillierMember(Member):
         """Forget the key."""
         self._key = self._tagging = None
 
-    def _open_key(self) -> PaillierSecretKey:
+    def _open_key(self) -> PaillierSecretKey | PaillierEncryptor:
         if self._key is None:
             raise KeysError("This member was closed.", remedy="Make another from its secret.")
         return self._key

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar, NoReturn
 
-from fedrec.errors import PlanMismatch, RevealRefused, SettingsError
+from fedrec.errors import KeysError, PlanMismatch, RevealRefused, SettingsError
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.secret import SecretKey
@@ -75,6 +75,7 @@ class Member(ABC):
             MalformedUpdate: for bytes that are no sum of this plan and key.
             RevealRefused: for another number of summands, values that no honest messages sum
                 to, or any sum but that of the named messages.
+            KeysError: this half encrypts only, or was closed.
         """
 
     @abstractmethod
@@ -183,6 +184,29 @@ class Protection(ABC):
             KeysError: when the secret is not the context's.
         """
 
+    def encryption_key(self, secret: bytes | SecretKey) -> bytes:
+        """Return the half of a secret that encrypts and opens nothing, for `encryptor`.
+
+        Raises:
+            KeysError: where the protection has no such half, or this is no secret of it.
+        """
+        raise KeysError(
+            f"Protection {self.name} has no key that only encrypts.",
+            remedy='Leave protection.key_holder out, or set protection.name = "bfv".',
+        )
+
+    def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
+        """Return the half of a client that holds no secret key: its `reveal` always refuses.
+
+        Args:
+            key: what `encryption_key` returned.
+            tag_key: see `member`.
+
+        Raises:
+            KeysError: when the key is not the context's, or is more than an encryption key.
+        """
+        raise KeysError(f"Protection {self.name} has no key that only encrypts.")
+
     def refreshed(self, context: bytes, total: bytes) -> bytes:
         """Return a sum as the coordinator may hand it to somebody who did not recompute it.
 
@@ -193,6 +217,14 @@ class Protection(ABC):
             MalformedUpdate: for bytes that are no sum of this plan and key.
         """
         return total
+
+
+def encrypts_only() -> KeysError:
+    """Return the error of a half that was asked to reveal and holds no secret key."""
+    return KeysError(
+        "This client holds the key that encrypts, and none that opens sums.",
+        remedy="Only the key authority opens sums in this federation (protection.key_holder).",
+    )
 
 
 def check_count(found: int, n_summands: int, max_summands: int) -> None:

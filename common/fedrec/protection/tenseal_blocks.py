@@ -21,7 +21,7 @@ from fedrec.errors import InternalError, KeysError
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.residues import ResidueLayout, Residues
 
-__all__ = ["BlockCipher", "new_keys"]
+__all__ = ["BlockCipher", "new_keys", "without_secret"]
 
 _SEAL_HEADER = struct.Struct("<HBBBBHQ")
 _CIPHERTEXT = struct.Struct("<32sBQQQdQ")
@@ -54,18 +54,40 @@ def new_keys(plan: ProtectionPlan) -> bytes:
     return keys
 
 
+def without_secret(keys: bytes) -> bytes:
+    """Return the public key and the parameters of what `new_keys` returned.
+
+    Raises:
+        KeysError: when the keys are unreadable.
+    """
+    import tenseal
+
+    try:
+        context = tenseal.context_from(keys, n_threads=1)
+        public: bytes = context.serialize(
+            save_public_key=True,
+            save_secret_key=False,
+            save_galois_keys=False,
+            save_relin_keys=False,
+        )
+    except (ValueError, RuntimeError) as error:
+        raise KeysError("The keys of this epoch are not readable.") from error
+    return public
+
+
 class BlockCipher:
     """Encrypts and decrypts blocks under one pair of keys.
 
     Args:
         plan: an encrypting plan.
-        keys: what `new_keys` returned for it.
+        keys: what `new_keys` returned for it, or `without_secret` made of that.
+        opens: whether the secret key must be among them; where not, it must not be.
 
     Raises:
-        KeysError: when the keys are unreadable, incomplete or of other parameters.
+        KeysError: when the keys are unreadable, incomplete, of other parameters, or too many.
     """
 
-    def __init__(self, plan: ProtectionPlan, keys: bytes) -> None:
+    def __init__(self, plan: ProtectionPlan, keys: bytes, *, opens: bool = True) -> None:
         import tenseal
 
         self._layout = ResidueLayout.of_plan(plan)
@@ -75,7 +97,8 @@ class BlockCipher:
         self._prefix = b""
         try:
             self._context = tenseal.context_from(keys, n_threads=1)
-            complete = self._context.has_secret_key() and self._context.has_public_key()
+            complete = self._context.has_public_key()
+            complete = complete and self._context.has_secret_key() == opens
             surplus = self._context.has_relin_keys() or self._context.has_galois_keys()
             version, payload = self._serialised(self._encrypted([0] * self.n_slots))
         except (ValueError, RuntimeError) as error:

@@ -86,7 +86,7 @@ class VectorSpec:
         segments: in the order in which they lie in the vector.
         max_summands: the largest number of messages, one for each client, in one sum.
         tagged: whether messages carry linear tags (`tags`), because key holders do not add so
-            many of them up themselves.
+            many of them up themselves, or because members do not hold the key.
     """
 
     segments: tuple[SegmentSpec, ...]

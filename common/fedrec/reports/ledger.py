@@ -74,6 +74,12 @@ _APPROXIMATE = (
     "every message."
 )
 
+_AUTHORITY = (
+    "Under {name} the coordinator sees ciphertexts and revealed metric sums; the key authority "
+    "alone holds the secret key and opens sums, so it reads every message if it colludes with the "
+    "coordinator; members have no key that opens one."
+)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Release:
@@ -179,6 +185,8 @@ def ledger_of(
     where = _SIMULATED if simulated else PROTECTIONS[plan.protection.name].statement()
     if not simulated and plan.protection.preset == "approximate":
         where = _APPROXIMATE
+    elif not simulated and plan.protection.key_holder == "authority":
+        where = _AUTHORITY.format(name=plan.protection.name)
     n_trained = sum(report.kind == "train" for report in rounds)
     mechanism = mechanism_of(plan)
     promised: tuple[str, ...] = (NO_DIFFERENTIAL_PRIVACY,)

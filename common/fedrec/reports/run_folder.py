@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -89,6 +90,17 @@ class RunFolder:
                 remedy="Give the folder whose path the run printed.",
             )
         return cls(Path(path))
+
+    @contextmanager
+    def removed_if_empty(self) -> Iterator[None]:
+        """Remove the folder where what begins here fails before it leaves anything in it."""
+        try:
+            yield
+        except BaseException:
+            # A folder with content is not removed, which is what is wanted.
+            with suppress(OSError):
+                self.path.rmdir()
+            raise
 
     def write_settings(self, settings: BaseModel) -> None:
         """Write every setting with its value, as TOML that can be run again from this folder."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from secrets import token_bytes
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,7 @@ from fedrec.training.evaluator import Segments
 __all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
 
 _FEWEST_UNDER_ENCRYPTION = 3
+_TAG_KEY_BYTES = 32
 
 
 class PlainAdder(Adder):
@@ -39,13 +41,15 @@ class ProtectedAdder(Adder):
         self._protection = protection
         self._context, secret = protection.generate()
         with secret:
-            self._member = protection.member(self._context, secret)
+            # One process plays everybody, so nobody checks the tags that some sums carry.
+            tag_key = token_bytes(_TAG_KEY_BYTES)
+            self._member = protection.member(self._context, secret, tag_key=tag_key)
 
     def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
         """Protect every vector, add the messages and reveal the sum."""
         accumulator = self._protection.accumulator(self._context)
         for vector in vectors:
-            accumulator.add(self._member.protect(vector))
+            accumulator.add(self._member.protect(vector, token_bytes(_TAG_KEY_BYTES)))
         return self._member.reveal(accumulator.finish(), len(vectors))
 
 

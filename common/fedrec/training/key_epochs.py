@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from fedrec.config.schema import Plan
+from fedrec.errors import KeysError
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
+from fedrec.identity.revealer_keys import RevealerKeys
 from fedrec.training.layout import protection_of
 
 __all__ = ["make_epoch"]
@@ -20,6 +22,7 @@ def make_epoch(
     members: Iterable[PublicIdentity],
     *,
     number: int,
+    revealer: RevealerKeys | None = None,
 ) -> KeyEpoch:
     """Make the protection's secrets and the group key, and sign who belongs to the federation.
 
@@ -27,14 +30,27 @@ def make_epoch(
         n_items: size of the catalogue; the protection's parameters follow from it.
         members: who takes part.
         number: the epoch's number, higher than every earlier one of this federation.
+        revealer: where `protection.key_holder` is "authority", who keeps the secret key, before
+            anybody hears of the epoch; members are given the half that encrypts.
 
     Raises:
         SettingsError: when no parameters of the protection can carry these vectors.
-        KeysError: when the members cannot form a roster.
+        KeysError: when the members cannot form a roster, or the plan wants a revealer and none is
+            given, or the other way round.
     """
+    if (plan.protection.key_holder == "authority") != (revealer is not None):
+        raise KeysError(
+            f'protection.key_holder is "{plan.protection.key_holder}", but '
+            f"{'no' if revealer is None else 'a'} revealer was given.",
+            remedy="Make epochs with `fedrec keys`.",
+        )
     protection = protection_of(plan, n_items)
     context, secret = protection.generate()
     with secret:
+        held = secret.export_for_wrapping()
+        if revealer is not None:
+            revealer.keep(number, held)
+            held = protection.encryption_key(secret)
         return authority.new_epoch(
             federation=plan.federation.name,
             epoch=number,
@@ -43,5 +59,6 @@ def make_epoch(
             protection=plan.protection.name,
             protection_fingerprint=protection.chosen.fingerprint(),
             server_context=context,
-            protection_secret=secret.export_for_wrapping(),
+            protection_secret=held,
+            revealer=None if revealer is None else revealer.load_or_create().public,
         )

@@ -29,7 +29,9 @@ class Layout:
         tensors: the algorithm's tensors, in their order in the vector.
         maximum_users: most users in one sum.
         maximum_clients: most messages in one sum.
-        tagged: whether key holders open sums of more messages than they add up themselves.
+        tagged: whether messages carry linear tags: key holders open sums of more messages than
+            they add up themselves, or the authority opens them, to whom members prove by the tags
+            that their messages are their own.
         private: names of the parameters that never leave a client.
         mechanism: the noise on the change; None for exact sums.
     """
@@ -197,7 +199,8 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
         # A plain sum may have one client for each user.
         return plan.federation.maximum_users, False
     most = max(rounds.recompute_limit, rounds.clients_per_round, rounds.minimum_clients)
-    if most > rounds.recompute_limit and protection.can_tag:
+    alone = plan.protection.key_holder == "authority"
+    if protection.can_tag and (alone or most > rounds.recompute_limit):
         return most, True
     return rounds.recompute_limit, False
 

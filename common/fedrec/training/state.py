@@ -26,7 +26,8 @@ _EMPTY_FOLDER = "Restore the file from a backup, or start with an empty state fo
 def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
     try:
         tensors: dict[str, NDArray[np.generic]] = load(raw)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        # A state may come from another member: types that numpy does not know are no defect here.
         raise StorageError(
             f"This is not a stored {kind} state: {error}.",
             remedy=_EMPTY_FOLDER,

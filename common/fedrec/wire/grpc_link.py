@@ -205,10 +205,12 @@ class GrpcLink(Link):
         found = self._download(self._stub.FetchPublished, request, client_id, "published")
         return None if found is None else published_from_proto(*found)
 
-    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
-        """Return a snapshot newer than `after`, or None where there is none."""
+    def snapshot(
+        self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
+    ) -> Snapshot | None:
+        """Return a snapshot newer than `after` that is none of the refused ones, or None."""
         request = coordinator_pb2.FetchSnapshotRequest(
-            run=run, client_id=client_id, after_round=after
+            run=run, client_id=client_id, after_round=after, refused=refused
         )
         found = self._download(self._stub.FetchSnapshot, request, client_id, "snapshot")
         return None if found is None else snapshot_from_proto(*found)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterable
 from typing import Literal, get_args
 
 from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
@@ -15,6 +16,7 @@ __all__ = [
     "MAX_MASK_BODY_BYTES",
     "MAX_METRICS_BYTES",
     "MAX_REASON_CHARS",
+    "MAX_REFUSED",
     "MAX_STATEMENTS",
     "MAX_TEXT_CHARS",
     "NONCE_BYTES",
@@ -25,6 +27,7 @@ __all__ = [
     "check_kind",
     "check_mask_step",
     "check_number",
+    "check_refused",
     "check_role",
     "check_round",
     "check_seconds",
@@ -36,6 +39,8 @@ MAX_TEXT_CHARS = 200
 MAX_REASON_CHARS = 2_000
 MAX_CONTRIBUTIONS = 10_000
 MAX_STATEMENTS = 16
+MAX_REFUSED = 8
+"""Snapshots that a client may refuse before it gives up."""
 MAX_METRICS_BYTES = 64 * 1024
 MAX_MASK_BODY_BYTES = 2 * 1024 * 1024
 """More than the shares of a client with 10,000 neighbours."""
@@ -106,6 +111,13 @@ def check_count(count: int, field: str, *, maximum: int) -> None:
     """Refuse a list of more than `maximum` entries."""
     if count > maximum:
         raise TooLarge(f"{field} has {count} entries, at most {maximum} are allowed.")
+
+
+def check_refused(digests: Iterable[bytes], field: str) -> frozenset[bytes]:
+    """Return the digests of snapshots that a client refused."""
+    found = list(digests)
+    check_count(len(found), field, maximum=MAX_REFUSED)
+    return frozenset(check_exact(digest, field, 32) for digest in found)
 
 
 def check_seconds(value: float, field: str) -> float:

@@ -62,8 +62,14 @@ class Link(Protocol):
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
         """Return the first round published after `after`, or None."""
 
-    def snapshot(self, client_id: ClientId, run: str, after: RoundId) -> Snapshot | None:
-        """Return a snapshot newer than `after`, or None where there is none."""
+    def snapshot(
+        self, client_id: ClientId, run: str, after: RoundId, refused: tuple[bytes, ...] = ()
+    ) -> Snapshot | None:
+        """Return a snapshot newer than `after` that is none of the refused ones, or None.
+
+        Args:
+            refused: digests of snapshots that this client could not use, at most `MAX_REFUSED`.
+        """
 
     def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""

@@ -76,11 +76,16 @@ class AlreadyCounted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectingEnded:
-    """The contribution list is final; the sum can be made."""
+    """The contribution list is final; the sum can be made.
+
+    Attributes:
+        left_out: clients whose updates start from another model than most.
+    """
 
     round: RoundId
     counted: int
     at: float
+    left_out: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -118,10 +118,7 @@ def _tick(state: State, tick: Tick) -> Step:
         return replace(state, current=round_), ()
     if tick.now < round_.deadline_at:
         return state, ()
-    if len(round_.accepted) >= state.rules.needed:
-        return _close(state, round_, tick.now)
-    reason = f"{len(round_.accepted)} of the needed {state.rules.needed} updates arrived in time"
-    return abandon(state, round_, reason, tick.now)
+    return _close(state, round_, tick.now)
 
 
 def _open(state: State, tick: Tick) -> Step:
@@ -134,12 +131,16 @@ def _open(state: State, tick: Tick) -> Step:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
     live = invited(state.told, tick.live & state.roster, state.rules.needed)
-    if len(live) < state.rules.needed:
+    revealer = state.rules.revealer
+    if len(live) < state.rules.needed or not (revealer is None or revealer in tick.live):
+        # What nobody opens would be trained in vain.
         return state, ()
     number = RoundId(state.last_round + 1)
     asked = choose_clients(live, state.rules.most_asked, seed=state.rules.seed, round_id=number)
     committee: tuple[ClientId, ...] = ()
-    if state.rules.needs_reveal:
+    if revealer is not None:
+        committee = (revealer,)
+    elif state.rules.needs_reveal:
         committee = draw(state.seed, state.rules.run, number, asked)
     opened = RoundOpened(
         round=number,
@@ -191,7 +192,7 @@ def _passed_over(state: State, round_: Round, client_id: ClientId) -> bool:
     Key holders refuse a committee that such a contributor should have been a member of, because
     a coordinator that chooses the committee would look just like that.
     """
-    if not round_.committee or client_id in round_.committee:
+    if not round_.committee or client_id in round_.committee or state.rules.revealer is not None:
         return False
     last = round_.committee[-1]
     ranks = [rank(state.seed, state.rules.run, round_.number, who) for who in (client_id, last)]
@@ -223,12 +224,24 @@ def _uploaded(state: State, event: Uploaded) -> Step:
     round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
     counted = UpdateCounted(header=header, at=event.now, charged=charged)
     state = replace(state, charged=state.charged + charged)
-    most = state.rules.most_counted
-    wanted = len(asked) if most is None else min(most, len(asked))
-    if len(round_.accepted) < max(wanted, state.rules.needed):
+    if not _is_complete(state, round_):
         return replace(state, current=round_), (counted,)
     state, changes = _close(state, round_, event.now)
     return state, (counted, *changes)
+
+
+def _is_complete(state: State, round_: Round) -> bool:
+    """Tell whether there is nothing to wait for: enough agree, or everybody who may was heard."""
+    rules, arrived = state.rules, len(round_.accepted)
+    agreeing = len(round_.of_one_model)
+    most = rules.most_counted
+    wanted = len(round_.asked) if most is None else min(most, len(round_.asked))
+    if agreeing >= max(wanted, rules.needed):
+        return True
+    room = len(round_.asked)
+    if rules.most_summands is not None:
+        room = min(room, rules.most_summands)
+    return agreeing < arrived and arrived >= max(room, rules.needed)
 
 
 def _is_noisy(state: State, round_: Round) -> bool:
@@ -306,8 +319,16 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
 
 
 def _close(state: State, round_: Round, now: float) -> Step:
-    ended = CollectingEnded(round=round_.number, counted=len(round_.accepted), at=now)
-    return replace(state, current=replace(round_, phase="summing")), (ended,)
+    """End collecting with the updates that start from one model; the others are left out."""
+    kept, needed = round_.of_one_model, state.rules.needed
+    left_out = frozenset(round_.accepted) - frozenset(kept)
+    if len(kept) < needed:
+        reason = f"{len(kept)} of the needed {needed} updates arrived in time"
+        if left_out:
+            reason += f"; {len(left_out)} more start from another model"
+        return abandon(state, round_, reason, now)
+    ended = CollectingEnded(round=round_.number, counted=len(kept), left_out=left_out, at=now)
+    return replace(state, current=replace(round_, phase="summing", accepted=kept)), (ended,)
 
 
 def _summed(state: State, event: Summed) -> Step:
@@ -344,7 +365,7 @@ def _proceed(state: State, round_: Round, now: float) -> Step:
         return replace(state, current=round_), asked
     blob = verdict.words[0].blob
     if blob is None:
-        raise RoundError("An agreeing pair without a sealed aggregate cannot be published.")
+        raise RoundError("Agreeing words without a sealed aggregate cannot be published.")
     return publish(state, round_, words=verdict.words, blob=blob, metrics=verdict.metrics, now=now)
 
 

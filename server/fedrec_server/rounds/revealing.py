@@ -1,5 +1,7 @@
 """The revealing phase: two members of the committee must say the same before a round is published.
 
+Where the key authority alone opens sums it is the whole committee, and its word is enough.
+
 Committee members who contributed are asked first. Silent ones are replaced by the third, who also
 decides a contradiction; nobody outside the committee is asked, however silent it is. A sealed
 aggregate counts only when somebody else signed the same content.
@@ -28,14 +30,14 @@ __all__ = ["Agreement", "Verdict", "begin", "hear", "proceed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Agreement:
-    """What two members of the committee said alike.
+    """What enough members of the committee said alike.
 
     Attributes:
-        words: the agreeing pair, a sealed word first where there is one.
+        words: the agreeing ones, a sealed word first where there is one.
         metrics: the metrics that their shares opened, little-endian int64.
     """
 
-    words: tuple[Word, Word]
+    words: tuple[Word, ...]
     metrics: bytes
 
 
@@ -44,9 +46,10 @@ Verdict = Agreement | str | None
 
 
 def begin(rules: Rules, round_: Round, now: float) -> tuple[Round, tuple[Change, ...]]:
-    """Ask the first revealer and the first verifier."""
+    """Ask the first revealer and, where members are key holders, the first verifier."""
     asked: list[Change] = []
-    for role in ("reveal", "verify"):
+    roles: tuple[Role, ...] = ("reveal", "verify")
+    for role in roles[: rules.quorum]:
         round_ = _ask(round_, role, None, now, asked) or round_
     return round_, tuple(asked)
 
@@ -86,31 +89,41 @@ def hear(round_: Round, event: Spoke) -> tuple[Round, tuple[Change, ...]]:
 
 
 def proceed(rules: Rules, round_: Round, now: float) -> tuple[Round, tuple[Change, ...], Verdict]:
-    """Publish what two agree on, or ask whoever is missing."""
-    agreed = _agreement(round_)
+    """Publish what enough agree on, or ask whoever is missing."""
+    agreed = _agreement(rules, round_)
     if agreed is not None and agreed.words[0].blob is not None:
         return round_, (), agreed
     if agreed is None and len(round_.words) >= len(round_.committee):
-        return round_, (), "the key holders contradict each other"
+        alone = "the key authority's share does not open the metrics that it stated"
+        return round_, (), alone if rules.revealer else "the key holders contradict each other"
     asked: list[Change] = []
     for role in _missing(rules, round_, agreed, now):
         extended = _ask(round_, role, agreed, now, asked)
         if extended is not None:
             round_ = extended
         elif not _pending(rules, round_, now):
-            return round_, (), "no key holder is left to reveal the sum"
+            return round_, (), _silence(rules)
     return round_, tuple(asked), None
 
 
-def _agreement(round_: Round) -> Agreement | None:
-    """Return two words of equal content whose shares open the metrics, sealed ones first."""
-    for pair in combinations(sorted(round_.words, key=lambda word: word.blob is None), 2):
-        one, other = (word.statement for word in pair)
-        if one.content() != other.content():
+def _silence(rules: Rules) -> str:
+    if rules.revealer is None:
+        return "no key holder is left to reveal the sum"
+    seconds = rules.rounds.reveal_timeout_seconds
+    return f"the key authority did not reveal the sum within {seconds:g} seconds"
+
+
+def _agreement(rules: Rules, round_: Round) -> Agreement | None:
+    """Return words of equal content whose shares open the metrics, sealed ones first."""
+    ordered = sorted(round_.words, key=lambda word: word.blob is None)
+    for words in combinations(ordered, rules.quorum):
+        statements = [word.statement for word in words]
+        if len({statement.content() for statement in statements}) > 1:
             continue
-        shares = {round_.place_of(each.client_id): each.share for each in (one, other)}
+        shares = {round_.place_of(each.client_id): each.share for each in statements}
         try:
-            return Agreement(words=pair, metrics=unlock(one.locked_metrics, shares))
+            metrics = unlock(statements[0].locked_metrics, shares)
+            return Agreement(words=words, metrics=metrics)
         except BadSignature:
             continue
     return None
@@ -139,8 +152,8 @@ def _missing(rules: Rules, round_: Round, agreed: Agreement | None, now: float) 
     wanted: list[Role] = []
     if not sealed and not revealers:
         wanted.append("reveal")
-    # Two equal voices are needed and those present all differ, so that one of them counts.
-    if min(1, len(round_.words)) + len(pending) + len(wanted) < 2:
+    # Equal voices are needed and those present all differ, so that one of them counts.
+    if min(1, len(round_.words)) + len(pending) + len(wanted) < rules.quorum:
         wanted.append("verify")
     return tuple(wanted)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
@@ -11,6 +12,7 @@ from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
+from fedrec.wire.committee import QUORUM
 from fedrec.wire.messages import (
     MaskStep,
     RevealStatement,
@@ -43,6 +45,7 @@ class Rules:
         vector_seconds: how long a slow line takes for a masked vector.
         first_seed: from which committees are drawn before anything is published.
         most_sums: how many noisy sums the privacy budget allows; None for any number.
+        revealer: who alone opens sums; None where members do.
         budget: what the budget is, for people; empty where sums are exact.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
             read; else the sum is, under masks once clients are asked for what unmasks it.
@@ -61,6 +64,12 @@ class Rules:
     most_sums: int | None = None
     budget: str = ""
     charges_updates: bool = False
+    revealer: ClientId | None = None
+
+    @property
+    def quorum(self) -> int:
+        """Return how many key holders must say the same before a round is published."""
+        return QUORUM if self.revealer is None else 1
 
     @property
     def needed(self) -> int:
@@ -134,6 +143,19 @@ class Round:
     messages: Mapping[MaskStep, Mapping[ClientId, bytes]] = field(
         default_factory=lambda: {"keys": {}, "shares": {}, "signature": {}, "answer": {}}
     )
+
+    @property
+    def of_one_model(self) -> Mapping[ClientId, UploadHeader]:
+        """Return the largest group of updates that name the same model as their start.
+
+        Key holders refuse a round in which they differ. After what key holders signed, only one
+        is accepted; in an epoch's first round, and without encryption, nobody said which.
+        """
+        sizes = Counter(header.base_state for header in self.accepted.values())
+        if len(sizes) < 2:
+            return self.accepted
+        chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
+        return {who: one for who, one in self.accepted.items() if one.base_state == chosen}
 
     def manifest_digest(self, run: str) -> bytes:
         """Return the digest that a reveal statement must name."""

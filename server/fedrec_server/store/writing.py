@@ -44,6 +44,8 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
                 insert(rows, "ledger", {"round": change.header.round, "at": change.at})
         case CollectingEnded():
             _set_phase(rows, change.round, "summing")
+            gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
+            rows.executemany("DELETE FROM contributions WHERE round = ? AND client_id = ?", gone)
         case SumKept():
             _set_phase(rows, change.round, "revealing")
             rows.execute(

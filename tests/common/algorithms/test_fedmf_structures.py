@@ -140,7 +140,7 @@ def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, form, mon
 
 
 @pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
-def test_compression_per_user_agrees_with_the_plain_loop(users, update):
+def test_compression_per_user_agrees_with_the_plain_loop(users, update, form):
     learner = learner_of(update)
     part = contribution(learner, users)
     change = np.zeros((N_ITEMS, DIM))
@@ -162,10 +162,7 @@ def test_compression_per_client_is_that_of_the_sum(users, update, form):
 
 
 @pytest.mark.parametrize("compress", ["user", "client"])
-def test_without_compression_they_are_dense(users, compress, monkeypatch):
-    if compress == "user":
-        # Compression of every user needs the tensor form, whose roundings are its own.
-        monkeypatch.setattr(FedMF, "fit", FedMF.fit_in_lockstep)
+def test_without_compression_they_are_dense(users, compress, form):
     parts = {}
     for name, update in (
         ("dense", {}),
@@ -183,17 +180,7 @@ def test_without_compression_they_are_dense(users, compress, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("form", "update"),
-    [
-        pytest.param(form, update, id=f"{form}-{name}")
-        for form in ("compiled", "lockstep")
-        for update, name in zip(STRUCTURES, IDS, strict=True)
-        # Users are compressed in the tensor form only.
-        if form == "lockstep" or update not in (SVD, TOPK)
-    ],
-    indirect=["form"],
-)
+@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     learner = learner_of(update)
     whole = contribution(learner, users)
@@ -215,7 +202,7 @@ def test_neither_chunks_nor_threads_change_a_bit(users, update):
     try:
         torch.set_num_threads(1)
         small = learner_of(update)
-        small.memory_bytes = 24 * N_ITEMS * 3
+        small.memory_bytes = (24 + 4 * DIM) * N_ITEMS * 3
         again = contribution(small, users)
     finally:
         torch.set_num_threads(before)

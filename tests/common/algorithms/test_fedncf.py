@@ -131,6 +131,7 @@ def test_the_trainer_agrees_with_autograd(plain, batch_size, epochs, aggregation
         assert np.array_equal(part.vector[learner.layout.count_slice], counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimiser", "rate", "decay", "compiled"),
     [
@@ -245,6 +246,7 @@ def test_rare_items_stay_where_they_are(users, form):
     assert not part.vector[learner.layout.count_slice][rare].any()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 2), (16, 13, 2), (32, 200, 1)]

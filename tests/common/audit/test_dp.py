@@ -19,6 +19,8 @@ from fedrec.errors import SettingsError
 from fedrec.simulation.summing import make_adder
 from fedrec.training.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 Vectors = Sequence[NDArray[np.int64]]
 
 

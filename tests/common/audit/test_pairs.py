@@ -131,6 +131,7 @@ def explanations(gram):
     return list(search(0, np.array(gram, dtype=int)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(40))
 def test_who_is_determined_is_in_every_explanation_of_the_counts(seed):
     rng = np.random.default_rng(seed)

@@ -16,10 +16,13 @@ from fedrec.authority.folder import AuthorityFolder
 from fedrec.authority.members import find
 from fedrec.config.schema import Plan
 from fedrec.errors import FedrecError, KeysError, ProtocolError, Unauthenticated, Unreachable
+from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
+from fedrec.identity.revealer_keys import RevealerKeys
+from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.admin_link import RunStatus
 
 PASSPHRASE = "correct horse battery staple"
@@ -344,3 +347,37 @@ def test_refusals_are_told_and_wrong_tokens_end_it(folder: AuthorityFolder) -> N
     link.failure = Unauthenticated("no")
     with pytest.raises(Unauthenticated):
         delivery.look()
+
+
+def test_an_authority_that_opens_sums_keeps_what_members_do_not_get(
+    tmp_path: Path, people: list[Identity]
+) -> None:
+    protection = {"name": "bfv", "key_holder": "authority"}
+    plan = PLAN.model_copy(update={"protection": PLAN.protection.model_validate(protection)})
+    folder = AuthorityFolder(tmp_path / "alone")
+    assert not AuthorityFolder(tmp_path / "alone").epoch_path.exists()
+    folder.keep(folder.begin(plan, 12).of_exactly([p.public for p in people[:3]], 100))
+    first = folder.rotate()
+    second = folder.rotate()
+    assert folder.reveals
+    assert first.roster.revealer == second.roster.revealer == folder.revealer.load().public
+    assert folder.revealer.epochs == (1, 2)
+    assert folder.revealer.secret_of(1) != folder.revealer.secret_of(2)
+    # Another machine makes an epoch of its own: what opens sums is in no backup.
+    back_up(folder, tmp_path / "a.backup", PASSPHRASE)
+    other = AuthorityFolder(tmp_path / "other")
+    assert restore(tmp_path / "a.backup", other, PASSPHRASE) == 2
+    assert not other.revealer.folder.exists()
+    third = other.rotate()
+    assert third.roster.epoch == 3 and third.roster.revealer != second.roster.revealer
+    assert other.revealer.epochs == (3,)
+
+
+def test_an_epoch_for_the_other_key_holder_is_not_made(
+    tmp_path: Path, people: list[Identity]
+) -> None:
+    members = [person.public for person in people[:3]]
+    keys = RevealerKeys(tmp_path / "revealer")
+    with pytest.raises(KeysError, match='"members", but a revealer was given'):
+        make_epoch(Authority.create(), PLAN, 12, members, number=1, revealer=keys)
+    assert keys.epochs == ()

@@ -73,6 +73,7 @@ def test_the_keys_of_its_json_are_stable(
         "holder_download_bytes",
         "is_encrypted",
         "n_clients",
+        "n_holders",
         "n_items",
         "n_rounds",
         "masks",
@@ -330,6 +331,25 @@ def test_short_keys_and_slow_reveals_are_warned_of() -> None:
     (slow,) = (text for text in warned("single-3072", 1000) if not text.startswith(shared))
     # 1000 items of rank 4, a count each, and 44 metrics.
     assert "decrypts 5044 ciphertexts" in slow and "reveal_timeout_seconds is 30" in slow
+
+
+def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> None:
+    asked = ("check", settings_file, "--set", "protection.key_holder=authority")
+    bfv = fedrec(*asked, "--set", "protection.name=bfv", "--clients", "5", "--json").json
+    warned = " ".join(bfv["warnings"])
+    assert "The key authority alone holds the secret key" in warned
+    assert "must be online in every round" in warned
+    assert "same secret key" not in warned and "carry no tags" not in warned
+    # It fetches all five updates; a member that opens sums has one of them already.
+    price = bfv["price"]
+    upload = price["protection"]["message_bytes"]
+    assert (price["n_holders"], price["holder_download_bytes"]) == (1, 5 * upload)
+    ckks = fedrec(*asked, "--set", "protection.name=ckks", "--json").json
+    assert any("Sums under ckks carry no tags" in line for line in ckks["warnings"])
+    refused = fedrec(*asked, "--set", "protection.name=masks")
+    assert refused.code == 2 and "protection.key_holder" in refused.err
+    told = fedrec("check", "--explain", "protection.key_holder").out
+    assert "members" in told and "authority" in told
 
 
 def test_masks_say_who_must_stay_and_what_the_steps_cost(

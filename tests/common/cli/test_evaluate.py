@@ -13,6 +13,8 @@ from fedrec.data.writing import write_interactions
 
 from .conftest import Fedrec
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
     "evaluation.at=5", "client.threads=1", "client.device=cpu",

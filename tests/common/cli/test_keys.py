@@ -63,6 +63,30 @@ def test_every_member_can_open_the_epoch(
         secrets.destroy()
 
 
+@pytest.mark.parametrize("settings_file", ["bfv", "paillier"], indirect=True)
+def test_an_authority_that_opens_sums_keeps_the_secret_key(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    text = settings_file.read_text()
+    settings_file.write_text(text.replace("[protection]", '[protection]\nkey_holder = "authority"'))
+    told = fedrec(*new_command(settings_file, members, keys)).out
+    assert "no round goes on without it" in told
+    secret = keys / "authority" / "revealer" / "epoch-00000001.secret"
+    assert stat.S_IMODE(secret.stat().st_mode) == 0o600
+    found = fedrec("keys", "show", keys, "--json").json["files"]
+    (epoch,) = (each for each in found if each["path"].endswith("epoch.json"))
+    assert epoch["key_holder"] == "authority"
+    (own,) = (each for each in found if "revealer's private keys" in each["what"])
+    assert own["client_id"] == epoch["revealer"]
+    assert fedrec("keys", "rotate", "--into", keys).code == 0
+    (again,) = fedrec("keys", "show", keys / "epoch.json", "--json").json["files"]
+    assert (again["epoch"], again["revealer"]) == (2, epoch["revealer"])
+    assert (secret.parent / "epoch-00000002.secret").exists()
+    refused = fedrec("keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", keys)
+    assert refused.code == 2 and "--token-file" in refused.err
+
+
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
 def test_the_next_epoch_is_of_the_same_authority(
     fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]

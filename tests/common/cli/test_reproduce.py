@@ -77,6 +77,23 @@ def test_missing_data_is_named_with_its_source(fedrec: Fedrec, tmp_path: Path) -
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("--set", "algorithm.dim=abc"), "algorithm.dim"),
+        (("--set", "algorithm.dimension=8"), "algorithm.dimension"),
+        (("--device", "abacus"), "client.device"),
+    ],
+)
+def test_a_setting_that_cannot_be_is_named_and_leaves_nothing(
+    fedrec: Fedrec, tmp_path: Path, imported: None, options: tuple[str, ...], key: str
+) -> None:
+    outcome = fedrec("reproduce", "tiny", *options, "--out", tmp_path / "runs")
+    assert outcome.code == 2
+    assert key in outcome.err and options[1].rpartition("=")[2] in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_published_reproduced_and_honest_side_by_side(
     fedrec: Fedrec, tmp_path: Path, imported: None
 ) -> None:

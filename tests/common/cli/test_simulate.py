@@ -12,6 +12,8 @@ from fedrec.cli.terminal import human_bytes, human_share
 
 from .conftest import Fedrec
 
+pytestmark = pytest.mark.slow
+
 SMALL = (
     "rounds.total=2",
     "algorithm.dim=4",
@@ -105,7 +107,6 @@ def test_exposing_clients_takes_a_flag(
     assert len(found["items"]) == 2
 
 
-@pytest.mark.slow
 def test_seeds_side_by_side_are_the_runs_of_each(
     fedrec: Fedrec, settings_file: Path, tmp_path: Path
 ) -> None:
@@ -121,6 +122,26 @@ def test_seeds_side_by_side_are_the_runs_of_each(
     seven = fedrec("simulate", settings_file, *small("federation.seed=7"), "--json").json
     assert seven["results"] == outcome.json["seeds"][1]["results"]
     assert seven["results"] != outcome.json["seeds"][0]["results"]
+
+
+@pytest.mark.parametrize("seeds", ["", " ", ",", "1,"])
+def test_seeds_that_name_none_are_told_and_leave_nothing(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, seeds: str
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small(), "--seeds", seeds)
+    assert outcome.code == 2
+    assert f"--seeds is {seeds!r}" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    """Which devices there are is known only to torch, when training begins."""
+    outcome = fedrec("simulate", settings_file, *small("client.device=abacus"))
+    assert outcome.code == 2
+    assert 'client.device is "abacus"' in outcome.err
+    assert list((tmp_path / "runs").iterdir()) == []
 
 
 def test_options_of_seeds_that_do_not_go_together(fedrec: Fedrec, settings_file: Path) -> None:

@@ -35,6 +35,7 @@ def test_what_is_always_compared() -> None:
         "federation.minimum_item_users",
         "protection.name",
         "protection.preset",
+        "protection.key_holder",
         "evaluation.protocol",
         "rounds.minimum_clients",
         "rounds.minimum_summands",
@@ -146,3 +147,20 @@ def test_a_coordinators_text_does_not_fill_the_terminal() -> None:
     (found,) = plan_differences(Plan(), plan(protection__preset="\x1b[2J\u202e" + "x" * 10_000))
     assert str(found).isprintable()
     assert len(str(found)) < 250 > len(found.agreeing)
+
+
+@pytest.mark.parametrize("given", [True, False])
+@pytest.mark.parametrize(("ours", "theirs"), [("members", "authority"), ("authority", "members")])
+def test_who_holds_the_key_is_never_changed_under_a_client(
+    ours: str, theirs: str, given: bool
+) -> None:
+    """Neither is the stricter one: members trust each other in one, the authority in the other."""
+    local = plan(protection__key_holder=ours) if given or ours == "authority" else Plan()
+    (found,) = plan_differences(local, plan(protection__key_holder=theirs))
+    assert found.key == "protection.key_holder"
+    assert found.agreeing == f'protection.key_holder = "{theirs}"'
+
+
+def test_whoever_agreed_to_no_encryption_takes_any_key_holder() -> None:
+    found = plan(protection__name="bfv", protection__key_holder="authority")
+    assert plan_differences(plan(protection__name="none"), found) == ()

@@ -16,6 +16,7 @@ from fedrec.config.schema import (
     UpdateSettings,
 )
 from fedrec.protection import PROTECTIONS
+from fedrec.training.layout import vector_spec
 from fedrec.updates import UPDATES
 
 
@@ -219,3 +220,39 @@ def test_masks_are_held_to_every_size_of_a_round() -> None:
     large = {"protection": settings, "rounds": {"minimum_clients": 5, "clients_per_round": 40}}
     (conflict,) = find_conflicts(Plan.model_validate(large))
     assert "Rounds of 5 to 40 clients" in conflict.sentence
+
+
+def held_by_the_authority(name: str, preset: str = "default", **rounds: Any) -> Plan:
+    protection = {"name": name, "preset": preset, "key_holder": "authority"}
+    return Plan.model_validate({"protection": protection, "rounds": rounds})
+
+
+@pytest.mark.parametrize(
+    ("name", "preset"),
+    [("bfv", "default"), ("bfv", "wide"), ("paillier", "default"), ("ckks", "default")],
+)
+def test_the_key_authority_may_open_exact_sums(name: str, preset: str) -> None:
+    assert check_plan(held_by_the_authority(name, preset)) == []
+
+
+@pytest.mark.parametrize("name", ["none", "masks"])
+def test_without_a_key_there_is_nothing_for_an_authority_to_hold(name: str) -> None:
+    (conflict,) = find_conflicts(held_by_the_authority(name))
+    assert conflict.keys == ("protection.key_holder", "protection.name")
+    assert f"under {name} no key opens" in conflict.sentence
+    assert 'protection.name = "bfv"' in conflict.sentence
+
+
+def test_approximate_sums_give_the_authoritys_key_away() -> None:
+    (conflict,) = find_conflicts(held_by_the_authority("ckks", "approximate"))
+    assert conflict.keys == ("protection.key_holder", "protection.preset")
+    assert "gives the secret key away" in conflict.sentence
+    assert 'protection.preset = "lean"' in conflict.sentence
+
+
+def test_sums_that_the_authority_opens_carry_tags_where_they_can() -> None:
+    """A member without the key could hand in another's ciphertext, which only tags show."""
+    for name, tags in (("bfv", True), ("paillier", True), ("ckks", False)):
+        spec = vector_spec(held_by_the_authority(name), 10)
+        assert spec.tagged == tags
+        assert not vector_spec(plan(protection=name), 10).tagged

@@ -14,6 +14,8 @@ import pytest
 from fedrec.data import DATASETS, FetchedDataset, cache_folder, fetch_ml_100k
 from fedrec.errors import DataError
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:

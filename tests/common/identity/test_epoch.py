@@ -11,6 +11,7 @@ from dataclasses import FrozenInstanceError, replace
 from pathlib import Path
 
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
 from fedrec.identity.authority import Authority
@@ -25,7 +26,12 @@ CONTEXT = b"keyless context"
 SECRET = b"the protection's secret"
 
 
-def make(authority: Authority, members: list[Identity], epoch: int = 1) -> KeyEpoch:
+def make(
+    authority: Authority,
+    members: list[Identity],
+    epoch: int = 1,
+    revealer: PublicIdentity | None = None,
+) -> KeyEpoch:
     return authority.new_epoch(
         federation="movies",
         epoch=epoch,
@@ -35,6 +41,7 @@ def make(authority: Authority, members: list[Identity], epoch: int = 1) -> KeyEp
         protection_fingerprint="ab" * 32,
         server_context=CONTEXT,
         protection_secret=SECRET,
+        revealer=revealer,
     )
 
 
@@ -315,3 +322,44 @@ def test_the_commitment_names_federation_epoch_and_secrets() -> None:
 def test_the_context_digest_is_plain_sha256(bundle: KeyEpoch) -> None:
     assert bundle.roster.context_sha256 == hashlib.sha256(CONTEXT).digest()
     assert all(isinstance(member, PublicIdentity) for member in bundle.roster.members)
+
+
+def test_a_revealer_is_named_by_the_authority_and_is_no_member(
+    authority: Authority, members: list[Identity]
+) -> None:
+    revealer = Identity.create("revealer")
+    made = make(authority, members, revealer=revealer.public)
+    again = Roster.from_json(made.roster.to_json())
+    assert again == made.roster and again.key_holder == "authority"
+    assert again.revealer == revealer.public
+    assert not again.contains(revealer.client_id)
+    with pytest.raises(NotInRoster):
+        again.member(revealer.client_id)
+    assert again.holder(revealer.client_id) == revealer.public
+    assert again.holder(members[0].client_id) == members[0].public
+    assert len(made.wrapped_keys) == len(members) + 1
+    opened = [open_bundle(made, who, authority) for who in (*members, revealer)]
+    assert len({secrets.group_key for _, secrets in opened}) == 1
+    assert {secrets.protection_secret for _, secrets in opened} == {SECRET}
+    for other in (None, Identity.create("another").public):
+        forged = replace(again, revealer=other)
+        with pytest.raises(BadSignature):
+            forged.verify(authority.public_key)
+
+
+def test_a_roster_without_a_revealer_is_as_it_was(bundle: KeyEpoch) -> None:
+    assert b"revealer" not in bundle.roster.to_json()
+    assert bundle.roster.key_holder == "members"
+
+
+@pytest.mark.parametrize("field", ["the same identity", "the same exchange key"])
+def test_a_member_is_not_the_revealer(
+    authority: Authority, members: list[Identity], field: str
+) -> None:
+    other = members[0]
+    if field == "the same exchange key":
+        other = Identity(
+            label="", signing_key=Ed25519PrivateKey.generate(), exchange_key=other._exchange_key
+        )
+    with pytest.raises(KeysError, match="appears twice"):
+        make(authority, members, revealer=other.public)

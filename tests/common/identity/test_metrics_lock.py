@@ -19,6 +19,15 @@ def test_any_two_of_three_open_it() -> None:
         assert unlock(box, shares) == METRICS
 
 
+def test_who_opens_sums_alone_opens_it_alone() -> None:
+    box = box_of(KEY, b"round 1", METRICS)
+    for place in (1, 2):
+        assert unlock(box, {place: share_of(KEY, b"round 1", place, alone=True)}) == METRICS
+    for wrong in (share_of(KEY, b"round 1", 1), share_of(KEY, b"round 2", 1, alone=True)):
+        with pytest.raises(BadSignature):
+            unlock(box, {1: wrong})
+
+
 def test_all_key_holders_make_the_same_box() -> None:
     assert box_of(KEY, b"round 1", METRICS) == box_of(KEY, b"round 1", METRICS)
     assert box_of(KEY, b"round 1", METRICS) != box_of(KEY, b"round 2", METRICS)

@@ -64,6 +64,7 @@ def test_the_measured_noise_of_fresh_sums_stays_below_the_bound(preset: str) -> 
     assert budget <= plan.headroom_bits + 5, "the bound is looser than it was"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["default", "wide"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_as_many_tagged_messages_as_planned_are_known(preset: str, sign: int) -> None:

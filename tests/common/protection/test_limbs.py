@@ -29,6 +29,7 @@ def cases(draw: st.DrawFn) -> tuple[VectorSpec, int, list[list[int]]]:
     return VectorSpec(segments=(segment,), max_summands=summands), capacity, messages
 
 
+@pytest.mark.slow
 @given(cases())
 @settings(max_examples=300, deadline=None)
 def test_limbs_sum_to_the_exact_values_within_the_capacity(

@@ -145,6 +145,7 @@ def test_we_read_the_ciphertexts_of_phe(
     assert revealed[:2].tolist() == [5, 6] and not revealed[2:].any()
 
 
+@pytest.mark.slow
 def test_every_ciphertext_has_a_residue_of_its_own(key: PaillierSecretKey) -> None:
     p, q = key._numbers[:2]
     zeros = [key.encrypt(mpz(0)) for _ in range(50)]

@@ -17,6 +17,8 @@ from fedrec.simulation.checkpoint import CheckpointFolder
 from fedrec.simulation.data_checks import check_data
 from fedrec.training.tables import TableRoom, is_mapped
 
+pytestmark = pytest.mark.slow
+
 
 def bits(result):
     """Everything that a federation publishes, and what its users keep."""
@@ -47,8 +49,9 @@ def alone(settings_of, data):
         {"name": "ckks", "preset": "lean"},
         {"name": "paillier", "preset": "packed-2048"},
         {"name": "masks"},
+        {"name": "bfv", "key_holder": "authority"},
     ],
-    ids=["none", "bfv", "ckks", "paillier", "masks"],
+    ids=["none", "bfv", "ckks", "paillier", "masks", "bfv by the authority"],
 )
 def test_the_same_bits_for_every_number_of_clients_and_protection(
     settings_of, data, alone, protection, n_clients
@@ -257,7 +260,6 @@ def test_the_data_file_of_the_settings_is_read(settings_of, tmp_path):
     assert (len(result.users), len(result.catalogue)) == (8, 6)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_ml_100k_has_the_same_bits_in_seven_clients(ml_100k, ml_100k_users, protection):
     from fedrec.config.schema import Settings

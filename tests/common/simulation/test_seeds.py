@@ -13,6 +13,8 @@ from fedrec.reports.run_folder import RunFolder
 from fedrec.simulation import record_simulation, simulate, simulate_seeds
 from fedrec.simulation.seeds import settings_of_seeds
 
+pytestmark = pytest.mark.slow
+
 SEEDS = (4, 1)
 
 
@@ -34,7 +36,6 @@ def alone(settings_of, data, tmp_path_factory):
     return folders
 
 
-@pytest.mark.slow
 def test_side_by_side_stopped_and_resumed_gives_the_bits_of_one_by_one(
     settings_of, data, alone, tmp_path
 ):
@@ -79,7 +80,6 @@ def test_one_run_that_diverges_stops_the_others_and_is_named(settings_of, data, 
         simulate_seeds(settings, folders, users=users, catalogue=catalogue)
 
 
-@pytest.mark.slow
 def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
     users, catalogue = data
 

@@ -16,6 +16,8 @@ from fedrec.simulation import simulate
 from fedrec.simulation.federation import Federation
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 NOISY = {"mechanism": "gaussian", "rounds_per_user": 3, "expected_users": 20.0, "clip": 1.0}
 
 

@@ -52,11 +52,18 @@ UPDATES = {
 """An update structure that goes with each algorithm."""
 
 
-def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rounds: float) -> Plan:
+def plan_of(
+    protection: str,
+    n_clients: int = 3,
+    algorithm: str = "fedmf",
+    key_holder: str = "members",
+    **rounds: float,
+) -> Plan:
     """Return the plan of the tests; every client is needed in every round unless told otherwise.
 
     Args:
         protection: its name, and after a slash a parameter set.
+        key_holder: who opens sums.
     """
     name, _, preset = protection.partition("/")
     return Plan.model_validate(
@@ -66,7 +73,9 @@ def plan_of(protection: str, n_clients: int = 3, algorithm: str = "fedmf", **rou
             },
             "algorithm": {"name": algorithm} | ({} if algorithm == "ease" else {"dim": 4}),
             "update": UPDATES[algorithm],
-            "protection": {"name": name, "preset": preset or "default"},
+            "protection": {
+                "name": name, "preset": preset or "default", "key_holder": key_holder,
+            },
             "evaluation": {"at": 5},
             "rounds": {"total": ROUNDS, "minimum_clients": n_clients, **rounds},
         }

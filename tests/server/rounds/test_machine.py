@@ -25,7 +25,15 @@ from fedrec_server.rounds.changes import (
     RoundAbandoned,
     RoundPublished,
 )
-from fedrec_server.rounds.events import Polled, Restarted, Resumed, Spoke, StopRequested, Uploaded
+from fedrec_server.rounds.events import (
+    EpochInstalled,
+    Polled,
+    Restarted,
+    Resumed,
+    Spoke,
+    StopRequested,
+    Uploaded,
+)
 from fedrec_server.rounds.tasks import task_for
 
 
@@ -75,6 +83,14 @@ class TestCollecting:
         world.tick(0, 1)
         assert kinds(world.upload(0)) == ["UpdateCounted"]
         assert kinds(world.upload(1)) == ["UpdateCounted", "CollectingEnded"]
+
+    def test_without_encryption_too_only_one_model_is_trained(self) -> None:
+        world = plain(3)
+        world.tick(0, 1, 2)
+        world.upload(0, base_state=b"x" * 32)
+        world.upload(1)
+        ended = world.upload(2)[-1]
+        assert isinstance(ended, CollectingEnded) and ended.left_out == {client(0)}
 
     def test_same_upload_is_a_duplicate_in_every_phase(self) -> None:
         world = plain()
@@ -375,6 +391,60 @@ class TestRevealing:
         found = header(2, client(0), **(told(world.state) | changes))
         with pytest.raises(ProtocolError):
             world.apply(Uploaded(now=world.now, header=found))
+
+    def test_the_first_round_goes_on_with_the_largest_group(self) -> None:
+        """Nobody signed yet from which model; key holders would refuse a list of several."""
+        for liar in range(4):
+            world = encrypted()
+            world.tick(*range(4))
+            for number in range(3):
+                told = {"base_state": b"x" * 32} if number == liar else {}
+                assert kinds(world.upload(number, **told)) == ["UpdateCounted"]
+            told = {"base_state": b"x" * 32} if liar == 3 else {}
+            _, ended = world.upload(3, **told)
+            assert isinstance(ended, CollectingEnded)
+            assert (ended.counted, ended.left_out) == (3, {client(liar)})
+            assert world.state.current is not None
+            assert set(world.state.current.accepted) == {client(n) for n in range(4) if n != liar}
+            with pytest.raises(RoundClosed):
+                world.upload(liar, "again")
+
+    def test_the_first_round_of_an_epoch_knows_no_model_either(self) -> None:
+        world = revealing(4)
+        for said in holders(world).values():
+            world.speak(said)
+        assert world.state.base_state is not None
+        newer = replace(world.state.rules, epoch=2)
+        world.apply(EpochInstalled(now=world.now, rules=newer, roster=world.state.roster))
+        assert world.state.base_state is None
+        world.tick(*range(4))
+        for number in range(3):
+            world.upload(number, base_state=b"y" * 32)
+        ended = world.upload(3, base_state=b"x" * 32)[-1]
+        assert isinstance(ended, CollectingEnded) and ended.left_out == {client(3)}
+
+    def test_too_few_of_one_model_abandon(self) -> None:
+        world = encrypted()
+        world.tick(*range(4))
+        for number in range(3):
+            world.upload(number, base_state=bytes([number % 2]) * 32)
+        abandoned = world.upload(3, base_state=bytes([1]) * 32)[-1]
+        assert isinstance(abandoned, RoundAbandoned)
+        assert abandoned.reason == (
+            "2 of the needed 3 updates arrived in time; 2 more start from another model"
+        )
+
+    def test_others_of_one_model_are_waited_for(self) -> None:
+        """Three updates would do, were they of one model: five clients were asked."""
+        world = encrypted(5, clients_per_round=3, over_provision=1.5)
+        world.tick(*range(5))
+        round_ = world.state.current
+        assert round_ is not None and len(round_.asked) == 5
+        world.upload(0, base_state=b"x" * 32)
+        for number in (1, 2):
+            assert kinds(world.upload(number)) == ["UpdateCounted"]
+        ended = world.upload(3)[-1]
+        assert isinstance(ended, CollectingEnded) and ended.left_out == {client(0)}
 
     def test_nobody_left_abandons(self) -> None:
         world = revealing(3, reveal_timeout_seconds=5)

@@ -17,9 +17,25 @@ from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
 from fedrec_server.receiving import open_reveal, open_snapshot, open_update
-from fedrec_server.rounds.state import State
+from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
+
+
+def current(state: State) -> Round:
+    """Return the round in progress."""
+    assert state.current is not None
+    return state.current
+
+
+def files(folder: Path) -> list[str]:
+    """Return the files of a folder's state but for the database, by kind and name."""
+    spool = folder / "state"
+    return sorted(
+        f"{path.parent.name}/{path.name}"
+        for kind in ("partial", "updates", "blobs", "snapshots")
+        for path in (spool / kind).iterdir()
+    )
 
 
 @asynccontextmanager
@@ -60,9 +76,17 @@ async def gather(engine: Engine, numbers: Iterable[int]) -> None:
 
 
 async def upload(
-    engine: Engine, bench: Bench, number: int, round_id: int | None = None, salt: int = 0
+    engine: Engine,
+    bench: Bench,
+    number: int,
+    round_id: int | None = None,
+    salt: int = 0,
+    **changes: Any,
 ) -> bool:
-    """Upload to the round in progress; True when it was a duplicate."""
+    """Upload to the round in progress; True when it was a duplicate.
+
+    `changes` are what the header says otherwise than the client was told.
+    """
     if round_id is None:
         assert engine.state.current is not None
         round_id = engine.state.current.number
@@ -70,7 +94,7 @@ async def upload(
     told: dict[str, Any] = {}
     if engine.state.current is not None and engine.state.current.number == round_id:
         told = told_of(engine.state)
-    header = bench.header(number, round_id, payload, engine.run, **told)
+    header = bench.header(number, round_id, payload, engine.run, **(told | changes))
     engine.admission.check_header(header)
     async with engine.uploads.turn(header.client_id):
         incoming = await open_update(engine, header)

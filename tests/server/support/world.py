@@ -19,6 +19,7 @@ from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import MaskMessage, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
     Change,
+    CollectingEnded,
     HolderAsked,
     RoundAbandoned,
     RoundOpened,
@@ -44,6 +45,8 @@ from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import Round, Rules, State
 
 RUN = "run"
+AUTHORITY = 1000
+"""The number of the client that is no member and opens sums, where there is one."""
 GROUP_KEY = bytes(range(32))
 
 
@@ -121,7 +124,7 @@ def statement(state: State, client_id: ClientId, content: str = "honest") -> Rev
         state_tag=tag,
         published_digest=tag,
         locked_metrics=box_of(GROUP_KEY, named, bytes(8)),
-        share=share_of(GROUP_KEY, named, place),
+        share=share_of(GROUP_KEY, named, place, alone=state.rules.revealer is not None),
         signature=bytes(64),
     )
 
@@ -161,7 +164,7 @@ class World:
         self.commit(changes)
         self.state = state
         for change in changes:
-            self._check(change)
+            self._check(change, state.current or before.current)
         return changes
 
     def tick(self, *numbers: int, seconds: float = 0.0) -> tuple[Change, ...]:
@@ -169,11 +172,12 @@ class World:
         self.now += seconds
         return self.apply(Tick(now=self.now, live=frozenset(client(n) for n in numbers)))
 
-    def upload(self, number: int, content: str = "update") -> tuple[Change, ...]:
-        """Upload to the round in progress."""
+    def upload(self, number: int, content: str = "update", **changes: Any) -> tuple[Change, ...]:
+        """Upload to the round in progress; `changes` are what the client says otherwise."""
         round_ = self.state.current
         assert round_ is not None
-        found = header(round_.number, client(number), content, **told(self.state))
+        terms = told(self.state) | changes
+        found = header(round_.number, client(number), content, **terms)
         return self.apply(Uploaded(now=self.now, header=found))
 
     def sum(self) -> tuple[Change, ...]:
@@ -196,7 +200,7 @@ class World:
         )
         return self.apply(event)
 
-    def _check(self, change: Change) -> None:
+    def _check(self, change: Change, round_: Round | None) -> None:
         match change:
             case RoundOpened(round=number):
                 assert not self.opened or number > self.opened[-1], "round numbers are reused"
@@ -207,12 +211,16 @@ class World:
                 counted = self.counted.setdefault(found.round, set())
                 assert found.client_id not in counted, "counted twice"
                 assert found.round not in self.ended
-                round_ = self.state.current
                 assert round_ is not None
                 assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
-                assert found.committee == told(self.state)["committee"]
+                assert found.committee == committee_digest(RUN, round_.number, round_.committee)
                 assert self.state.base_state in (None, found.base_state)
                 counted.add(found.client_id)
+            case CollectingEnded(round=number):
+                self.counted[number] -= change.left_out
+                assert round_ is not None and set(round_.accepted) == self.counted[number]
+                models = {one.base_state for one in round_.accepted.values()}
+                assert len(models) == 1, "updates to different models are added"
             case HolderAsked(round=number):
                 assert len(self.counted[number]) >= self.state.rules.needed
                 assert len(self.counted[number]) >= 3, "too small a sum would be revealed"
@@ -235,10 +243,14 @@ class World:
         if not self.state.rules.needs_reveal:
             assert not change.words
             return
-        revealed, verified = change.words
+        revealed, *others = change.words
         assert revealed.blob == change.blob
-        assert revealed.statement.content() == verified.statement.content()
-        assert revealed.statement.client_id != verified.statement.client_id
+        alone = self.state.rules.revealer
+        assert len(others) == (alone is None)
+        assert alone in (None, revealed.statement.client_id)
+        for verified in others:
+            assert revealed.statement.content() == verified.statement.content()
+            assert revealed.statement.client_id != verified.statement.client_id
         assert change.metrics == bytes(8)
 
     def check_end(self) -> None:
@@ -280,7 +292,9 @@ class Chaos:
         if round_ is None or choose.random() < 0.2:
             self.world.now += choose.choice([0.0, 1.0, 40.0] if troubled else [0.0, 0.1])
             share = choose.random() if troubled else 1.0
-            live = frozenset(c for c in self.clients if choose.random() <= share)
+            revealer = self.world.state.rules.revealer
+            there = [*self.clients, *([] if revealer is None else [revealer])]
+            live = frozenset(c for c in there if choose.random() <= share)
             return Tick(now=self.world.now, live=live)
         someone = choose.choice(self.clients)
         if self.world.state.rules.masked and round_.phase in STEP_OF:
@@ -375,7 +389,9 @@ def random_rules(seed: int) -> tuple[Rules, int]:
     )
     n_clients = choose.randint(5, 12)
     masked = not found.needs_reveal and choose.random() < 0.6
-    return replace(found, masked=masked), n_clients
+    alone = found.needs_reveal and choose.random() < 0.4
+    revealer = client(AUTHORITY) if alone else None
+    return replace(found, masked=masked, revealer=revealer), n_clients
 
 
 def volatile_free(state: State) -> State:

@@ -8,6 +8,6 @@ without a key and without torch.
 
 from fedrec.audit.wire.auditing import audit_wire
 from fedrec.audit.wire.findings import Finding
-from fedrec.audit.wire.report import ClientRow, WireReport
+from fedrec.audit.wire.report import ClientRow, EpochRow, WireReport
 
-__all__ = ["ClientRow", "Finding", "WireReport", "audit_wire"]
+__all__ = ["ClientRow", "EpochRow", "Finding", "WireReport", "audit_wire"]

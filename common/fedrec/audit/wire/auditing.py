@@ -9,7 +9,7 @@ from fedrec.audit.wire.declared import BLOBS, file_kind
 from fedrec.audit.wire.findings import Finding, storage_findings, traffic_findings
 from fedrec.audit.wire.known import Known
 from fedrec.audit.wire.reading import BlobTally
-from fedrec.audit.wire.report import ClientRow, WireReport
+from fedrec.audit.wire.report import ClientRow, EpochRow, WireReport
 from fedrec.audit.wire.storage import UPDATES, Storage
 from fedrec.audit.wire.traffic import BlobKey, Traffic
 from fedrec.audit.wire.truth import MODEL, Search, Truth
@@ -23,7 +23,11 @@ _UPLOADS = BlobKey("SubmitUpdate", "request")
 
 
 def audit_wire(
-    settings: Settings, *, recording: Path | None = None, truth: Sequence[Path] = ()
+    settings: Settings,
+    *,
+    recording: Path | None = None,
+    truth: Sequence[Path] = (),
+    epochs: Sequence[Path] = (),
 ) -> WireReport:
     """Report what a coordinator could read of what passed it and of what lies with it.
 
@@ -31,14 +35,16 @@ def audit_wire(
         settings: the coordinator's.
         recording: a folder of recordings, or one of them; without it only the folder is looked at.
         truth: clients' folders, to search for what is in them.
+        epochs: files and folders with the signed rosters of key epochs that rotated away.
 
     Raises:
         SettingsError: when the settings are not a coordinator's.
         DataError: when a folder that was named holds nothing to read.
         StorageError: when a recording or the coordinator's database is damaged.
-        KeysError: when its key epoch cannot be read.
+        KeysError: when a key epoch cannot be read.
+        BadSignature: when a roster is of another authority.
     """
-    known = Known.of(settings)
+    known = Known.of(settings, epochs)
     told = Truth.of(truth, known.item_ids) if truth else Truth()
     search = None if told.is_empty else Search(told)
     traffic, storage = Traffic(known, search), Storage(known, search)
@@ -91,6 +97,7 @@ def _report(
         found=found,
         findings=findings,
         clients=tuple(_client_rows(traffic, uploads)),
+        epochs=tuple(_epoch_rows(traffic)),
         problems=_problems(known, traffic, storage, findings),
         notes=tuple(_notes(traffic, told, recordings)),
     )
@@ -135,6 +142,25 @@ def _client_rows(traffic: Traffic, uploads: BlobTally) -> list[ClientRow]:
     return rows
 
 
+def _epoch_rows(traffic: Traffic) -> list[EpochRow]:
+    known = traffic.known.epochs
+    newest = max(known)
+    return [
+        EpochRow(
+            epoch=epoch,
+            roster=known.source(epoch),
+            members=known.n_members(epoch),
+            rotated=epoch < newest,
+            messages=tally.messages,
+            outsiders=tally.outsiders,
+            updates=tally.updates,
+            readable_updates=tally.readable_updates,
+            readable_values=tally.readable_values,
+        )
+        for epoch, tally in sorted(traffic.epochs.items())
+    ]
+
+
 def _searched(told: Truth) -> dict[str, int]:
     searched = {
         "private vectors": len(told.vectors),
@@ -153,6 +179,13 @@ def _notes(traffic: Traffic, told: Truth, recordings: int) -> list[str]:
         notes.append("A recording ended at its size limit; what passed later was not looked at.")
     if traffic.truncated:
         notes.append("A recording ends within a message, as when a coordinator was killed.")
+    for epoch, tally in sorted(traffic.epochs.items()):
+        if traffic.known.epochs.source(epoch) == "not given":
+            notes.append(
+                f"{tally.messages} messages name key epoch {epoch}, whose roster was not given: "
+                "they were held against everything but who belonged to it and which context it "
+                "had. Give the authority's rosters with --epochs."
+            )
     if told.unsearched_ids:
         notes.append(
             f"{told.unsearched_ids} user ids are short numbers, which stand among other numbers "

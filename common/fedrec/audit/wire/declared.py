@@ -32,11 +32,13 @@ class Kind:
         one_length: whether all of its values have the same length, whoever sends them.
         sealed: whether its bytes must look random to the coordinator: always, never, only where
             the protection hides updates, or only where it hides sums, too.
+        of_epoch: whether every key epoch has its own, so that lengths are compared within one.
     """
 
     promise: str
     one_length: bool = False
     sealed: str = "never"
+    of_epoch: bool = False
 
 
 _FOR_MEMBERS = "sealed for the members where key holders open it"
@@ -52,9 +54,14 @@ KINDS: dict[str, Kind] = {
     "epoch bundle": Kind(
         promise="a signed roster, a context without a key, and keys that only members unwrap"
     ),
-    "context": Kind(promise="the protection's context holds no key", one_length=True),
+    "context": Kind(
+        promise="the protection's context holds no key", one_length=True, of_epoch=True
+    ),
     "wrapped key": Kind(
-        promise="opens with a member's own key only", one_length=True, sealed="always"
+        promise="opens with a member's own key only",
+        one_length=True,
+        sealed="always",
+        of_epoch=True,
     ),
     "key share": Kind(promise="one share of a metrics key opens nothing", one_length=True),
     "public key": Kind(promise="of one round under masks; opens nothing", one_length=True),
@@ -190,6 +197,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "run": "bookkeeping",
         "client_id": "identity",
         "after_round": "bookkeeping",
+        "refused": "digest",
     },
     "Published": {
         "round": "bookkeeping",
@@ -313,6 +321,7 @@ EVENT_KEYS = frozenset(
         "epoch",
         "failed",
         "kind",
+        "left_out",
         "members",
         "metrics",
         "reason",

@@ -52,6 +52,8 @@ def traffic_findings(traffic: Traffic) -> Iterator[Finding]:
     """Yield what was found of every field and every stream, in the order of their names."""
     for key, tally in sorted(traffic.fields.items(), key=lambda entry: entry[0]):
         name = f"{key.method} {key.direction}: {key.name}"
+        if key.epoch and len(traffic.epochs) > 1:
+            name += f" (epoch {key.epoch})"
         wrapped = traffic.wrapped.get(key)
         yield _of_field("traffic", name, FIELDS.get(key.name), tally, wrapped)
     for place, blobs in sorted(traffic.blobs.items(), key=lambda entry: entry[0]):

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
+from fedrec.audit.wire.epochs import KnownEpochs
 from fedrec.audit.wire.reading import PlainReader
 from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import FedrecError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.ids import ClientId
 from fedrec.protection import Protection
 from fedrec.training.layout import protection_of
 
@@ -26,8 +27,9 @@ class Known:
     Attributes:
         state: its folder.
         item_ids: of the catalogue, in its order.
-        public: what everybody may have, byte for byte: plan, roster and catalogue.
-        members: the roster's fingerprints.
+        context: of the key epoch that the settings name.
+        public: what everybody may have, byte for byte: plan and catalogue.
+        epochs: the rosters that are here.
         reader: tries to read vectors of this plan.
     """
 
@@ -37,16 +39,21 @@ class Known:
     context: bytes
     item_ids: tuple[str, ...]
     public: frozenset[bytes]
-    members: frozenset[ClientId]
+    epochs: KnownEpochs
     reader: PlainReader
 
     @classmethod
-    def of(cls, settings: Settings) -> Self:
+    def of(cls, settings: Settings, given: Sequence[Path] = ()) -> Self:
         """Read what a coordinator of these settings has.
+
+        Args:
+            given: files and folders with rosters of further key epochs.
 
         Raises:
             SettingsError: when the settings name no catalogue.
-            KeysError: when the key epoch cannot be read.
+            DataError: when a folder that was given holds no roster.
+            KeysError: when a key epoch cannot be read.
+            BadSignature: when a roster is of another authority.
         """
         if settings.data.catalogue is None:
             raise SettingsError(
@@ -57,16 +64,18 @@ class Known:
         catalogue = Catalogue.load(path)
         keys = KeyEpoch.load(Path(settings.coordinator.epoch))
         protection = protection_of(settings.plan, len(catalogue))
+        state = Path(settings.coordinator.state)
+        epochs = KnownEpochs(keys)
+        epochs.add_folder(state)
+        epochs.add_given(given)
         return cls(
             plan=settings.plan,
-            state=Path(settings.coordinator.state),
+            state=state,
             protection=protection,
             context=keys.server_context,
             item_ids=tuple(str(item) for item in catalogue.item_ids),
-            public=frozenset(
-                (plan_to_json(settings.plan), keys.roster.to_json(), path.read_bytes())
-            ),
-            members=frozenset(member.client_id for member in keys.roster.members),
+            public=frozenset((plan_to_json(settings.plan), path.read_bytes())),
+            epochs=epochs,
             reader=PlainReader(protection.spec),
         )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from fedrec.audit.wire.epochs import RosterSource
 from fedrec.audit.wire.findings import Finding
 
-__all__ = ["ClientRow", "WireReport"]
+__all__ = ["ClientRow", "EpochRow", "WireReport"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +31,30 @@ class ClientRow:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class EpochRow:
+    """What was seen of one key epoch.
+
+    Attributes:
+        roster: where its roster is from; "not given" where the audit does not have it.
+        members: how many the roster lists, 0 without it.
+        rotated: whether a later epoch began, with which its members destroyed its secrets.
+        messages: how many messages name it.
+        outsiders: how many of them are signed by somebody whom its roster does not list.
+        updates, readable_updates, readable_values: updates for its rounds.
+    """
+
+    epoch: int
+    roster: RosterSource
+    members: int
+    rotated: bool
+    messages: int
+    outsiders: int
+    updates: int
+    readable_updates: int
+    readable_values: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WireReport:
     """What passed a coordinator and what lies with it, and whether promises held.
 
@@ -42,6 +67,7 @@ class WireReport:
             readable without any key, and how many values they had.
         kept_updates: updates of single clients in the folder.
         published, published_bytes: published sums in the folder, and whether they were readable.
+        clients, epochs: the traffic by client, and by the key epoch that it names.
         searched: what was looked for, and how much of it.
         found: what of it was found, where, and how often.
         problems: every promise that was broken.
@@ -65,6 +91,7 @@ class WireReport:
     found: dict[str, int]
     findings: tuple[Finding, ...]
     clients: tuple[ClientRow, ...]
+    epochs: tuple[EpochRow, ...]
     problems: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -81,6 +108,12 @@ class WireReport:
             lines.append(
                 f"Passed: {self.messages:,} messages, {self.n_bytes / 2**20:.1f} MiB. Updates of "
                 f"single clients: {self.updates}, {self._readable()}."
+            )
+        if len(self.epochs) > 1:
+            numbers = ", ".join(str(row.epoch) for row in self.epochs)
+            lines.append(
+                f"Key epochs {numbers}: each message was held against the one that it names. No "
+                "secret of any of them is needed or here; those that rotated away were destroyed."
             )
         content = "readable" if self.published_readable else "not readable without a client's key"
         lines.append(

@@ -8,10 +8,11 @@ from typing import Any
 
 from blake3 import blake3
 
-from fedrec.audit.wire.declared import BLOBS, FIELDS, undeclared_event_keys
+from fedrec.audit.wire.declared import BLOBS, FIELDS, KINDS, undeclared_event_keys
+from fedrec.audit.wire.epochs import EpochTally
 from fedrec.audit.wire.known import Known
 from fedrec.audit.wire.messages import Leaf, leaves, parse
-from fedrec.audit.wire.reading import BlobTally
+from fedrec.audit.wire.reading import BlobTally, Reading
 from fedrec.audit.wire.tally import FieldTally
 from fedrec.audit.wire.truth import Search
 from fedrec.wire.recording import Frame, FrameReader
@@ -27,16 +28,22 @@ _WRAPPED_HEAD_BYTES = 64
 _WORTH_A_MARK = 4096
 _MOST_SEARCHED = 1_000_000
 _CUT = "a stream that was cut"
-_PUBLIC_DOCUMENTS = ("Federation.plan_json", "Federation.roster_json")
+_MOST_EPOCHS = 1000
+"""Strangers may name as many as they like; those beyond are not told apart."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class FieldKey:
-    """Where a field was seen."""
+    """Where a field was seen.
+
+    Attributes:
+        epoch: the key epoch of its message, where every epoch has its own value; else 0.
+    """
 
     method: str
     direction: str
     name: str
+    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -49,9 +56,10 @@ class BlobKey:
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call in progress: who called, and the stream that it carries."""
+    """A call in progress: who called, in which key epoch, and the stream that it carries."""
 
     client: str = ""
+    epoch: int = 0
     announced: int | None = None
     first: int = 0
     stream: bytearray = field(default_factory=bytearray)
@@ -70,6 +78,7 @@ class Traffic:
         calls: how many calls were seen, by client; those without a name under the empty one.
         sent, received: bytes of each client's messages.
         wrapped: what is sealed to single members, by field.
+        epochs: what names a key epoch, by epoch.
         truncated, limited: recordings that end within a message, or at their size limit.
     """
 
@@ -84,6 +93,7 @@ class Traffic:
     sent: Counter[str] = field(default_factory=Counter)
     received: Counter[str] = field(default_factory=Counter)
     wrapped: dict[FieldKey, BlobTally] = field(default_factory=dict)
+    epochs: dict[int, EpochTally] = field(default_factory=dict)
     messages: int = 0
     n_bytes: int = 0
     truncated: int = 0
@@ -125,11 +135,49 @@ class Traffic:
             call.client = str(names[0]) if names else ""
             self.calls[call.client] += 1
         (self.sent if frame.kind == "request" else self.received)[call.client] += len(frame.message)
+        self._note_epochs(frame, found, call)
+        if message.DESCRIPTOR.name == "Federation":
+            self._judge_federation(message, method)
         for leaf in found:
-            self._count(FieldKey(method, frame.kind, leaf.name), leaf, call)
+            kind = KINDS.get(FIELDS.get(leaf.name, ""))
+            epoch = call.epoch if kind is not None and kind.of_epoch else 0
+            self._count(FieldKey(method, frame.kind, leaf.name, epoch), leaf, call)
         if not self._was_searched(found):
             self._look(frame.message, f"{method} {frame.kind}")
         self._follow(method, frame, message, call)
+
+    def _note_epochs(self, frame: Frame, found: list[Leaf], call: _Call) -> None:
+        """Count a message for the key epochs that it names; the first is the call's from now on."""
+        named = [int(leaf.value) for leaf in found if leaf.name.endswith(".epoch")]
+        for epoch in dict.fromkeys(named):
+            self._epoch(epoch).messages += 1
+        if not named:
+            return
+        call.epoch = named[0]
+        is_member = self.known.epochs.lists(call.epoch, call.client)
+        if frame.kind == "request" and call.client and not is_member:
+            self._epoch(call.epoch).outsiders += 1
+
+    def _epoch(self, number: int) -> EpochTally:
+        if number not in self.epochs and len(self.epochs) >= _MOST_EPOCHS:
+            return EpochTally()
+        return self.epochs.setdefault(number, EpochTally())
+
+    def _judge_federation(self, message: Any, method: str) -> None:
+        """Hold what a client enrols with against the key epoch that it names."""
+        epochs, epoch = self.known.epochs, int(message.epoch)
+        roster = epochs.roster_problem(epoch, message.roster_json) if message.roster_json else ""
+        if roster:
+            self.problems[f"Federation.roster_json in {method} {roster}."] += 1
+        context = epochs.context_problem(epoch, message.server_context)
+        if context:
+            self.problems[f"Federation.server_context in {method} {context}."] += 1
+
+    def _judge_bundle(self, blob: bytes) -> None:
+        """Hold a bundle that the authority handed in against what a bundle may be."""
+        problem = self.known.epochs.learn(blob)
+        if problem:
+            self.problems[f"The bundle of InstallEpoch is none of this federation: {problem}"] += 1
 
     def _count(self, key: FieldKey, leaf: Leaf, call: _Call) -> None:
         if leaf.name == "Chunk.data":
@@ -145,7 +193,7 @@ class Traffic:
             problem = self.known.context_problem(leaf.value)
             if problem:
                 self.problems[f"{leaf.name} in {key.method}: {problem}"] += 1
-        if leaf.name in _PUBLIC_DOCUMENTS and leaf.value not in self.known.public:
+        if leaf.name == "Federation.plan_json" and leaf.value not in self.known.public:
             self.problems[f"{leaf.name} is not the coordinator's public file, byte for byte."] += 1
         if leaf.name == "Event.fields_json":
             foreign = undeclared_event_keys(str(leaf.value))
@@ -196,10 +244,21 @@ class Traffic:
             return
         blob = bytes(call.stream)
         call.stream.clear()
-        self.add_blob(key, blob, call.client, whole=len(blob) == call.announced)
+        whole = len(blob) == call.announced
+        if whole and BLOBS.get(key.method) == "epoch bundle":
+            self._judge_bundle(blob)
+        found = self.add_blob(key, blob, call.client, whole=whole)
+        if found is not None and BLOBS.get(key.method) == "update" and key.direction == "request":
+            epoch = self._epoch(call.epoch)
+            epoch.updates += 1
+            epoch.readable_updates += found.is_readable
+            epoch.readable_values += found.values
 
-    def add_blob(self, key: BlobKey, blob: bytes, client: str, *, whole: bool = True) -> None:
-        """Try to read a blob, and count it."""
+    def add_blob(
+        self, key: BlobKey, blob: bytes, client: str, *, whole: bool = True
+    ) -> Reading | None:
+        """Try to read a blob, and count it; return what it gave away, unless it is public."""
+        found = None
         tally = self.blobs.setdefault(key, BlobTally())
         tally.incomplete += not whole
         if BLOBS.get(key.method) == "public":
@@ -208,10 +267,11 @@ class Traffic:
             tally.blobs += 1
         else:
             sent = BLOBS.get(key.method) == "update" and key.direction == "request"
-            tally.add(blob, client, self.known.reader, sent=sent)
+            found = tally.add(blob, client, self.known.reader, sent=sent)
         if whole:
             sizes = self.sizes.setdefault(key, FieldTally())
             sizes.add_blob(len(blob), blake3(blob).digest(), client)
+        return found
 
     def _was_searched(self, found: list[Leaf]) -> bool:
         """Tell whether a message is a chunk that came before: key holders fetch what was sent."""

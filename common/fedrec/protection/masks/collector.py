@@ -111,9 +111,11 @@ class Collector:
 
         Raises:
             NotInRoster, BadSignature: when no member made them for this round.
+            MalformedUpdate: when nobody could use them.
         """
         self._expect("keys")
         advertisement.verify(self._terms, self._roster)
+        advertisement.check_usable()
         _put(self._advertised, advertisement.client_id, advertisement)
 
     def close_keys(self) -> KeyList:

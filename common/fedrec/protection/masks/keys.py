@@ -49,6 +49,10 @@ def exchange(private: X25519PrivateKey, public: bytes) -> bytes:
         raise KeysError("A participant's X25519 key is not usable.") from None
 
 
+_TRIAL = X25519PrivateKey.from_private_bytes(bytes(range(32)))
+"""Whether a key is of low order does not depend on the other one; this one is nobody's."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyAdvertisement:
     """One client's public keys of one round.
@@ -85,6 +89,21 @@ class KeyAdvertisement:
             BadSignature: when a key was exchanged, or belongs to another round.
         """
         verify(roster.member(self.client_id).signing_key, self.statement(terms), self.signature)
+
+    def check_usable(self) -> None:
+        """Check that others can agree on secrets with these keys.
+
+        Raises:
+            MalformedUpdate: when both are the same, or one gives everybody the same secret (a point
+                of low order, RFC 7748, section 6.1).
+        """
+        if self.mask_key == self.share_key:
+            raise MalformedUpdate("The mask key is the share key, too.")
+        try:
+            for key in (self.mask_key, self.share_key):
+                exchange(_TRIAL, key)
+        except KeysError as error:
+            raise MalformedUpdate(error.message) from None
 
 
 class RoundKeys(Secret):

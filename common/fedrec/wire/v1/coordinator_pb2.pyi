@@ -220,11 +220,13 @@ class FetchPublishedRequest(_message.Message):
     def __init__(self, run: _Optional[str] = ..., client_id: _Optional[str] = ..., after_round: _Optional[int] = ...) -> None: ...
 
 class FetchSnapshotRequest(_message.Message):
-    __slots__ = ("run", "client_id", "after_round")
+    __slots__ = ("run", "client_id", "after_round", "refused")
     RUN_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     AFTER_ROUND_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
     run: str
     client_id: str
     after_round: int
-    def __init__(self, run: _Optional[str] = ..., client_id: _Optional[str] = ..., after_round: _Optional[int] = ...) -> None: ...
+    refused: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, run: _Optional[str] = ..., client_id: _Optional[str] = ..., after_round: _Optional[int] = ..., refused: _Optional[_Iterable[bytes]] = ...) -> None: ...

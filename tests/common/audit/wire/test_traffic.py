@@ -7,81 +7,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedrec.audit.wire.findings import traffic_findings
 from fedrec.audit.wire.known import Known
-from fedrec.audit.wire.traffic import BlobKey, Traffic
+from fedrec.audit.wire.traffic import BlobKey
 from fedrec.config.loading import load_settings
-from fedrec.config.schema import Plan
-from fedrec.data import generate
-from fedrec.demo.workspace import DemoData, prepare
+from fedrec.demo.workspace import Workspace
 from fedrec.protection import PROTECTIONS
-from fedrec.wire.recording import Frame, FrameReader, FrameWriter, Kind
 from fedrec.wire.v1 import coordinator_pb2, model_pb2, update_pb2
 
-SERVICE = "/fedrec.wire.v1.Coordinator/"
-CLIENTS = ("a" * 64, "b" * 64)
+from .conftest import CLIENTS, Recording, planned, problems_of
+
 UPLOAD, ANSWER = BlobKey("SubmitUpdate", "request"), BlobKey("FetchPublished", "response")
-RANDOM = np.random.default_rng(9)
 
 
 @pytest.fixture(scope="module")
-def known(tmp_path_factory: pytest.TempPathFactory) -> Known:
-    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
-    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
-    plan = Plan.model_validate(
-        {
-            "algorithm": {"name": "fedmf", "dim": 4},
-            "update": {"structure": "dense"},
-            "protection": {"name": "bfv"},
-        }
-    )
-    folder = tmp_path_factory.mktemp("coordinator")
-    workspace = prepare(folder, plan, data, n_clients=3)
+def known(workspace: Workspace) -> Known:
     return Known.of(load_settings(workspace.coordinator_settings))
-
-
-class Recording:
-    """Calls that are written to a file, and read by an audit."""
-
-    def __init__(self, path: Path, known: Known) -> None:
-        self._writer = FrameWriter(path, max_bytes=1 << 26)
-        self._known = known
-
-    def add(self, call: int, method: str, message: object, kind: Kind = "request") -> None:
-        raw = message if isinstance(message, bytes) else message.SerializeToString()  # type: ignore[attr-defined]
-        frame = Frame(call=call, method=SERVICE + method, kind=kind, unix_seconds=0.0, message=raw)
-        self._writer.append(frame)
-
-    def upload(self, call: int, client: str, blob: bytes, *pieces: slice) -> None:
-        """Send a header, and these pieces of a blob."""
-        header = update_pb2.UploadHeader(
-            client_id=client, round=1, length=len(blob), digest=blob[-32:]
-        )
-        self.add(call, "SubmitUpdate", update_pb2.UploadPart(header=header))
-        for piece in pieces:
-            chunk = update_pb2.Chunk(offset=piece.start, data=blob[piece])
-            self.add(call, "SubmitUpdate", update_pb2.UploadPart(chunk=chunk))
-
-    def traffic(self) -> Traffic:
-        """Return what an audit makes of it."""
-        self._writer.close()
-        traffic = Traffic(self._known)
-        traffic.read(FrameReader(self._writer.path))
-        return traffic
 
 
 @pytest.fixture
 def recording(tmp_path: Path, known: Known) -> Recording:
     return Recording(tmp_path / "a.frames", known)
-
-
-def problems_of(traffic: Traffic) -> list[str]:
-    found = [problem for finding in traffic_findings(traffic) for problem in finding.problems]
-    return [*found, *traffic.problems]
-
-
-def planned(known: Known) -> bytes:
-    return RANDOM.bytes(known.protection.chosen.message_bytes)
 
 
 def test_an_upload_that_went_on_in_another_call_is_one(recording: Recording, known: Known) -> None:

@@ -22,6 +22,7 @@ from fedrec.protection.vector import SegmentSpec, VectorSpec
 LIAR = Tolerance(corrupt_share=0.1, dropout_share=0.1, malicious=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
 @pytest.mark.parametrize("count", [3, 4, 31, 32, 40])
 def test_the_sum_of_everybody_is_exact(count: int, tolerance: Tolerance) -> None:

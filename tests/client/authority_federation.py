@@ -1,0 +1,135 @@
+"""A federation in memory whose sums the key authority opens; a coordinator that can lie to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from client.fake_federation import N_ITEMS, FakeRound, World
+from client.key_watch import KeyWatch
+
+from fedrec.authority.folder import AuthorityFolder
+from fedrec.identity.authority import AUTHORITY_FILE
+from fedrec.identity.authority_key import write_authority_key
+from fedrec.identity.identity import Identity
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection import Member
+from fedrec.wire.messages import RevealStatement
+from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.revealer import STATE_FOLDER, Revealer
+from fedrec_client.stopping import Stopped
+
+__all__ = ["AuthorityWorld", "refused"]
+
+
+class AuthorityWorld(World):
+    """The authority's revealer is under test, or the client that believes it."""
+
+    more_protection: ClassVar[dict[str, str]] = {"key_holder": "authority"}
+
+    @property
+    def keys(self) -> AuthorityFolder:
+        """The authority's folder."""
+        return AuthorityFolder(self.folder / "keys")
+
+    @property
+    def revealer(self) -> Identity:
+        """Who opens sums."""
+        return self.keys.revealer.load_or_create()
+
+    @property
+    def secret(self) -> bytes:
+        """The secret key, which members do not have."""
+        return self._secret
+
+    def make_epoch(self, **changes: Any) -> Any:
+        keys = self.keys
+        if not (keys.private / AUTHORITY_FILE).exists():
+            self.authority.save(keys.private)
+            write_authority_key(keys.public_key_path, self.authority.public_key)
+            members = [member.public for member in (self.identity, *self.puppets)]
+            keys.keep(keys.begin(self.plan, N_ITEMS).of_exactly(members, 1))
+        keys.revealer.keep(changes.get("epoch", 1), self._secret)
+        alone = {
+            "revealer": self.revealer.public,
+            "protection_secret": self.protection.encryption_key(self._secret),
+        }
+        return super().make_epoch(**{**alone, **changes})
+
+    def half_of(self, member: Identity, tag_key: bytes) -> Member:
+        if member.client_id == self.revealer.client_id:
+            return super().half_of(member, tag_key)
+        key = self.protection.encryption_key(self._secret)
+        return self.protection.encryptor(self.context, key, tag_key=tag_key)
+
+    def draw(self, number: int, seed: bytes | None = None) -> tuple[ClientId, ...]:
+        return (self.revealer.client_id,)
+
+    def is_drawn(self, number: int) -> bool:
+        return True
+
+    def contribute(self, round_: FakeRound, *members: Identity) -> None:
+        for n, member in enumerate(members or self.puppets):
+            self.put_tagged(round_, member, self.vector(n))
+
+    def put_tagged(self, round_: FakeRound, member: Identity, vector: Any) -> None:
+        """Let a member contribute a vector as an honest one does."""
+        known = self.membership(member)
+        nonce = member.public.signing_key[:16] if known.is_tagged else b""
+        name = known.tag_name(round_.number, member.client_id, nonce)
+        self.put(round_, member, known.member.protect(vector, name), nonce=nonce)
+
+    def words(self, round_: FakeRound) -> tuple[tuple[RevealStatement, ...], bytes]:
+        statement, sealed = self.state_of(round_, self.revealer)
+        return (statement,), sealed
+
+    def run_revealer(self, *tasks: Callable[[], Any], new_run: bool = False) -> Revealer:
+        """Give the revealer these tasks, and end it when it asks for another one."""
+        self.link.script.extend(tasks)
+        hook = self.link.before
+
+        def end(name: str) -> None:
+            hook(name)
+            waits = [event.detail for event in self.events if event.name == "revealer waits"]
+            assert self.link.calls.count("federation") < 50, waits
+            if name == "next_task" and not self.link.script:
+                raise Stopped
+
+        self.link.before = end
+        revealer = Revealer(
+            self.keys,
+            self.link,
+            self.events.append,
+            new_run=new_run,
+            clock=self.clock,
+            sleep=self.clock.advance,
+            jitter=lambda: 1.0,
+        )
+        try:
+            revealer.start()
+            revealer.wait(120.0)
+        finally:
+            self.link.before = hook
+            revealer.close()
+        return revealer
+
+    def refusals(self) -> str:
+        """Return the revealer's audit log."""
+        path = self.keys.revealer.folder / STATE_FOLDER / AUDIT_FILE
+        return path.read_text() if path.exists() else ""
+
+    def honest_round(self, number: int = 1, kind: str = "train") -> FakeRound:
+        """Open a round to which all puppets contribute."""
+        round_ = self.open(RoundId(number), kind)
+        self.contribute(round_)
+        return round_
+
+
+def refused(world: AuthorityWorld, key: KeyWatch, *words: str) -> None:
+    """Check that nothing was opened, and that the audit log says why."""
+    assert world.link.reveals == []
+    assert key.opened == []
+    assert "reveal refused" in world.event_names()
+    assert '"event":"reveal_refused"' in world.refusals()
+    for word in words:
+        assert word in world.refusals()

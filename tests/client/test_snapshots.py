@@ -1,0 +1,187 @@
+"""Copies of the model for late joiners: good ones are taken, others passed over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from blake3 import blake3
+from client.fake_federation import World
+from client.following import follow, make_snapshot, played, sealed_snapshot
+
+from fedrec.identity.public import verify
+from fedrec.ids import RoundId
+from fedrec.training.state import SharedState
+from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
+from fedrec_client.private_store import PrivateStore
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 3)
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.shared[3].to_bytes()
+
+
+def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 2)
+    assert follow(world) == 3
+
+
+def of_its_maker_alone(world: World) -> Snapshot:
+    """Another model, which only its maker signed."""
+    false = world.shared[3].with_tensors(item_embedding=-world.shared[3].tensors["item_embedding"])
+    maker = world.membership(world.puppets[2])
+    tag = maker.seal_of(RoundId(3), "train").state_tag(false.canonical_bytes())
+    honest = make_snapshot(world, 3, false)
+    statement = maker.sign_statement(replace(honest.statements[0], state_tag=tag))
+    return replace(honest, statements=(statement,))
+
+
+def of_another_state(world: World) -> Snapshot:
+    return make_snapshot(world, 3, world.shared[2])
+
+
+def of_other_shapes(world: World) -> Snapshot:
+    rows = world.shared[3].tensors["item_embedding"][:2]
+    return make_snapshot(world, 3, SharedState({"item_embedding": rows}))
+
+
+def that_does_not_open(world: World) -> Snapshot:
+    found = make_snapshot(world, 3)
+    return replace(found, blob=found.blob[:-1] + bytes([found.blob[-1] ^ 1]))
+
+
+def of_another_round(world: World) -> Snapshot:
+    return replace(make_snapshot(world, 3), blob=make_snapshot(world, 2).blob)
+
+
+def that_is_empty(world: World) -> Snapshot:
+    return replace(make_snapshot(world, 3), blob=b"")
+
+
+def of_no_state(world: World) -> Snapshot:
+    return sealed_snapshot(world, 3, b"nothing of the kind")
+
+
+def of_a_type_that_numpy_does_not_know(world: World) -> Snapshot:
+    """A safetensors file as the format allows it: a header's length, the header, the data."""
+    header = b'{"shared.item_embedding":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}'
+    return sealed_snapshot(world, 3, len(header).to_bytes(8, "little") + header + bytes(4))
+
+
+def that_is_not_sealed(world: World) -> Snapshot:
+    return replace(make_snapshot(world, 3), sealed=False, blob=world.shared[3].to_bytes())
+
+
+def by_a_stranger(world: World) -> Snapshot:
+    found = make_snapshot(world, 3, world.shared[2])
+    claimed = replace(found.statements[0], client_id=world.stranger.client_id)
+    signed = replace(claimed, signature=world.stranger.sign(claimed.statement()))
+    return replace(found, statements=(signed,))
+
+
+BAD = {
+    of_its_maker_alone: "contradict",
+    of_another_state: "is not the model that members signed",
+    of_other_shapes: "has the tensors",
+    that_does_not_open: "",
+    of_another_round: "",
+    that_is_empty: "",
+    of_no_state: "The snapshot cannot be read",
+    of_a_type_that_numpy_does_not_know: "",
+    that_is_not_sealed: "is not sealed",
+    by_a_stranger: "",
+}
+"""Snapshots that a member or the coordinator may send, and what the audit log says of each."""
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_wrong_snapshot_is_passed_over_for_the_rounds(
+    world: World, bad: Callable[[World], Snapshot]
+) -> None:
+    played(world)
+    world.link.offered = bad(world)
+    assert follow(world) == 3
+    names = world.event_names()
+    assert "snapshot_refused" in names and "snapshot_taken" not in names
+    (line,) = (json.loads(line) for line in world.audit().splitlines())
+    assert (line["event"], line["round"]) == ("snapshot_refused", 3)
+    assert BAD[bad] in line["message"]
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.shared[3].to_bytes()
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_wrong_snapshot_is_passed_over_for_another(
+    world: World, bad: Callable[[World], Snapshot]
+) -> None:
+    played(world)
+    wrong = bad(world)
+    world.link.offered, world.link.spare = wrong, [make_snapshot(world, 3)]
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    assert "published" not in world.event_names()
+    assert world.link.refused == [(), (blake3(wrong.blob).digest(),)]
+    assert world.audit().count('"event":"snapshot_refused"') == 1
+
+
+def test_of_very_many_wrong_snapshots_eight_are_looked_at(world: World) -> None:
+    """A coordinator that makes up new ones for ever gets nothing but these lines."""
+    played(world)
+    fill = iter(range(1000))
+    false = make_snapshot(world, 3)
+    world.link.snapshot = lambda *told: replace(false, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
+    assert follow(world) == 3
+    assert next(fill) == MAX_REFUSED == 8
+    assert world.audit().count('"event":"snapshot_refused"') == MAX_REFUSED
+
+
+def test_a_snapshot_of_an_epoch_that_we_are_not_in_yet_is_no_wrong_one(world: World) -> None:
+    """The keys may change between enrolling and asking; the rounds are there all the same."""
+    played(world)
+    world.link.offered = replace(make_snapshot(world, 3), epoch=2)
+    assert follow(world) == 3
+    assert world.audit() == ""
+
+
+def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played(world)
+    world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
+    world.app().run()
+    ((statement, blob),) = world.link.snapshots
+    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
+    world.link.offered = Snapshot(
+        round=RoundId(3), epoch=1, statements=(statement,), sealed=True, blob=blob
+    )
+    late = tmp_path_factory.mktemp("late")
+    world.state = late
+    for name in ("identity.key", "identity.pub.json"):
+        (late / name).write_bytes((world.folder / "state" / name).read_bytes())
+        (late / name).chmod(0o600)
+    assert follow(world) == 3
+
+
+def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:
+    world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
+    world.app().run()
+    assert world.link.snapshots == []
+    assert "stale" in world.event_names()

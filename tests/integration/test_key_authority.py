@@ -1,0 +1,318 @@
+"""The key authority opens the sums: as a process of its own, killed, silent, and beside thieves."""
+
+from __future__ import annotations
+
+import base64
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from integration.conftest import Found
+from integration.support.authority import AuthorityProcess
+from integration.support.bench import Bench, federal, merged, plan_of
+from integration.support.checks import check_against_one_process
+from integration.support.children import ClientProcess, CoordinatorProcess, close_all
+from integration.support.links import DEADLINE_SECONDS, Passing, poll
+from integration.support.parties import Federation
+
+from fedrec.audit.wire import audit_wire
+from fedrec.authority.backup import back_up, restore
+from fedrec.authority.delivery import AuthorityEvent
+from fedrec.authority.folder import AuthorityFolder
+from fedrec.errors import Unauthenticated
+from fedrec.identity.identity import Identity
+from fedrec.wire.admin_link import AdminLink
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.app import open_link
+from fedrec_client.revealer import Revealer
+from fedrec_server.presence import LIVE_SECONDS
+from fedrec_server.recording import WireRecorder
+
+Revealers = Callable[..., list[AuthorityEvent]]
+
+
+@pytest.fixture
+def revealing() -> Iterator[Revealers]:
+    """Open a federation's sums in a thread; the list says what happened."""
+    started: list[Revealer] = []
+
+    def start(federation: Federation, keys: str = "keys") -> list[AuthorityEvent]:
+        workspace = federation.bench.workspace
+        events: list[AuthorityEvent] = []
+        link = GrpcLink(
+            federation.address,
+            token=workspace.operators_token,
+            root_certificate=workspace.certificate.read_bytes(),
+            attempts=1,
+        )
+        folder = AuthorityFolder(workspace.folder / keys)
+        started.append(Revealer(folder, link, events.append, jitter=lambda: 0.1))
+        started[-1].start()
+        return events
+
+    start.stop = lambda: started.pop().close()  # type: ignore[attr-defined]
+    yield start
+    for revealer in started:
+        revealer.close()
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+def test_the_same_bits_as_one_process(found: Found, revealing: Revealers, protection: str) -> None:
+    federation = found(plan_of(protection, key_holder="authority"))
+    events = revealing(federation)
+    federation.start_all()
+    check_against_one_process(federation)
+    assert federal(federation.metrics()) == federal(merged().metrics)
+    assert {federation.bench.model(n) for n in range(3)} == {merged().model}
+    rounds = federation.published()
+    revealer = AuthorityFolder(federation.bench.workspace.folder / "keys").revealer.load()
+    for published in rounds:
+        assert published.committee == (revealer.client_id,)
+        assert [said.client_id for said in published.statements] == [revealer.client_id]
+    opened = [event.round for event in events if event.name == "sum revealed"]
+    assert opened == [published.round for published in rounds]
+    check_secret_stayed(federation.bench)
+    assert not [e for c in federation.clients for e in c.events if e.name == "revealing"]
+
+
+def check_secret_stayed(bench: Bench) -> None:
+    """Nobody but the authority has the secret key in a file; the coordinator's are all read."""
+    own = AuthorityFolder(bench.workspace.folder / "keys").private
+    secret = AuthorityFolder(bench.workspace.folder / "keys").revealer.secret_of(1)
+    content = secret[-1000:]
+    forms = (content, base64.b64encode(secret)[-1000:])
+    files = [path for path in bench.workspace.folder.rglob("*") if path.is_file()]
+    having = [path for path in files if any(form in path.read_bytes() for form in forms)]
+    assert having == [own / "revealer" / "epoch-00000001.secret"]
+
+
+def test_more_updates_than_it_adds_up(found: Found, revealing: Revealers) -> None:
+    plan = plan_of("bfv", 5, key_holder="authority", recompute_limit=3, clients_per_round=5)
+    federation = found(plan, 5)
+    revealing(federation)
+    federation.start_all()
+    check_against_one_process(federation)
+
+
+def test_real_processes(tmp_path: Path) -> None:
+    """Coordinator, clients and authority, each a process: the model is that of one process."""
+    bench = Bench.make(tmp_path, plan_of("bfv", key_holder="authority"))
+    coordinator = CoordinatorProcess(bench)
+    children = [coordinator]
+    authority = AuthorityProcess(bench, coordinator.address)
+    try:
+        clients = [ClientProcess(bench, number, coordinator.address) for number in range(3)]
+        children += clients  # type: ignore[arg-type]
+        for client in clients:
+            assert client.told() == "all rounds are published"
+        assert authority.wait_for("run finished")
+    finally:
+        authority.close()
+        close_all(children)
+    assert {bench.model(number) for number in range(3)} == {merged().model}
+    opened = [event["round"] for event in authority.told if event["name"] == "sum revealed"]
+    assert opened == [1, 2, 3, 4, 5]
+
+
+class Gate:
+    """Holds a client's update of one round until it is opened."""
+
+    def __init__(self, round_id: int) -> None:
+        self._round = round_id
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        gate = self
+
+        class Held(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                if header.round == gate._round:
+                    gate.reached.set()
+                    assert gate.opened.wait(2 * DEADLINE_SECONDS)
+                return super().submit_update(header, payload)
+
+        return Held(link)
+
+
+def test_killed_and_started_again(found: Found) -> None:
+    """Whoever waits for its word waits until it is back, and gets the same bits."""
+    federation = found(plan_of("bfv", key_holder="authority", reveal_timeout_seconds=600.0))
+    gate = Gate(3)
+    authority = AuthorityProcess(federation.bench, federation.address)
+    try:
+        federation.client(0, wrap=gate)
+        federation.client(1)
+        federation.client(2)
+        authority.wait_for("sum revealed", 2)
+        assert gate.reached.wait(2 * DEADLINE_SECONDS)
+        authority.kill()
+        gate.opened.set()
+        asked = poll(lambda: [e for e in federation.journal() if _is_asked(e.kind, e.round)])
+        assert len(asked) == 1
+        authority.close()
+        authority = AuthorityProcess(federation.bench, federation.address)
+        authority.wait_for("sum revealed", 3)
+        check_against_one_process(federation)
+    finally:
+        gate.opened.set()
+        authority.close()
+    assert "round abandoned" not in {event.kind for event in federation.journal()}
+    assert {federation.bench.model(n) for n in range(3)} == {merged().model}
+
+
+def _is_asked(kind: str, round_id: int) -> bool:
+    return (kind, round_id) == ("key holder asked", 3)
+
+
+def test_a_silent_authority(found: Found, revealing: Revealers) -> None:
+    """The round is given up, none opens while it is away, and all goes on when it is back."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    authority = AuthorityProcess(federation.bench, federation.address)
+    gate = Gate(2)
+    try:
+        federation.client(0, wrap=gate)
+        federation.client(1)
+        federation.client(2)
+        assert gate.reached.wait(3 * DEADLINE_SECONDS)
+        authority.kill()
+        # What it was told before may have been on its way.
+        gate.opened.set()
+        poll(lambda: [e for e in federation.journal() if (e.kind, e.round) == _ASKED_FOR_2])
+        federation.clock.jump(federation.bench.plan.rounds.reveal_timeout_seconds + LIVE_SECONDS)
+        (abandoned,) = poll(lambda: [e for e in federation.journal() if e.kind == _ABANDONED])
+        assert abandoned.fields["reason"].startswith("the key authority did not reveal the sum")
+        assert federation.coordinator.engine.state.current is None, "a round opened without it"
+        revealing(federation)
+        check_against_one_process(federation)
+    finally:
+        gate.opened.set()
+        authority.close()
+
+
+_ABANDONED = "round abandoned"
+_ASKED_FOR_2 = ("key holder asked", 2)
+
+
+def test_members_fetch_nobodys_contribution(found: Found, revealing: Revealers) -> None:
+    """The clients' token does not do, in whosever name: only who opens sums has a use for them."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    bench = federation.bench
+    refused: list[Exception] = []
+    revealer = AuthorityFolder(bench.workspace.folder / "keys").revealer.load()
+    victim = Identity.load(bench.state(1)).client_id
+    thief = open_link(bench.client_settings(0, federation.address))
+
+    class Curious(Passing):
+        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            found = super().submit_update(header, payload)
+            for name in (revealer.client_id, header.client_id):
+                for fetch in (
+                    lambda: thief.contribution(name, header.run, header.round, victim),  # noqa: B023
+                    lambda: thief.round_sum(name, header.run, header.round),  # noqa: B023
+                ):
+                    with pytest.raises(Unauthenticated) as raised:
+                        fetch()
+                    refused.append(raised.value)
+            return found
+
+    revealing(federation)
+    federation.client(0, wrap=Curious)
+    federation.client(1)
+    federation.client(2)
+    check_against_one_process(federation)
+    thief.close()
+    assert len(refused) == 4 * 5
+
+
+def test_members_come_and_go(found: Found, revealing: Revealers) -> None:
+    """A new epoch has another secret key; the old one is destroyed where it lay."""
+    federation = found(plan_of("bfv", key_holder="authority"), 4)
+    bench = federation.bench
+    folder = AuthorityFolder(bench.workspace.folder / "keys")
+    gate = Gate(3)
+    revealing(federation)
+    clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
+    removed = federation.client(3)
+    try:
+        assert gate.reached.wait(2 * DEADLINE_SECONDS)
+        gone = Identity.load(bench.state(3)).client_id
+        folder.keep(folder.membership.without_member(gone, 7))
+        made = folder.rotate()
+        assert folder.revealer.epochs == (1, 2)
+        assert _deliver(federation, made.to_json())
+        removed.failure()
+    finally:
+        gate.opened.set()
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    assert len({bench.model(number) for number in range(3)}) == 1
+    assert {published.epoch for published in federation.published()} == {1, 2}
+    poll(lambda: folder.revealer.epochs == (2,))
+
+
+def _deliver(federation: Federation, bundle: bytes) -> bool:
+    workspace = federation.bench.workspace
+    link = AdminLink(
+        federation.address,
+        token=workspace.operators_token,
+        root_certificate=workspace.certificate.read_bytes(),
+    )
+    try:
+        return link.install_epoch(bundle)
+    finally:
+        link.close()
+
+
+def test_restored_from_a_backup(found: Found, revealing: Revealers, tmp_path: Path) -> None:
+    """No secret key is in it: a new epoch has another, and two members say which model it is."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    folder = federation.bench.workspace.folder
+    gate = Gate(3)
+    revealing(federation)
+    back_up(AuthorityFolder(folder / "keys"), tmp_path / "copy", "a passphrase of words")
+    federation.client(0, wrap=gate)
+    federation.client(1)
+    federation.client(2)
+    try:
+        assert gate.reached.wait(2 * DEADLINE_SECONDS)
+        revealing.stop()  # type: ignore[attr-defined]
+        restored = AuthorityFolder(folder / "restored")
+        restore(tmp_path / "copy", restored, "a passphrase of words")
+        events = revealing(federation, "restored")
+        poll(lambda: [event.name for event in events] == ["revealer waits"])
+        assert not _deliver(federation, restored.rotate().to_json()), "round 3 is in progress"
+        gate.opened.set()
+        poll(lambda: [e for e in federation.journal() if _is_asked(e.kind, e.round)])
+        federation.clock.jump(federation.bench.plan.rounds.reveal_timeout_seconds + 1)
+        check_against_one_process(federation)
+    finally:
+        gate.opened.set()
+    assert [e.round for e in federation.journal() if e.kind == _ABANDONED] == [3]
+    assert [p.epoch for p in federation.published()] == [1, 1, 2, 2, 2]
+    # It opened none of the first epoch's rounds, and all of the second's.
+    assert [e.round for e in events if e.name == "sum revealed"] == [4, 5, 6]
+
+
+def test_what_the_coordinator_can_read_is_audited_as_ever(
+    found: Found, revealing: Revealers, tmp_path: Path
+) -> None:
+    recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
+    federation = found(plan_of("bfv", key_holder="authority"), recorder=recorder)
+    revealing(federation)
+    for client in federation.start_all():
+        client.result()
+    revealing.stop()  # type: ignore[attr-defined]
+    federation.stop()
+    report = audit_wire(
+        federation.bench.coordinator_settings(),
+        recording=tmp_path / "recording",
+        truth=[state.parent for state in federation.bench.workspace.client_states],
+    )
+    assert report.problems == ()
+    assert report.holds
+    assert (report.updates, report.readable_updates) == (15, 0)
+    assert (report.published, report.published_readable) == (5, 0)
+    assert (report.context_problem, report.found) == ("", {})

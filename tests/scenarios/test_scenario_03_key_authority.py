@@ -1,0 +1,193 @@
+"""Scenario 3 where the key authority alone opens sums: the same attacks, and members that help.
+
+The coordinator is hostile; the last attacks have a member with changed software on its side, which
+knows the group key and the encryption key, as a thief of a member's state folder does.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from client.authority_federation import AuthorityWorld, refused
+from client.fake_federation import FakeRound
+from client.key_watch import KeyWatch, put_watch
+
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.protection.modular import unpack_blocks
+from fedrec.protection.residues import ResidueLayout
+from fedrec.wire.messages import Reveal
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AuthorityWorld:
+    return AuthorityWorld(tmp_path)
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+    return put_watch(monkeypatch, "fedrec_client.revealer")
+
+
+def passed_off(world: AuthorityWorld, round_: FakeRound, total: bytes) -> Reveal:
+    """Return the task to open these bytes as the sum of the round's contributions."""
+    return world.reveal(round_, sum_length=len(total), sum_digest=blake3(total).digest())
+
+
+def added(world: AuthorityWorld, *payloads: bytes) -> bytes:
+    total = world.protection.accumulator(world.context)
+    for payload in payloads:
+        total.add(payload)
+    return total.finish()
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_scenario_03_authority_one_clients_ciphertext(
+    world: AuthorityWorld, key: KeyWatch, times: int
+) -> None:
+    round_ = world.honest_round()
+    victim = round_.contributions[world.puppets[0].client_id][1]
+    total = added(world, *[victim] * times)
+    world.run_revealer(lambda: passed_off(world, round_, total))
+    refused(world, key, "is not the sum of its 3 contributions")
+
+
+def test_scenario_03_authority_fewer_than_the_minimum(world: AuthorityWorld, key: KeyWatch) -> None:
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "has 2 contributions, expected at least 3")
+
+
+def test_scenario_03_authority_another_cohort_for_the_same_round(
+    tmp_path: Path, key: KeyWatch
+) -> None:
+    """The first list is opened; the second, which differs by one client, never is."""
+    world = AuthorityWorld(tmp_path, n_puppets=4)
+    round_ = world.honest_round()
+    world.run_revealer(lambda: world.reveal(round_))
+    assert len(key.opened) == len(world.link.reveals) == 1
+    round_.contributions.pop(world.puppets[3].client_id)
+    world.link.reveals.clear()
+    key.opened.clear()
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "was opened with other contributions before")
+
+
+def test_scenario_03_authority_clients_that_the_coordinator_enrolled(
+    world: AuthorityWorld, key: KeyWatch
+) -> None:
+    round_ = world.open(1)
+    world.contribute(round_, world.puppets[0])
+    for name in ("sybil 1", "sybil 2"):
+        payload = world.membership(world.puppets[0]).member.protect(world.vector(1), b"name")
+        world.put(round_, Identity.create(name), payload, nonce=b"n" * 16)
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "is not among the 4 members")
+
+
+def test_scenario_03_authority_itself_as_a_contributor(
+    world: AuthorityWorld, key: KeyWatch
+) -> None:
+    """Whoever opens sums is no member, even where its own key signed an update."""
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    payload = world.membership(world.puppets[0]).member.protect(world.vector(1), b"name")
+    world.put(round_, world.revealer, payload, nonce=b"n" * 16)
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "is not among the 4 members")
+
+
+def nonce_of(member: Identity) -> bytes:
+    return member.public.signing_key[:16]
+
+
+DOUBLED = 6
+TIMES = 2**DOUBLED
+
+
+def multiplied(world: AuthorityWorld, victim: bytes, thief: Identity) -> bytes:
+    """Make a message that carries the victim's vector 64 times, with a counter of 1.
+
+    The thief adds the ciphertext up with itself and encrypts what is missing in the counter's
+    slot: it has the public key. The tags that it adds are those of an honest message of zeros.
+    """
+    layout = ResidueLayout.of_plan(world.protection.chosen)
+    blocks = unpack_blocks(layout, memoryview(victim)[44:])
+    known = world.membership(thief)
+    half: Any = known.member
+    cipher = half._open_cipher()
+    counter = cipher.n_slots - world.protection.chosen.n_tags - 1
+    own = np.zeros((len(blocks), cipher.n_slots), dtype=np.int64)
+    own[:, counter] = 1
+    name = known.tag_name(RoundId(1), thief.client_id, nonce_of(thief))
+    own[:, counter + 1 :] = half._tagging.of_message(own[:, : counter + 1], name)
+    own[:, counter] = 1 - TIMES
+    frames = []
+    for block, row in zip(blocks, own, strict=True):
+        for _ in range(DOUBLED):
+            layout.add_to(block, block.copy())
+        layout.add_to(block, cipher.encrypt(row.tolist()))
+        frames.append(layout.pack(block))
+    return victim[:44] + b"".join(frames)
+
+
+def test_scenario_03_authority_a_member_hands_in_a_multiple_of_anothers_update(
+    world: AuthorityWorld, key: KeyWatch
+) -> None:
+    """Every contribution is signed, and the sum is theirs: only the tags tell."""
+    round_, thief = world.open(1), world.puppets[2]
+    world.contribute(round_, *world.puppets[:2])
+    victim = round_.contributions[world.puppets[0].client_id][1]
+    world.put(round_, thief, multiplied(world, victim, thief), nonce=nonce_of(thief))
+    total = world.total(round_)
+    # Values of an update are below 3, so that the victim's are read off the sum.
+    opened = world.membership(world.revealer).member.reveal(total, 3)
+    assert np.array_equal(opened // (TIMES + 1), world.vector(0))
+    world.run_revealer(lambda: world.reveal(round_))
+    assert world.link.reveals == []
+    assert key.opened == [total]
+    assert "tags are not those" in world.refusals()
+
+
+def test_scenario_03_authority_a_replayed_update_under_another_name(
+    world: AuthorityWorld, key: KeyWatch
+) -> None:
+    """The thief signs the victim's very bytes as its own update."""
+    round_, thief = world.open(1), world.puppets[2]
+    world.contribute(round_, *world.puppets[:2])
+    victim = round_.contributions[world.puppets[0].client_id]
+    world.put(round_, thief, victim[1], nonce=victim[0].nonce)
+    world.run_revealer(lambda: world.reveal(round_))
+    assert world.link.reveals == []
+    assert "tags are not those" in world.refusals()
+
+
+def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world: AuthorityWorld) -> None:
+    """A member cannot compute another's, so that it cannot take another's pads off."""
+    victim, thief = world.puppets[0], world.puppets[1]
+    told = (RoundId(1), victim.client_id, nonce_of(victim))
+    own = world.membership(victim).tag_name(*told)
+    assert world.membership(world.revealer).tag_name(*told) == own
+    assert world.membership(thief).tag_name(*told) != own
+    assert len(own) == 32
+
+
+@pytest.mark.parametrize("forge", ["double", "swap"])
+def test_scenario_03_authority_another_sum_above_the_limit(tmp_path: Path, forge: str) -> None:
+    """Above `recompute_limit` it takes the coordinator's sum, if its tags are right."""
+    rounds = {"recompute_limit": 3, "clients_per_round": 6}
+    world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)
+    round_ = world.honest_round()
+    payloads = [payload for _, payload in round_.contributions.values()]
+    if forge == "double":
+        payloads[-1] = payloads[0]
+    else:
+        payloads[-1] = world.membership(world.identity).member.protect(world.vector(9), b"mine")
+    total = added(world, *payloads)
+    world.link.round_sum = lambda *_: total  # type: ignore[method-assign]
+    world.run_revealer(lambda: passed_off(world, round_, total))
+    assert world.link.reveals == []
+    assert "tags are not those" in world.refusals()
