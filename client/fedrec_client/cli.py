@@ -171,7 +171,7 @@ def export_model(
         )
         typer.echo(
             f"Release {noise.releases} of {noise.most_releases} that this client may make in "
-            "this key epoch."
+            "this federation."
         )
     if found.was_hidden:
         typer.echo("The coordinator could never read it: give it only to those who may.")
