@@ -131,17 +131,25 @@ class ClientApp:
         self._on_event = on_event
         self._bare_link = link
         self._maximum_attempts = maximum_attempts
+        self._new_run = False
+
+    @property
+    def wants_new_run(self) -> bool:
+        """Whether `new_run` was asked for and is not used up: it counts for one run."""
+        return self._new_run
 
     def run(self, *, new_run: bool = False) -> ClientOutcome:
         """Enrol, work until the run is over, and return how it ended.
 
         Args:
-            new_run: leave the run that the state folder belongs to for the coordinator's.
+            new_run: leave the run that the state folder belongs to for the coordinator's. That
+                is somebody's word for one run: once this client took part it is used up.
 
         Raises:
             Stopped: somebody asked to stop; everything is saved.
             FedrecError: the client cannot, or must not, go on.
         """
+        self._new_run = new_run
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
         with PrivateStore(self._folder) as store:
             identity = Identity.load_or_create(self._folder, self._settings.client.label)
@@ -150,11 +158,11 @@ class ClientApp:
             applying = Applying(link, identity, journal, self._waiting)
             try:
                 while True:
-                    membership = self._enrolled(store, identity, authority_key, link, new_run)
+                    membership = self._enrolled(store, identity, authority_key, link)
                     if membership is None:
                         applying.wait()
                         continue
-                    ended = self._work(store, membership, link, journal, new_run)
+                    ended = self._work(store, membership, link, journal)
                     if ended is not None:
                         return self._outcome(store, ended)
             finally:
@@ -178,7 +186,6 @@ class ClientApp:
         identity: Identity,
         authority_key: bytes,
         link: PatientLink,
-        new_run: bool,
     ) -> Membership | None:
         """Enrol in the present key epoch; None where its roster does not list this client yet.
 
@@ -197,7 +204,7 @@ class ClientApp:
                 accept_exposure=self._accept_exposure,
             )
         except NotInRoster:
-            if store.is_bound and not new_run:
+            if store.is_bound and not self._new_run:
                 raise
             return None
 
@@ -207,12 +214,11 @@ class ClientApp:
         membership: Membership,
         link: PatientLink,
         journal: RoundJournal,
-        new_run: bool,
     ) -> Finished | None:
         """Work through one key epoch; None when another one began."""
         try:
             users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
-            self._bind(store, membership, users, new_run)
+            self._bind(store, membership, users)
             self._stop.check()
             session = Session(
                 membership,
@@ -248,8 +254,7 @@ class ClientApp:
         self._stop.aside(learner.warm_up)
         return learner
 
-    @staticmethod
-    def _bind(store: PrivateStore, membership: Membership, users: UserSplit, new_run: bool) -> None:
+    def _bind(self, store: PrivateStore, membership: Membership, users: UserSplit) -> None:
         pin = RunPin(
             federation=membership.federation,
             run=membership.run,
@@ -257,7 +262,9 @@ class ClientApp:
             catalogue_fingerprint=membership.catalogue_fingerprint,
             users=users_digest(users),
         )
-        store.bind(pin, membership.epoch, new_run=new_run)
+        store.bind(pin, membership.epoch, new_run=self._new_run)
+        # Or a client that is removed later would apply again by itself.
+        self._new_run = False
 
     def _outcome(self, store: PrivateStore, ended: Finished) -> ClientOutcome:
         state = store.state

@@ -82,18 +82,20 @@ def run(
         },
     )
     stop = StopSwitch()
+    client = ClientApp(
+        settings,
+        on_event=_show,
+        stop=stop,
+        maximum_attempts=give_up_after,
+        accept_exposure=accept_exposure,
+    )
     try:
         with stop.on_signals():
-            client = ClientApp(
-                settings,
-                on_event=_show,
-                stop=stop,
-                maximum_attempts=give_up_after,
-                accept_exposure=accept_exposure,
-            )
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
-        resume = shlex.join(["fedrec", *sys.argv[1:]])
+        # Whoever left one run for another did not agree to leave the next one, too.
+        used = set() if client.wants_new_run else {"--new-run"}
+        resume = shlex.join(["fedrec", *(word for word in sys.argv[1:] if word not in used)])
         typer.echo(f"Stopped; everything is saved. Go on with: {resume}", err=True)
         raise typer.Exit(INTERRUPTED) from None
     if as_json:
@@ -171,7 +173,7 @@ def export_model(
         )
         typer.echo(
             f"Release {noise.releases} of {noise.most_releases} that this client may make in "
-            "this key epoch."
+            "this federation."
         )
     if found.was_hidden:
         typer.echo("The coordinator could never read it: give it only to those who may.")

@@ -25,7 +25,7 @@ from fedrec.protection.flooding import Flooding, system_gaussian
 from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME, ModelFile
 from fedrec.training.layout import Layout, protection_of
 from fedrec_client.held_model import HeldModel, Which, read_held_model
-from fedrec_client.releases import EXPORTS_PER_EPOCH, charge_release
+from fedrec_client.releases import MOST_EXPORTS, charge_release
 
 __all__ = ["ExportedModel", "Flooded", "export_model"]
 
@@ -54,7 +54,7 @@ class Flooded:
     Attributes:
         deviation: standard deviation of the noise in every value.
         model_deviation: standard deviation of the model's own values, before.
-        releases: exports of this client in the key epoch, this one included.
+        releases: exports of this client in the federation, this one included.
         most_releases: as many are allowed.
     """
 
@@ -88,7 +88,7 @@ def export_model(
         StorageError: the state folder holds no model, or the files cannot be written.
         DataError: there is a model already, or the folder is another run's.
         RefusedError: the model is made of values that were not rounded to exact sums and
-            shall not be flooded, or the key epoch's releases are spent.
+            shall not be flooded, or this client's releases are spent.
         SettingsError: an exact model is asked to be flooded.
     """
     held = read_held_model(settings, which)
@@ -131,10 +131,10 @@ def export_model(
 def _flooded(
     model: ModelFile, held: HeldModel, chosen: ProtectionPlan, state: Path
 ) -> tuple[ModelFile, Flooded]:
-    """Return the model under noise as wide as the whole budget of the epoch needs."""
+    """Return the model under noise as wide as all members' budgets together need."""
     # Every member has a budget of its own; there are no more members than users.
     members = held.plan.federation.maximum_users
-    flooding = Flooding(plan=chosen, n_sums=held.version, n_releases=members * EXPORTS_PER_EPOCH)
+    flooding = Flooding(plan=chosen, n_sums=held.version, n_releases=members * MOST_EXPORTS)
     layout = Layout.of(held.plan, len(held.catalogue))
     deviation = max(
         tensor.step * flooding.deviation(number)
@@ -157,7 +157,7 @@ def _flooded(
         deviation=deviation,
         model_deviation=float(spread),
         releases=used,
-        most_releases=EXPORTS_PER_EPOCH,
+        most_releases=MOST_EXPORTS,
     )
 
 

@@ -33,6 +33,7 @@ from fedrec_server.recording import WireRecorder
 from fedrec_server.rounds.state import State
 from fedrec_server.service import CoordinatorService
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.installed import installed_bundle
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.tokens import Token
 
@@ -112,10 +113,11 @@ class Coordinator:
         Raises:
             SettingsError: when the settings do not allow to start.
             RefusedError: when the plan exposes clients, and nobody accepted that.
-            KeysError: when the key epoch is of other settings, or its context holds a key.
+            KeysError: when there is no key epoch, it is of other settings, or its context holds
+                a key.
         """
         check_exposure(settings.plan, accepted=accept_exposure)
-        keys = KeyEpoch.load(Path(settings.coordinator.epoch))
+        keys = _key_epoch(settings.coordinator)
         federation = Federation.of(settings.plan, catalogue, spec, keys)
         return cls(
             settings.coordinator,
@@ -292,6 +294,17 @@ def _end_of(state: State) -> Ending:
     if ending is None or not ending.failed:
         return "finished"
     return "spent" if ending.reason.startswith(BUDGET_SPENT) else "failed"
+
+
+def _key_epoch(settings: CoordinatorSettings) -> KeyEpoch:
+    """Return the epoch of the settings' file; without one, what was installed since.
+
+    Where both are there the engine goes on in the newer one. An operator who deleted the file
+    keeps no secrets of an epoch that is over.
+    """
+    path = Path(settings.epoch)
+    installed = None if path.exists() else installed_bundle(Path(settings.state))
+    return KeyEpoch.load(path) if installed is None else KeyEpoch.from_json(installed)
 
 
 def _token(settings: CoordinatorSettings, name: str) -> Token | None:

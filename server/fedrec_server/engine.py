@@ -85,7 +85,7 @@ class Engine:
         maximum_upload_bytes: int,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        federation = newest(federation, store)
+        federation = newest(federation, store, clock.now())
         self.federation = federation
         self.store = store
         self.clock = clock

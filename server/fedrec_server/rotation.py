@@ -9,6 +9,7 @@ that was in progress is abandoned and says why.
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedrec.errors import FedrecError, ProtocolError, StorageError
@@ -31,18 +32,31 @@ MAX_EPOCH_BYTES = 64 << 20
 """Ten thousand members take about a tenth of it."""
 
 
-def newest(federation: Federation, store: Store) -> Federation:
+def newest(federation: Federation, store: Store, now: float) -> Federation:
     """Return the federation in the newest epoch: that of the settings, or one installed since.
 
+    Newer settings take the place of what was installed, so that one bundle is kept.
+
+    Args:
+        now: the time, for the journal.
+
     Raises:
-        KeysError: when what is stored is of another authority or other settings.
+        KeysError: when the two are of different authorities, of other settings, or two epochs of
+            one number.
         DamagedFile: when the stored bundle is not what its row says.
     """
     record = store.installed_epoch()
-    if record is None or record.epoch <= federation.keys.roster.epoch:
+    if record is None:
         return federation
     raw = store.spool.read(epoch_name(record.epoch, record.blob), record.blob)
-    return federation.following(KeyEpoch.from_json(raw))
+    installed, given = KeyEpoch.from_json(raw), federation.keys
+    if installed == given:
+        return federation
+    if installed.roster.epoch > given.roster.epoch:
+        return federation.following(installed)
+    following = replace(federation, keys=installed).following(given)
+    _keep(store, given, given.to_json(), now)
+    return following
 
 
 class Rotation:
@@ -88,7 +102,7 @@ class Rotation:
             latest = self.next or engine.federation
             if keys != latest.keys:
                 following = latest.following(keys)
-                await engine.work.in_thread(self._keep, keys, raw)
+                await engine.work.in_thread(_keep, engine.store, keys, raw, engine.clock.now())
                 self.next = following
             await self.begin()
             began = self.next is None
@@ -111,21 +125,22 @@ class Rotation:
         engine.use(following)
         return True
 
-    def _keep(self, keys: KeyEpoch, raw: bytes) -> None:
-        store = self._engine.store
-        store.spool.require_space(len(raw))
-        number = keys.roster.epoch
-        record = EpochRecord(epoch=number, blob=Blob.of(raw))
-        store.spool.write(epoch_name(number, record.blob), raw)
-        fields = {"epoch": number, "members": len(keys.roster.members)}
-        entry = Entry(
-            unix_seconds=self._engine.clock.now(),
-            kind="key epoch installed",
-            round=RoundId(0),
-            fields_json=json.dumps(fields, sort_keys=True),
-        )
-        before = store.keep_epoch(record, [entry])
-        log_entry(store.run, entry)
-        # Whoever keeps an old bundle can open it with a member's key that is stolen later.
-        if before is not None and before != record:
-            store.spool.delete(epoch_name(before.epoch, before.blob))
+
+def _keep(store: Store, keys: KeyEpoch, raw: bytes, now: float) -> None:
+    """Make an epoch durable in place of the one before."""
+    store.spool.require_space(len(raw))
+    number = keys.roster.epoch
+    record = EpochRecord(epoch=number, blob=Blob.of(raw))
+    store.spool.write(epoch_name(number, record.blob), raw)
+    fields = {"epoch": number, "members": len(keys.roster.members)}
+    entry = Entry(
+        unix_seconds=now,
+        kind="key epoch installed",
+        round=RoundId(0),
+        fields_json=json.dumps(fields, sort_keys=True),
+    )
+    before = store.keep_epoch(record, [entry])
+    log_entry(store.run, entry)
+    # Whoever keeps an old bundle can open it with a member's key that is stolen later.
+    if before is not None and before != record:
+        store.spool.delete(epoch_name(before.epoch, before.blob))

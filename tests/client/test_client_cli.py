@@ -171,6 +171,29 @@ def test_interrupted_it_says_how_to_go_on(world: World, call) -> None:  # type: 
     assert "Go on with: fedrec" in found.err
 
 
+def test_a_new_run_is_not_asked_for_again(
+    world: World, call, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    """Only while it has not been used: then the same command goes on waiting."""
+    monkeypatch.setattr(sys, "argv", ["fedrec", "client", "run", "a b.toml", "--new-run"])
+
+    def stop_at(moment: str) -> None:
+        def stop(name: str) -> None:
+            if name == moment:
+                raise Stopped
+
+        world.link.before = stop
+
+    listed = world.epoch
+    world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+    stop_at("apply")
+    hint = "Go on with: fedrec client run 'a b.toml'"
+    assert f"{hint} --new-run\n" in call("run", "--new-run").err
+    world.epoch = listed
+    stop_at("next_task")
+    assert f"{hint}\n" in call("run", "--new-run").err
+
+
 def test_recommendations(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.whole_round(1, "count")
     world.whole_round(2)

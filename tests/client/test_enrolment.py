@@ -231,6 +231,43 @@ def test_another_run_needs_another_folder_or_a_word(world: World) -> None:
         world.app().run(new_run=True)
 
 
+def test_a_new_run_is_agreed_to_once(world: World) -> None:
+    """Removed from the new run, the client does not apply again, nor leave it for a third one."""
+    world.play(1)
+    world.link.script.append(Wait)
+    world.app().run()
+    world.run = "run-2"
+    world.rounds.clear()
+    world.published_round = type(world.published_round)(0)
+    listed = world.epoch
+    present = world.membership().roster.epoch
+
+    def remove() -> Any:
+        world.epoch = world.make_epoch(
+            epoch=present + 1, members=[member.public for member in world.puppets]
+        )
+        return Wait()
+
+    world.link.epoch_of_tasks = lambda: world.epoch.roster.epoch
+    world.link.script.append(remove)
+    world.link.calls.clear()
+    app = world.app()
+    with pytest.raises(NotInRoster):
+        app.run(new_run=True)
+    assert "apply" not in world.link.calls
+    assert not app.wants_new_run
+    assert PrivateStore(world.state, read_only=True).state.pin.run == "run-2"
+
+    def restart() -> Any:
+        world.run, world.epoch = "run-3", world.make_epoch(epoch=present + 2)
+        return Wait()
+
+    world.epoch = listed
+    world.link.script.append(restart)
+    with pytest.raises(PlanMismatch, match="--new-run"):
+        world.app().run(new_run=True)
+
+
 def test_other_users_need_another_folder(world: World) -> None:
     world.app().run()
     world.write_data(("dave@example.org",))

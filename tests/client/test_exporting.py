@@ -27,7 +27,7 @@ from fedrec.recommender import ModelFile, Recommender
 from fedrec_client.exporting import export_model
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.recommendation import recommend
-from fedrec_client.releases import EXPORTS_PER_EPOCH, RELEASES_FILE
+from fedrec_client.releases import MOST_EXPORTS, RELEASES_FILE
 
 
 @pytest.fixture
@@ -131,7 +131,7 @@ def test_a_flooded_model_says_how_wide_its_noise_is(approximate: World, tmp_path
     assert found is not None
     chosen = CKKS.plan(approximate.layout.vector_spec, preset="approximate")
     users = approximate.plan.federation.maximum_users
-    wanted = Flooding(plan=chosen, n_sums=3, n_releases=users * EXPORTS_PER_EPOCH)
+    wanted = Flooding(plan=chosen, n_sums=3, n_releases=users * MOST_EXPORTS)
     step = approximate.layout.tensors[0].step
     assert found.deviation == pytest.approx(step * wanted.deviation(0))
     clean = approximate.shared[3].tensors["item_embedding"]
@@ -146,11 +146,11 @@ def test_every_flooded_export_is_charged_and_the_last_one_refused(
     approximate: World, tmp_path: Path
 ) -> None:
     settings = approximate.settings()
-    for used in range(1, EXPORTS_PER_EPOCH + 1):
+    for used in range(1, MOST_EXPORTS + 1):
         found = export_model(settings, tmp_path / str(used), flood=True).flooded
         assert found is not None
-        assert (found.releases, found.most_releases) == (used, EXPORTS_PER_EPOCH)
-    with pytest.raises(RefusedError, match="key epoch"):
+        assert (found.releases, found.most_releases) == (used, MOST_EXPORTS)
+    with pytest.raises(RefusedError, match="as many as the noise is made for"):
         export_model(settings, tmp_path / "one too many", flood=True)
     assert not (tmp_path / "one too many" / "model.safetensors").exists()
 

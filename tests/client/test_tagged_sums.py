@@ -4,11 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from client.fake_federation import FakeRound, World
 from client.key_watch import KeyWatch, ask, put_watch, refused
 
 from fedrec.ids import RoundId
+from fedrec.protection.blocks import BlockMember
 from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.wire.chunks import Blob
@@ -92,8 +94,8 @@ def another_cohort(world: World, round_: FakeRound) -> bytes:
     return total.finish()
 
 
-def masked(world: World, round_: FakeRound) -> bytes:
-    """Multiply all residues by 2 modulo their primes, which multiplies every slot by 2."""
+def doubled(world: World, round_: FakeRound) -> bytes:
+    """Add all residues to themselves modulo their primes, which multiplies every slot by 2."""
     chosen = world.protection.chosen
     layout = ResidueLayout.of_plan(chosen)
     total = world.total(round_)
@@ -103,7 +105,30 @@ def masked(world: World, round_: FakeRound) -> bytes:
     return total[:44] + b"".join(layout.pack(block) for block in blocks)
 
 
-@pytest.mark.parametrize("forge", [one_ciphertext, one_twice, another_cohort, masked])
+def masked(world: World, round_: FakeRound) -> bytes:
+    """Empty one slot of the sum; all others, the counter and the tags stay as they are.
+
+    Multiplying by a plaintext with a single zero would do so, had the parameters room for its
+    noise. What it would leave is made here with the members' key.
+    """
+    layout = ResidueLayout.of_plan(world.protection.chosen)
+    member = world.membership(world.puppets[0]).member
+    assert isinstance(member, BlockMember)
+    cipher = member._open_cipher()
+    total = world.total(round_)
+    blocks = unpack_blocks(layout, memoryview(total)[44:])
+    row = np.array(cipher.decrypt(blocks[0]), dtype=np.int64)
+    slot = int(np.flatnonzero(row)[0])
+    assert slot < len(row) - world.protection.chosen.n_tags - 1, "a value, no counter and no tag"
+    change = np.zeros_like(row)
+    change[slot] = -row[slot]
+    layout.add_to(blocks[0], cipher.encrypt(change.tolist()))
+    found = np.array(cipher.decrypt(blocks[0]), dtype=np.int64)
+    assert np.flatnonzero(found != row).tolist() == [slot] and found[slot] == 0
+    return total[:44] + b"".join(layout.pack(block) for block in blocks)
+
+
+@pytest.mark.parametrize("forge", [one_ciphertext, one_twice, another_cohort, doubled, masked])
 def test_another_sum_than_the_tagged_one(
     tmp_path: Path, forge: Callable[[World, FakeRound], bytes]
 ) -> None:

@@ -1,18 +1,26 @@
 """Scenario 1, KEY-SEP: a coordinator that ran all rounds has no key, and cannot open anything.
 
 Coordinator and clients are processes of their own. Before the coordinator ends, its memory,
-environment, folder, database and log are searched for every secret of the clients, the group and
-the authority; then the same search is shown to find them where they are.
+environment, folder, database, log and a recording of its traffic are searched for every secret of
+the clients and the group; then the same search is shown to find them where they are.
+
+Under masks there is no key of the scheme. What stays with the clients is what takes the masks off:
+both X25519 keys that a client makes for a round, and every share of its mask key, since nobody
+drops out here. Seeds of the clients' own masks and their shares are no secret at the end of a
+round: clients hand them over for the survivors, once the set of survivors is signed.
 """
 
 from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from integration.support.bench import N_ITEMS, data, plan_of
+from integration.support.bench import N_ITEMS, Bench, data, plan_of
 
 from fedrec.demo.processes import Processes
 from fedrec.demo.workspace import Workspace, prepare
@@ -20,9 +28,12 @@ from fedrec.errors import FedrecError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.protection.masks import Participant
+from fedrec.protection.masks.participant_state import ParticipantState
 from fedrec.protection.tenseal_blocks import BlockCipher
 from fedrec.training.layout import protection_of
 from fedrec.wire.admin_link import AdminLink
+from fedrec_client.app import ClientApp
 
 
 def memory_of(process_id: int) -> bytes:
@@ -54,81 +65,191 @@ def secrets_of(workspace: Workspace) -> dict[str, list[bytes]]:
         identity=identities[0],
         pinned_authority_key=epoch.roster.authority_key,
     )
-    content = secrets.protection_secret
-    plan = protection_of(workspace.plan, N_ITEMS).chosen
-    cipher = BlockCipher(plan, content[len(epoch.server_context) :])
-    key = cipher._context.secret_key().data.data()
-    words = b"".join(key[place].to_bytes(8, "little") for place in range(64))
     raw = [secrets.group_key]
     for identity in identities:
         raw.append(identity._signing_key.private_bytes_raw())
         raw.append(identity._exchange_key.private_bytes_raw())
-    return {
+    found = {
         "keys of members": [
             form for key in raw for form in (key, key.hex().encode(), base64.b64encode(key))
         ],
-        "secret key of the scheme": [words[at : at + 32] for at in range(0, 512, 64)],
-        "its file": [content[at : at + 32] for at in range(256, len(content) - 32, 4096)],
     }
+    content = secrets.protection_secret[len(epoch.server_context) :]
+    protection = protection_of(workspace.plan, N_ITEMS)
+    if workspace.plan.protection.name == "paillier":
+        found["secret key of the scheme"] = forms_of_paillier(content, modulus_of(epoch))
+    elif not protection.is_interactive:
+        cipher = BlockCipher(protection.chosen, content)
+        key = cipher._context.secret_key().data.data()
+        words = b"".join(key[place].to_bytes(8, "little") for place in range(64))
+        found["secret key of the scheme"] = [words[at : at + 32] for at in range(0, 512, 64)]
+        found["its file"] = [content[at : at + 32] for at in range(256, len(content) - 32, 4096)]
+    return found
+
+
+def modulus_of(epoch: KeyEpoch) -> int:
+    """Return the public modulus of an epoch under paillier."""
+    return int.from_bytes(epoch.server_context[56:], "big")
+
+
+def forms_of_paillier(content: bytes, modulus: int) -> list[bytes]:
+    """Return pieces of what only the key has, in either order of bytes and as text.
+
+    Pieces are of the lower half: the upper one of (p - 1)(q - 1) is that of the public p q.
+    """
+    step = len(content) // 4
+    numbers = [int.from_bytes(content[at : at + step], "big") for at in range(0, 4 * step, step)]
+    p, q, *_ = numbers
+    assert p * q == modulus
+    pieces = []
+    for number in (*numbers, p * p, q * q, (p - 1) * (q - 1)):
+        raw = number.to_bytes(256, "little")
+        pieces += [raw[:32], raw[8:40], raw[:32][::-1], raw[8:40][::-1]]
+        pieces += [str(number).encode()[-40:], f"{number:x}".encode()[-40:]]
+    assert {len(piece) for piece in pieces} == {32, 40}
+    return pieces
 
 
 def found_in(content: bytes, secrets: dict[str, list[bytes]]) -> list[str]:
     return [name for name, pieces in secrets.items() if any(piece in content for piece in pieces)]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "ckks/approximate"])
-def test_scenario_01_the_coordinator_has_no_key(tmp_path: Path, protection: str) -> None:
-    workspace = prepare(tmp_path, plan_of(protection, total=1), data(), n_clients=3)
-    secrets = secrets_of(workspace)
-    with Processes(tmp_path / "logs") as processes:
-        coordinator = processes.start(
-            "coordinator", "coordinator", "run", str(workspace.coordinator_settings)
-        )
-        address = processes.first_line("coordinator")["address"]
-        for number, settings in enumerate(workspace.client_settings):
-            processes.start(
-                f"client-{number}", "client", "run", str(settings), "--coordinator", address,
-                "--json",
+class Served:
+    """A coordinator's process that ran a federation to its end, and everything that it had.
+
+    Attributes:
+        memory: what it could write to, and its environment, after each published round.
+        stored: its folder, the logs of all processes, and the recording of its traffic.
+    """
+
+    def __init__(self, folder: Path, workspace: Workspace) -> None:
+        self._folder = folder
+        self._workspace = workspace
+        self._process_id = 0
+        self.memory = b""
+        self.stored = b""
+
+    @contextmanager
+    def running(self) -> Iterator[tuple[Processes, str]]:
+        """Start the coordinator; in the end take everything that it leaves."""
+        wire = self._folder / "wire"
+        with Processes(self._folder / "logs") as processes:
+            coordinator = processes.start(
+                "coordinator", "coordinator", "run", str(self._workspace.coordinator_settings),
+                "--record-wire", str(wire),
             )  # fmt: skip
+            address = processes.first_line("coordinator")["address"]
+            self._process_id = coordinator.pid
+            yield processes, address
+        assert not processes.failures()
+        assert address.encode() in self.memory, "the memory was not read"
+        files = [path for path in self._workspace.coordinator_state.rglob("*") if path.is_file()]
+        recorded = [path for path in wire.rglob("*") if path.is_file()]
+        logs = (self._folder / "logs").glob("c*")
+        assert files and recorded
+        self.stored = b"".join(path.read_bytes() for path in [*files, *recorded, *logs])
+
+    def follow(self, address: str) -> None:
+        """Look into the coordinator's memory after each round, until the run is over."""
         link = AdminLink(
             address,
-            token=workspace.operators_token,
-            root_certificate=workspace.certificate.read_bytes(),
+            token=self._workspace.operators_token,
+            root_certificate=self._workspace.certificate.read_bytes(),
         )
-        seen = b""
         try:
             for event in link.events():
                 if event.kind == "round published":
-                    seen += memory_of(coordinator.pid)
-                    environment = Path(f"/proc/{coordinator.pid}/environ").read_bytes()
-                    seen += environment
+                    self.memory += memory_of(self._process_id)
+                    self.memory += Path(f"/proc/{self._process_id}/environ").read_bytes()
                 if event.kind == "run finished":
                     assert not event.fields["failed"]
                     break
         finally:
             link.close()
-    assert not processes.failures()
-    assert address.encode() in seen, "the memory was not read"
-    files = [path for path in workspace.coordinator_state.rglob("*") if path.is_file()]
-    assert files
-    stored = b"".join(path.read_bytes() for path in [*files, *(tmp_path / "logs").glob("c*")])
-    for content in (seen, stored, workspace.epoch.read_bytes()):
-        assert found_in(content, secrets) == []
-    kept = b"".join(
-        path.read_bytes() for state in workspace.client_states for path in state.glob("identity*")
-    )
-    assert "keys of members" in found_in(kept, secrets), "the search finds nothing anywhere"
+
+    def assert_none_of(self, secrets: dict[str, list[bytes]]) -> None:
+        for content in (self.memory, self.stored, self._workspace.epoch.read_bytes()):
+            assert found_in(content, secrets) == []
+        states = self._workspace.client_states
+        files = [path for state in states for path in state.glob("identity*")]
+        kept = b"".join(path.read_bytes() for path in files)
+        assert "keys of members" in found_in(kept, secrets), "the search finds nothing anywhere"
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "ckks/approximate"])
-def test_scenario_01_what_the_coordinator_has_opens_nothing(
-    tmp_path: Path, protection: str
+@pytest.mark.slow
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "ckks/approximate", "paillier/packed-2048"])
+def test_scenario_01_the_coordinator_has_no_key(tmp_path: Path, protection: str) -> None:
+    workspace = prepare(tmp_path, plan_of(protection, total=1), data(), n_clients=3)
+    secrets = secrets_of(workspace)
+    served = Served(tmp_path, workspace)
+    with served.running() as (processes, address):
+        for number, settings in enumerate(workspace.client_settings):
+            processes.start(
+                f"client-{number}", "client", "run", str(settings), "--coordinator", address,
+                "--json",
+            )  # fmt: skip
+        served.follow(address)
+    served.assert_none_of(secrets)
+    if protection.startswith("paillier"):
+        # The search does see numbers of this kind where they are: the public one is in memory.
+        public = modulus_of(KeyEpoch.load(workspace.epoch)).to_bytes(256, "little")
+        assert public[8:40] in served.memory
+
+
+@pytest.mark.slow
+def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """The clients run beside this test, so that it sees what they forget after each step."""
+    workspace = prepare(tmp_path, plan_of("masks", total=1), data(), n_clients=3)
+    secrets = secrets_of(workspace)
+    states: list[ParticipantState] = []
+    to_bytes = Participant.to_bytes
+
+    def watched(participant: Participant) -> bytes:
+        raw = to_bytes(participant)
+        states.append(ParticipantState.from_bytes(raw))
+        return raw
+
+    monkeypatch.setattr(Participant, "to_bytes", watched)
+    bench = Bench(workspace=workspace)
+    served = Served(tmp_path, workspace)
+    with (
+        ThreadPoolExecutor(max_workers=3) as clients,
+        served.running() as (_, address),
+    ):
+        working = [
+            clients.submit(
+                ClientApp(bench.client_settings(number, address), maximum_attempts=20).run
+            )
+            for number in range(3)
+        ]
+        served.follow(address)
+        assert {client.result().failed for client in working} == {False}
+    keys = {key for s in states for key in (s.keys.mask, s.keys.share) if key}
+    shares = {held[1] for state in states for held in state.held.values()}
+    # Three rounds (count, train, evaluate) of three clients: two keys each, two shares held.
+    assert (len(keys), len(shares)) == (18, 18)
+    secrets["keys of rounds"] = [form for key in keys for form in (key, key.hex().encode())]
+    secrets["shares of mask keys"] = [share[-32:] for share in shares]
+    served.assert_none_of(secrets)
+    # What clients advertised of these keys is in the recording, so the search looks where it must.
+    public = {half for state in states if state.keys.mask for half in state.keys.public_halves()}
+    assert len(public) == 18 and all(half in served.stored for half in public)
+
+
+@pytest.mark.parametrize(
+    ("protection", "context_bytes"),
+    [("bfv", 56), ("ckks", 56), ("ckks/approximate", 56), ("paillier/packed-2048", 56 + 256)],
+)
+def test_scenario_01_what_the_coordinator_has_opens_nothing(
+    tmp_path: Path, protection: str, context_bytes: int
+) -> None:
+    """Under paillier the context holds the public modulus, too."""
     workspace = prepare(tmp_path, plan_of(protection), data(), n_clients=3)
     epoch = KeyEpoch.load(workspace.epoch)
     context = epoch.server_context
-    assert len(context) == 56 < 200
+    assert len(context) == context_bytes
     protecting = protection_of(workspace.plan, N_ITEMS)
     protecting.check_context(context)
     stranger = Identity.create("coordinator")

@@ -2,6 +2,9 @@
 
 A hundred clients, 42 neighbours each, 21 shares for a secret, which is what a fifth of corrupt
 and a fifth of dropped clients needs. Up to there the sum of the survivors comes out exactly.
+Twenty before and twenty after are two fifths together, for which these parameters do not stand: of
+42 neighbours 25 remain on average, and somewhere fewer than 21. A plan that says two fifths gets 60
+neighbours, and its sum comes out.
 With sixty gone the round ends, nobody gives a share, and the next round works.
 """
 
@@ -39,6 +42,18 @@ def test_scenario_06_a_fifth_drops_out(people: People, before: int, after: int) 
     gone = np.random.default_rng(6).permutation(100)[: before + after].tolist()
     found = cohort.run(before=gone[:before], after=gone[before:])
     np.testing.assert_array_equal(found, cohort.total(without=gone[:before]))
+
+
+@pytest.mark.slow
+def test_scenario_06_two_fifths_drop_out_where_the_plan_says_so(people: People) -> None:
+    """Twenty before and twenty after the upload."""
+    tolerance = Tolerance(corrupt_share=0.2, dropout_share=0.4, malicious=False)
+    graph = parameters_for(100, tolerance)
+    assert (graph.degree, graph.threshold) == (60, 21)
+    cohort = Cohort.of(100, tolerance, people=people, minimum=10)
+    gone = np.random.default_rng(7).permutation(100)[:40].tolist()
+    found = cohort.run(before=gone[:20], after=gone[20:])
+    np.testing.assert_array_equal(found, cohort.total(without=gone[:20]))
 
 
 def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people: People) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -181,10 +181,43 @@ def test_the_newest_epoch_wins_over_the_settings(tmp_path: Path) -> None:
             assert engine.federation.keys.roster.epoch == engine.state.rules.epoch == 2
         async with running(third, tmp_path) as engine:
             assert engine.state.rules.epoch == 3
+            (kept,) = (tmp_path / "state" / "epochs").iterdir()
+            assert kept.read_bytes() == third.federation.keys.to_json()
+        async with running(first, tmp_path) as engine:
+            assert engine.federation.keys == third.federation.keys
+        other = after(first, epoch(first, 3, 0, 1, 2))
+        with (
+            closing(other.store(tmp_path)) as store,
+            pytest.raises(KeysError, match="Epoch 3 is not above 3"),
+        ):
+            Engine(other.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
 
     asyncio.run(scenario())
-    with pytest.raises(SettingsError, match="epoch 2 is older than 3"):
-        first.store(tmp_path)
+
+
+def test_an_older_file_is_refused_where_nothing_newer_was_installed(tmp_path: Path) -> None:
+    with closing(Bench.of(3, epoch=3).store(tmp_path)):
+        pass
+    with pytest.raises(SettingsError, match="epoch 1 is older than 3"):
+        Bench.of(3).store(tmp_path)
+
+
+def test_a_newer_file_of_another_authority_is_not_used(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+    foreign = after(bench, epoch(bench, 9, 0, 1, 2, by=Authority.create()))
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            await engine.rotation.install(epoch(bench, 2, 0, 1, 2).to_json())
+        with (
+            closing(foreign.store(tmp_path)) as store,
+            pytest.raises(KeysError, match="signed by the authority"),
+        ):
+            Engine(foreign.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
+        async with running(bench, tmp_path) as engine:
+            assert engine.state.rules.epoch == 2
+
+    asyncio.run(scenario())
 
 
 def test_a_stored_epoch_of_another_authority_is_not_used(tmp_path: Path) -> None:

@@ -45,13 +45,17 @@ SECRETS = (f"{AUTHORITY_FOLDER}/{AUTHORITY_FILE}", f"{AUTHORITY_FOLDER}/{MEMBERS
 
 
 def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
-    """Write an encrypted copy of the key, the members, the rosters and the newest epoch.
+    """Write an encrypted copy of the key, the members and the rosters.
+
+    The newest epoch's bundle stays out of it: a backup lives long, and with a member's key that is
+    stolen later whoever opens it would have the secrets of an epoch that is over. A restored
+    authority makes a new epoch anyway.
 
     Args:
         path: the file, which must not exist.
 
     Returns:
-        The number of the newest epoch in it.
+        The number of the last epoch.
 
     Raises:
         KeysError: the folder holds no authority, the file exists, or the passphrase is short.
@@ -63,9 +67,8 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
             remedy="Choose several random words.",
         )
     folder.membership  # noqa: B018  # raises where there is nothing worth keeping
-    newest = folder.newest
     rosters = folder.private / ROSTERS_FOLDER
-    names = [*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE]
+    names = [*SECRETS, AUTHORITY_PUBLIC_FILE]
     names += [f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/{found.name}" for found in rosters.glob("*")]
     entries: list[JsonValue] = [
         {
@@ -88,7 +91,7 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
         "sealed": encode_bytes(AESGCM(key).encrypt(nonce, content, _bound(COST, BLOCK_SIZE, salt))),
     }
     write_secret(path, write_document(KIND, fields))
-    return 0 if newest is None else newest.roster.epoch
+    return folder.last_epoch
 
 
 def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
@@ -97,7 +100,7 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
     Killed in between, the next call on the same folder goes on.
 
     Returns:
-        The number of the newest epoch in it.
+        The number of the last epoch; its bundle is not restored.
 
     Raises:
         KeysError: the folder holds a complete authority, the file is damaged, or the passphrase
@@ -115,14 +118,15 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
             f"{folder.path} holds the key of another authority.",
             remedy="Choose an empty folder with --into.",
         )
+    # The first file in it may be a roster, whose folder others may enter.
+    folder.private.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in files.items():
-        if name not in SECRETS:
+        if name not in (*SECRETS, EPOCH_FILE):
             write_public(folder.path / name, content)
     if not (folder.path / key).exists():
         write_secret(folder.path / key, files[key])
     replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])
-    newest = folder.newest
-    return 0 if newest is None else newest.roster.epoch
+    return folder.last_epoch
 
 
 def _opened(path: Path, passphrase: str) -> dict[str, bytes]:

@@ -101,9 +101,10 @@ class Delivery:
 
     def _deliver(self, found: RunStatus) -> None:
         newest = self._folder.newest
-        if newest is None:
+        number = self._folder.last_epoch if newest is None else newest.roster.epoch
+        if number == 0:
             return
-        number, at = newest.roster.epoch, max(found.epoch, found.next_epoch)
+        at = max(found.epoch, found.next_epoch)
         if self._folder.membership.is_changed:
             detail = "run `fedrec keys rotate` to make the epoch that says so"
             self._once("changed", "members changed", number, detail)
@@ -116,6 +117,12 @@ class Delivery:
                 f"then run `fedrec keys rotate --epoch {at + 1}`"
             )
             self._once("epoch", "epoch missing", at, detail)
+        elif newest is None:
+            detail = (
+                f"the bundle of epoch {number} is not in this folder: backups hold none. Compare "
+                "`fedrec keys roster list` with who is a member, then run `fedrec keys rotate`"
+            )
+            self._once("epoch", "epoch missing", number, detail)
         elif number == found.epoch:
             members = len(newest.roster.members)
             self._once("epoch", "epoch began", number, f"{members} members")

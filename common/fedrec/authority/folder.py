@@ -121,21 +121,34 @@ class AuthorityFolder:
         """The newest epoch's public bundle; None before the first."""
         return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
 
+    @property
+    def last_epoch(self) -> int:
+        """The highest number that an epoch was made with; 0 before the first."""
+        # A restored folder has rosters and no bundle; one that was killed may lack the record.
+        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
+        known = [int(path.stem) for path in rosters if path.stem.isdecimal()]
+        known += [self.newest.roster.epoch] if self.newest is not None else []
+        if (self.private / MEMBERSHIP_FILE).exists():
+            known.append(self.membership.last_epoch)
+        return max(known, default=0)
+
     def begin(self, plan: Plan, n_items: int) -> Membership:
         """Return the membership for a plan, with the members that are known already.
 
         Raises:
             KeysError: the folder belongs to another federation.
         """
-        newest = self.newest
+        known, newest = (self.private / MEMBERSHIP_FILE).exists(), self.newest
         name = None if newest is None else newest.roster.federation
+        if known:
+            name = plan_from_json(self.membership.plan_json).federation.name
         if name not in (None, plan.federation.name):
             raise KeysError(
-                f"{self.epoch_path} belongs to the federation {name!r}, the settings to "
+                f"{self.path} belongs to the federation {name!r}, the settings to "
                 f"{plan.federation.name!r}.",
                 remedy="Choose another folder with --into.",
             )
-        if (self.private / MEMBERSHIP_FILE).exists():
+        if known:
             found = self.membership
             return replace(found, plan_json=plan_to_json(plan), n_items=n_items)
         return Membership(plan_json=plan_to_json(plan), n_items=n_items)
@@ -153,13 +166,10 @@ class AuthorityFolder:
         Raises:
             KeysError: it is not above the last one.
         """
-        newest = self.newest
-        last = 0 if newest is None else newest.roster.epoch
-        if (self.private / MEMBERSHIP_FILE).exists():
-            last = max(last, self.membership.last_epoch)
+        last = self.last_epoch
         if wanted and wanted <= last:
             raise KeysError(
-                f"Epoch {wanted} was asked for, but {self.epoch_path} is epoch {last} already.",
+                f"Epoch {wanted} was asked for, but {self.path} made epoch {last} already.",
                 remedy=f"Ask for epoch {last + 1} or leave --epoch out.",
             )
         return wanted or last + 1

@@ -24,7 +24,7 @@ def backup(
     passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write the authority's key, members and newest epoch into one encrypted file.
+    """Write the authority's key, members and rosters into one encrypted file.
 
     Make one after every change of membership, and keep it and the passphrase apart.
     """

@@ -103,6 +103,15 @@ def _noise(plan: Plan) -> Iterator[Problem]:
     mechanism = mechanism_of(plan)
     if mechanism is None:
         return
+    step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    if plan.privacy.clip < step:
+        yield (
+            ("privacy.clip", "update.fraction_bits", "update.clip"),
+            f"privacy.clip = {plan.privacy.clip:g} is less than one step of the grid, which is "
+            f"update.clip x 2^-update.fraction_bits = {step:.3g}: nothing that a user sends would "
+            "be left. Raise privacy.clip or update.fraction_bits.",
+        )
+        return
     if mechanism.share < FEWEST_STEPS:
         yield (
             ("update.fraction_bits", "privacy.clip", "privacy.noise_multiplier"),
@@ -110,6 +119,8 @@ def _noise(plan: Plan) -> Iterator[Problem]:
             f"{FEWEST_STEPS} for which its law is proven. Raise update.fraction_bits, "
             "privacy.clip or privacy.noise_multiplier.",
         )
+        # What such noise costs is not known either.
+        return
     if mechanism.most_sums == 0:
         yield (
             ("privacy.noise_multiplier", "privacy.epsilon"),

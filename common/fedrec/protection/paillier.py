@@ -27,7 +27,8 @@ from fedrec.protection.envelope import CONTEXT_BYTES, HEADER_BYTES, MARK_BYTES, 
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.slot_widths import SlotWidths
+from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
+from fedrec.protection.tags import check_bounds
 from fedrec.protection.vector import VectorSpec
 
 __all__ = ["Paillier"]
@@ -62,6 +63,8 @@ class Paillier(Protection):
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+        if spec.tagged:
+            check_bounds(spec, TAG_MODULUS)
         key_bits, widths = _parameters(preset, tagged=spec.tagged)
         n_blocks, frame_bytes = widths.n_blocks(spec), key_bits // 4
         return ProtectionPlan(

@@ -30,10 +30,11 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
-from fedrec.errors import KeysError, WrongTags
+from fedrec.errors import KeysError, SettingsError, WrongTags
 from fedrec.ids import canonical
+from fedrec.protection.vector import VectorSpec
 
-__all__ = ["TAGS", "Tagging", "check_tags"]
+__all__ = ["TAGS", "Tagging", "check_bounds", "check_tags"]
 
 TAGS = 4
 """Tags of a block under BFV; with a modulus of 20 bits or more a forgery passes with 2^-80."""
@@ -128,6 +129,29 @@ class Tagging:
         half = self._modulus // 2
         signed = residues.astype(np.int64)
         return np.where(signed > half, signed - self._modulus, signed)
+
+
+def check_bounds(spec: VectorSpec, modulus: int) -> None:
+    """Refuse values that tags do not bind: two sums that differ by the modulus have the same ones.
+
+    Where no value reaches half the modulus, in size, its residue says which value it is.
+
+    Args:
+        spec: a tagged vector whose values are tagged as they are. Limbs fit their slots, which are
+            residues of the modulus themselves.
+
+    Raises:
+        SettingsError: naming the segments and the settings.
+    """
+    wide = [segment for segment in spec.segments if 2 * segment.max_abs_sum >= modulus]
+    if wide:
+        names = ", ".join(f"{each.name} (up to {each.max_abs_sum})" for each in wide)
+        raise SettingsError(
+            f"The sums of {names} reach half of {modulus}, modulo which their tags are computed: "
+            "tags do not tell apart what differs by as much.",
+            remedy="Lower federation.maximum_users or update.fraction_bits, or ask at most "
+            "rounds.recompute_limit clients in a round (rounds.clients_per_round).",
+        )
 
 
 def check_tags(

@@ -252,7 +252,10 @@ class SqliteStore(Store):
                 remedy="Choose another folder for a new run, or bring back the old settings.",
                 problems=tuple(problems),
             )
-        self._connection.execute("UPDATE meta SET value = ? WHERE name = 'epoch'", (str(epoch),))
+        # Above an installed epoch this one is not known to be of the same authority yet.
+        if installed is None:
+            update = "UPDATE meta SET value = ? WHERE name = 'epoch'"
+            self._connection.execute(update, (str(epoch),))
 
     def _meta(self, name: str) -> str:
         query = "SELECT value FROM meta WHERE name = ?"

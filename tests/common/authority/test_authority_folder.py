@@ -14,9 +14,10 @@ from fedrec.authority.backup import back_up, restore
 from fedrec.authority.delivery import AuthorityEvent, Delivery
 from fedrec.authority.folder import AuthorityFolder
 from fedrec.authority.members import find
-from fedrec.config.schema import Plan
+from fedrec.config.schema import FederationSettings, Plan
 from fedrec.errors import FedrecError, KeysError, ProtocolError, Unauthenticated, Unreachable
 from fedrec.identity.authority import Authority
+from fedrec.identity.document import encode_bytes
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
@@ -184,6 +185,8 @@ def test_the_drill(folder: AuthorityFolder, people: list[Identity], tmp_path: Pa
     assert fresh.load_or_create()[0].public_key == folder.load_or_create()[0].public_key
     assert fresh.membership == folder.membership
     assert stat.S_IMODE((fresh.private / "authority.key").stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.private.stat().st_mode) == 0o700
+    assert stat.S_IMODE(fresh.private.stat().st_mode) == 0o700
     made = fresh.rotate(number=7)
     assert ids(made) == {p.client_id for p in people[:3]}
     roster, secrets = open_epoch(
@@ -195,6 +198,47 @@ def test_the_drill(folder: AuthorityFolder, people: list[Identity], tmp_path: Pa
     )
     assert roster.epoch == 7
     secrets.destroy()
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_backup_has_no_bundle_and_nothing_needs_one(
+    folder: AuthorityFolder, tmp_path: Path
+) -> None:
+    """What the wrapped secrets of an old epoch are in can be opened with a stolen member's key."""
+    copy, fresh = tmp_path / "copy", AuthorityFolder(tmp_path / "fresh")
+    bundle = folder.newest
+    assert bundle is not None
+    back_up(folder, copy, PASSPHRASE)
+    inside = backup_module._opened(copy, PASSPHRASE)
+    assert not any(encode_bytes(bundle.sealed_secret).encode() in raw for raw in inside.values())
+    assert restore(copy, fresh, PASSPHRASE) == 1 and fresh.newest is None
+    other = PLAN.model_copy(update={"federation": FederationSettings(name="books")})
+    with pytest.raises(KeysError, match="belongs to the federation 'films'"):
+        fresh.begin(other, 12)
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(fresh, link, events.append)
+    delivery.look()
+    assert [e.name for e in events] == ["coordinator found", "epoch missing"]
+    assert "fedrec keys rotate" in events[-1].detail and link.installed == []
+    with pytest.raises(KeysError, match="made epoch 1 already"):
+        fresh.rotate(number=1)
+    fresh.rotate()
+    delivery.look()
+    assert link.installed == [2]
+
+
+@pytest.mark.usefixtures("cheap")
+def test_a_killed_rotation_is_counted_in_the_backup(
+    folder: AuthorityFolder, tmp_path: Path
+) -> None:
+    """The number of an epoch that was made, and perhaps delivered, is not used again."""
+    before = folder.membership
+    folder.rotate()
+    folder.keep(before)
+    assert back_up(folder, tmp_path / "copy", PASSPHRASE) == 2
+    fresh = AuthorityFolder(tmp_path / "fresh")
+    assert restore(tmp_path / "copy", fresh, PASSPHRASE) == 2
+    assert fresh.rotate().roster.epoch == 3
 
 
 @pytest.mark.usefixtures("cheap")

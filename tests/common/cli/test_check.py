@@ -365,12 +365,38 @@ def test_masks_say_who_must_stay_and_what_the_steps_cost(
     # 3 x 192 of keys, 2 x 84 sealed, 2 x 1 of bits, 3 x 66 of signatures.
     assert found["down_bytes"] == 3 * 192 + 2 * 84 + 2 + 3 * 66
     assert any("a single drop-out abandons the round" in line for line in three["warnings"])
+    # Three shares of three, one of which the client keeps: its two neighbours have too few.
+    (who,) = (line for line in three["warnings"] if "taken off a single update" in line)
+    assert "that takes 3 shares of its client's secrets, and the 2 others hold 2" in who
+    assert "neighbours collude" not in who
+    four = fedrec(*masked, "--clients", "4").json["warnings"]
+    assert any("3 of its client's 3 neighbours collude" in line for line in four)
     many = fedrec(*masked, "--clients", "1000").json
     found = many["price"]["masks"]
     assert (found["n_neighbours"], found["threshold"], found["may_drop_out"]) == (114, 78, 100)
     assert not any("a single drop-out" in line for line in many["warnings"])
     text = fedrec(*masked[:-1], "--clients", "3").out
     assert "neighbours" in text and "X25519, AES-256" in text
+
+
+def test_masks_say_what_keeps_four_bytes_a_value() -> None:
+    """By hand: a word holds sums of size 2^31 - 1, and a user sends 2^20 at most by default."""
+
+    def told(**sections: dict[str, object]) -> str:
+        plan = Plan.model_validate({"protection": {"name": "masks"}, **sections})
+        return " ".join(line for line in warnings_for(plan) if "eight bytes" in line)
+
+    default = told()
+    assert "Sums of 16384 users" in default and "update.fraction_bits = 20" in default
+    # 16,384 is 2^14, and 2^14 x 2^17 would be 2^31.
+    assert "update.fraction_bits = 16 or federation.maximum_users = 2047 would keep four" in default
+    assert told(federation={"maximum_users": 2047}) == ""
+    border = told(federation={"maximum_users": 2048})
+    assert "update.fraction_bits = 19 or federation.maximum_users = 2047 would" in border
+    assert told(update={"fraction_bits": 16}) == ""
+    many = told(federation={"maximum_users": 2**28})
+    assert "federation.maximum_users = 2047 would keep four" in many
+    assert "or federation" not in many, "2^28 x 2^4 is 2^32: no grid is coarse enough"
 
 
 def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:

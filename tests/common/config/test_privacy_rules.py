@@ -41,6 +41,8 @@ def test_the_default_plan_with_noise_can_run() -> None:
             "privacy.mechanism",
         ),
         ({"privacy": GAUSSIAN | {"clip": 1e-5}}, "update.fraction_bits"),
+        ({"privacy": GAUSSIAN | {"clip": 1e-9}}, "privacy.clip"),
+        ({"privacy": {"mechanism": "laplace", "clip": 1e-9}}, "privacy.clip"),
         (
             {"privacy": GAUSSIAN | {"noise_multiplier": 0.5, "epsilon": 1.0}},
             "privacy.noise_multiplier",
@@ -62,6 +64,19 @@ def test_masks_that_withstand_as_many_as_the_noise_are_accepted() -> None:
         protection={"name": "masks", "corrupt_share": 0.2},
     )
     assert found == []
+
+
+@pytest.mark.parametrize("clip", [1e-300, 1e-12, 1e-9, 9.5e-7, 9.6e-7, 2e-6, 1e-5, 1e-4])
+@pytest.mark.parametrize("kind", ["gaussian", "laplace"])
+def test_small_clips_are_problems_and_never_defects(kind: str, clip: float) -> None:
+    """A grid step is 2^-20 = 9.54e-7; what is near it is either refused or priced."""
+    plan = Plan.model_validate({"privacy": {"mechanism": kind, "clip": clip}})
+    sentences = [c.sentence for c in find_conflicts(plan) if "privacy.clip" in c.keys]
+    assert all("Raise" in sentence for sentence in sentences) and len(sentences) < 2
+    if not sentences:
+        mechanism = mechanism_of(plan)
+        assert mechanism is not None and 0 < mechanism.epsilon_after(1) < plan.privacy.epsilon
+    assert any("less than one step" in sentence for sentence in sentences) == (clip < 2.0**-20)
 
 
 def test_every_refusal_says_what_works() -> None:

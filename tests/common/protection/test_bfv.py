@@ -14,6 +14,7 @@ from fedrec.protection.bfv import BFVMember
 from fedrec.protection.modular import unpack_blocks
 from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.tags import TAGS
+from fedrec.protection.vector import MAX_BOUND
 
 
 class TestDefault(EncryptedSuite):
@@ -110,3 +111,15 @@ def test_a_plan_without_tags_opens_nothing_by_names() -> None:
     accumulator.add(party.member.protect(extreme(spec, 1, 9), b"one"))
     with pytest.raises(RevealRefused, match="tags"):
         party.member.reveal(accumulator.finish(), 1, (b"one",))
+
+
+@pytest.mark.parametrize("preset", ["default", "wide"])
+@pytest.mark.parametrize("bound", [2**19, 2**39, 2**60 - 1, 2**60, 2**61, MAX_BOUND])
+def test_tagged_slots_stay_below_half_the_modulus(preset: str, bound: int) -> None:
+    """Tags are residues of the plain modulus, which wide values reach and their limbs do not."""
+    segment = SegmentSpec(name="all", length=9, max_abs_sum=bound)
+    spec = VectorSpec(segments=(segment,), max_summands=100, tagged=True)
+    plan = BFV.plan(spec, preset=preset)
+    assert plan.plain_modulus is not None
+    assert 2 * plan.layout.largest_sum(spec) < plan.plain_modulus
+    assert (plan.limbs[0] > 1) == (2 * bound >= plan.plain_modulus)

@@ -48,6 +48,13 @@ TINY = VectorSpec(
 CONTEXT_HEAD = 56
 
 
+def tagged(spec: VectorSpec) -> VectorSpec:
+    """Return a vector as wide as tags bind it: values stay below half of their modulus."""
+    most = (TAG_MODULUS - 1) // 2
+    segments = (replace(s, max_abs_sum=min(s.max_abs_sum, most)) for s in spec.segments)
+    return replace(spec, segments=tuple(segments), tagged=True)
+
+
 class TestPacked3072(EncryptedSuite):
     kind = Paillier
     preset = "default"
@@ -351,7 +358,7 @@ def test_1024_messages_at_the_largest_bound_sum_exactly(sign: int) -> None:
 @pytest.mark.parametrize("sign", [1, -1])
 def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
     """The largest values of as many messages as planned, with tags above every counter."""
-    spec = replace(TINY if preset.startswith("single") else SMALL, tagged=True)
+    spec = tagged(TINY if preset.startswith("single") else SMALL)
     plan = Paillier.plan(spec, preset=preset)
     assert plan.n_tags == 2
     protection = Paillier(spec, plan)
@@ -377,7 +384,7 @@ def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:
 
 def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus() -> None:
     """Whoever adds the modulus to a slot keeps the hash modulo it; the slot's bounds do not."""
-    spec = replace(SMALL, tagged=True)
+    spec = tagged(SMALL)
     protection = Paillier(spec, Paillier.plan(spec, preset="packed-2048"))
     context, secret = protection.generate()
     member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
@@ -393,3 +400,45 @@ def test_a_slot_cannot_be_moved_by_a_multiple_of_the_tags_modulus() -> None:
         forged = total[:HEADER_BYTES] + public.write([moved, *others])
         with pytest.raises(RevealRefused):
             member.reveal(forged, 3, names)
+
+
+@pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
+def test_segments_as_wide_as_the_tags_modulus_are_refused(preset: str) -> None:
+    """Half of 2^61 - 1 is 2^60 - 1/2: 2^60 - 1 and its negative have different residues."""
+    fits, wide = (
+        VectorSpec(
+            segments=(
+                SegmentSpec(name="counts", length=3, max_abs_sum=9, signed=False),
+                SegmentSpec(name="change", length=3, max_abs_sum=bound),
+            ),
+            max_summands=9,
+            tagged=True,
+        )
+        for bound in (2**60 - 1, 2**60)
+    )
+    assert Paillier.plan(fits, preset=preset).n_tags == 2
+    with pytest.raises(SettingsError, match=r"change \(up to 1152921504606846976\)") as refused:
+        Paillier.plan(wide, preset=preset)
+    for name in ("maximum_users", "fraction_bits", "recompute_limit"):
+        assert name in refused.value.remedy
+    assert Paillier.plan(replace(wide, tagged=False), preset=preset).n_tags == 0
+
+
+def test_sums_at_the_border_cannot_be_moved_by_the_modulus() -> None:
+    """What turned a sum of -3 into 2^61 - 4 where slots were as wide as the modulus."""
+    segment = SegmentSpec(name="change", length=2, max_abs_sum=2**60 - 1)
+    spec = VectorSpec(segments=(segment,), max_summands=3, tagged=True)
+    protection = Paillier(spec, Paillier.plan(spec, preset="packed-2048"))
+    context, secret = protection.generate()
+    member = protection.member(context, secret.export_for_wrapping(), tag_key=bytes(range(32)))
+    public = PaillierPublicKey.from_bytes(context[CONTEXT_HEAD:], 2048)
+    accumulator = protection.accumulator(context)
+    names = (b"a", b"b", b"c")
+    for name in names:
+        accumulator.add(member.protect(np.array([-1, 5]), name))
+    total = accumulator.finish()
+    assert member.reveal(total, 3, names).tolist() == [-3, 15]
+    (only,) = public.read(memoryview(total)[HEADER_BYTES:])
+    moved = only * (1 + TAG_MODULUS * public.n) % public.n_squared
+    with pytest.raises(RevealRefused):
+        member.reveal(total[:HEADER_BYTES] + public.write([moved]), 3, names)

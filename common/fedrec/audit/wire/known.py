@@ -10,7 +10,7 @@ from typing import Self
 from fedrec.audit.wire.epochs import KnownEpochs
 from fedrec.audit.wire.reading import PlainReader
 from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Plan, Settings
+from fedrec.config.schema import CoordinatorSettings, Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import FedrecError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
@@ -62,7 +62,7 @@ class Known:
             )
         path = Path(settings.data.catalogue)
         catalogue = Catalogue.load(path)
-        keys = KeyEpoch.load(Path(settings.coordinator.epoch))
+        keys = _key_epoch(settings.coordinator)
         protection = protection_of(settings.plan, len(catalogue))
         state = Path(settings.coordinator.state)
         epochs = KnownEpochs(keys)
@@ -95,3 +95,10 @@ class Known:
         except FedrecError as error:
             return error.message
         return ""
+
+
+def _key_epoch(settings: CoordinatorSettings) -> KeyEpoch:
+    """Return the epoch of the settings' file; where it was deleted, the newest installed one."""
+    path = Path(settings.epoch)
+    installed = sorted(Path(settings.state).glob("epochs/*"))
+    return KeyEpoch.load(path if path.exists() or not installed else installed[-1])

@@ -1,0 +1,27 @@
+"""The threat model's table of what a client agrees to, against the code that compares it."""
+
+from __future__ import annotations
+
+import re
+
+from fedrec.config.agreement import always_compared
+from fedrec.config.explain import all_settings
+
+from .pages import ROOT
+
+PAGE = ROOT / "docs" / "explanation" / "threat-model.md"
+
+
+def test_every_value_that_is_always_compared_is_in_the_table() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    section = text.partition("### What a client agrees to")[2].partition("\n## ")[0]
+    first_cells = [line.split("|")[1] for line in section.splitlines() if line.startswith("| `")]
+    named = set(re.findall(r"`([a-z_.]+)`", " ".join(first_cells)))
+    assert named == set(always_compared())
+
+
+def test_the_table_says_the_defaults() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    for key in ("protection.corrupt_share", "protection.dropout_share", "privacy.rounds_per_user"):
+        default = all_settings()[key].default
+        assert f"| `{key}` | {default} | " in text or f"| `{key}` | {default}: " in text
