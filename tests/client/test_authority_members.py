@@ -33,7 +33,7 @@ def enrolled(world: World) -> Membership:
     )
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", ["bfv", "paillier"])
 def test_what_a_member_holds_opens_nobodys_update(tmp_path: Path, protection: str) -> None:
     """All that the epoch gives it, with another member's ciphertext and its own code changed."""
     world = AuthorityWorld(tmp_path, protection=protection)

@@ -35,7 +35,7 @@ def state_of(world: AuthorityWorld) -> Any:
     return PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
 
 
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+@pytest.mark.parametrize("protection", ["bfv", "paillier"])
 def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path: Path, protection: str) -> None:
     world = AuthorityWorld(tmp_path, protection=protection)
     round_ = world.honest_round()

@@ -250,6 +250,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             f"own from the sum: with {plan.rounds.minimum_clients} clients, "
             f"{plan.rounds.minimum_clients - 1} must collude.",
             *_key_holder_warnings(plan),
+            *_limb_warnings(plan),
         ]
         found += _approximate_warnings(plan, n_items)
     elif PROTECTIONS[plan.protection.name].is_interactive:
@@ -283,24 +284,34 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
 
 def _key_holder_warnings(plan: Plan) -> list[str]:
     """Return whom everybody has to trust because of the key that they hold."""
-    name = plan.protection.name
     if plan.protection.key_holder == "members":
         return [
             "All clients hold the same secret key: one that colludes with the coordinator opens "
             "every update."
         ]
-    found = [
+    return [
         "The key authority alone holds the secret key. It reads every sum, and every update if it "
         "colludes with the coordinator; clients cannot open anything. `fedrec keys authority run` "
         "must be online in every round: no round opens while it is away."
     ]
-    if not PROTECTIONS[name].can_tag:
-        found.append(
-            f"Sums under {name} carry no tags: a client with changed software that colludes with "
-            "the coordinator can hand in a multiple of another's update as its own and read it "
-            'from the sum. Set protection.name = "bfv", whose tags show that.'
-        )
-    return found
+
+
+def _limb_warnings(plan: Plan) -> list[str]:
+    """Say where whoever opens sums sees more than the noise was made for."""
+    settings = plan.protection
+    try:
+        chosen = PROTECTIONS[settings.name].plan(vector_spec(plan, 1), preset=settings.preset)
+    except SettingsError:
+        return []
+    if plan.privacy.mechanism == "none" or max(chosen.limbs) == 1:
+        return []
+    return [
+        f"Values are split into limbs under {settings.name}/{settings.preset}, and whoever opens a "
+        "sum sees the sums of the limbs, which the noise is not proven to cover. The promise of "
+        "[privacy] holds for published sums, not towards them. A preset that takes values whole "
+        '(bfv: protection.preset = "wide"), a smaller update.fraction_bits or '
+        "federation.maximum_users avoids limbs."
+    ]
 
 
 def _key_warnings(plan: Plan, n_items: int) -> list[str]:
@@ -329,20 +340,12 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
 
 
 def _index_warnings(plan: Plan) -> list[str]:
-    """Say what indices in the clear would give away, and whether these settings send them."""
+    """Say what the structure's paper gives away by indices, which are never sent here."""
     clear = UPDATES[plan.update.structure].clear_indices
-    protection = PROTECTIONS[plan.protection.name]
-    found = []
-    if clear:
-        found.append(
-            f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
-            "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
-            "indices` measures on your data what indices would give away."
-        )
-    if plan.protection.preset in protection.clear_index_presets:
-        found.append(
-            f'protection.preset = "{plan.protection.preset}" sends indices in the clear beside the '
-            "ciphertexts: the coordinator reads which items a user touched. Use another preset "
-            "for anything but comparisons; `fedrec audit indices` measures what it gives away."
-        )
-    return found
+    if not clear:
+        return []
+    return [
+        f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
+        "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "
+        "indices` measures on your data what indices would give away."
+    ]

@@ -192,7 +192,7 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
 
 
 def _key_holder(plan: Plan) -> Iterator[Conflict]:
-    """A key authority that opens sums: only of protections with a key, and only exact ones."""
+    """A key authority that opens sums: only of protections with a key and with tags."""
     settings, kind = plan.protection, PROTECTIONS[plan.protection.name]
     if settings.key_holder == "members":
         return
@@ -203,25 +203,13 @@ def _key_holder(plan: Plan) -> Iterator[Conflict]:
             sentence=f'protection.key_holder is "authority", but under {kind.name} no key opens '
             f"sums that anybody could hold. {advice}",
         )
-    elif _is_approximate(plan):
+    elif not kind.can_tag:
         yield Conflict(
-            keys=("protection.key_holder", "protection.preset"),
-            sentence=f'protection.key_holder is "authority", but sums under {kind.name}/'
-            f"{settings.preset} are approximate: what they are off by gives the secret key away to "
-            "members, who are not to have it, and rounds are not flooded. Set protection.preset = "
-            f'"{kind.presets[0]}", or leave protection.key_holder out.',
+            keys=("protection.key_holder", "protection.name"),
+            sentence=f'protection.key_holder is "authority", but sums under {kind.name} carry no '
+            "tags and are not flooded: a member without the key could have the authority open what "
+            f"it made from another's ciphertext. {advice}",
         )
-
-
-def _is_approximate(plan: Plan) -> bool:
-    from fedrec.training.layout import vector_spec
-
-    kind = PROTECTIONS[plan.protection.name]
-    try:
-        return not kind.plan(vector_spec(plan, 1), preset=plan.protection.preset).exact
-    except SettingsError:
-        # No such set, or one that cannot carry the sums: said by itself.
-        return False
 
 
 def _masks(plan: Plan) -> Iterator[Conflict]:

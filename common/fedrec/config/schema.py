@@ -131,7 +131,7 @@ class ProtectionSettings(Section):
     )
     key_holder: Literal["members", "authority"] = Field(
         default="members",
-        description="Who holds the secret key and opens sums (bfv, paillier, ckks in exact mode). "
+        description="Who holds the secret key and opens sums (bfv, paillier). "
         "members: every client has it, and two of three drawn for a round must agree. authority: "
         "only the data owners' key authority, whose process must be online in every round; "
         "clients can encrypt and open nothing.",

@@ -114,8 +114,6 @@ class Protection(ABC):
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]
-    clear_index_presets: ClassVar[frozenset[str]] = frozenset()
-    """Presets whose messages name slots in the clear; `fedrec check` warns of them."""
 
     def __init__(self, spec: VectorSpec, plan: ProtectionPlan) -> None:
         own = type(self).plan(spec, preset=plan.preset) if plan.preset in self.presets else None

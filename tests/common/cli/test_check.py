@@ -260,16 +260,26 @@ def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "118592 numbers up" in out
 
 
-def test_what_indices_in_the_clear_would_leak_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_noise_beside_limbs_is_said() -> None:
+    """FedMF's sums take two limbs at 32 bits of plain modulus, and one at 40 ("wide")."""
+    for preset, privacy, expected in (
+        ("default", {"mechanism": "gaussian"}, 1),
+        ("wide", {"mechanism": "gaussian"}, 0),
+        ("default", {}, 0),
+    ):
+        plan = Plan.model_validate(
+            {"protection": {"name": "bfv", "preset": preset}, "privacy": privacy}
+        )
+        assert sum("split into limbs" in text for text in warnings_for(plan)) == expected
+
+
+def test_what_indices_in_the_clear_would_leak_is_said() -> None:
     topk = Plan.model_validate({"update": {"structure": "topk"}})
     told = [warning for warning in warnings_for(topk) if "fedrec audit indices" in warning]
     assert len(told) == 1
     assert "the index of every kept value" in told[0]
     assert "fedrec sends no index" in told[0]
     assert not any("index" in warning for warning in warnings_for(Plan()))
-    monkeypatch.setattr(PROTECTIONS["bfv"], "clear_index_presets", frozenset({"default"}))
-    sent = [warning for warning in warnings_for(Plan()) if "sends indices in the clear" in warning]
-    assert len(sent) == 1
 
 
 @pytest.fixture
@@ -339,15 +349,14 @@ def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> 
     warned = " ".join(bfv["warnings"])
     assert "The key authority alone holds the secret key" in warned
     assert "must be online in every round" in warned
-    assert "same secret key" not in warned and "carry no tags" not in warned
+    assert "same secret key" not in warned
     # It fetches all five updates; a member that opens sums has one of them already.
     price = bfv["price"]
     upload = price["protection"]["message_bytes"]
     assert (price["n_holders"], price["holder_download_bytes"]) == (1, 5 * upload)
-    ckks = fedrec(*asked, "--set", "protection.name=ckks", "--json").json
-    assert any("Sums under ckks carry no tags" in line for line in ckks["warnings"])
-    refused = fedrec(*asked, "--set", "protection.name=masks")
-    assert refused.code == 2 and "protection.key_holder" in refused.err
+    for name in ("masks", "ckks"):
+        refused = fedrec(*asked, "--set", f"protection.name={name}")
+        assert refused.code == 2 and "protection.key_holder" in refused.err
     told = fedrec("check", "--explain", "protection.key_holder").out
     assert "members" in told and "authority" in told
 
