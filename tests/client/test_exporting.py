@@ -29,6 +29,8 @@ from fedrec_client.private_store import PrivateStore
 from fedrec_client.recommendation import recommend
 from fedrec_client.releases import MOST_EXPORTS, RELEASES_FILE
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -69,6 +69,7 @@ def calls_of_a_round(folder: Path) -> int:
     return world.link.calls.index("close")
 
 
+@pytest.mark.slow
 def test_killed_around_any_call_a_round_is_charged_once(tmp_path: Path) -> None:
     """Whenever a masked vector goes out, the ledger on disk has it already; the bytes stay."""
     n_calls = calls_of_a_round(tmp_path / "calm")

@@ -109,6 +109,7 @@ def plain(users):
     return some, PlainRounds(some, shared, private, first=4, seed=7, per_positive=4, **rates)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
 @pytest.mark.parametrize(("batch_size", "epochs"), [(7, 1), (7, 3), (16, 2), (200, 3)])
 def test_the_trainer_agrees_with_autograd(plain, batch_size, epochs, aggregation, form):

@@ -56,6 +56,7 @@ def test_a_held_out_item_that_is_never_recommended_is_never_found():
     assert found.hr == pytest.approx(0.5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rounds", "hr", "ndcg"),
     [(3, 0.198, 0.094), (15, 0.549, 0.367), (30, 0.740, 0.561), (100, 0.9975, 0.8962)],

@@ -17,6 +17,8 @@ import fedrec.privacy
 from fedrec.privacy import gaussian, laplace
 from fedrec.privacy.random_bits import Edges, RandomBits
 
+pytestmark = pytest.mark.slow
+
 KEY = bytes(range(32))
 
 

@@ -28,6 +28,7 @@ class TestCountsUnderAnApproximateSet(EncryptedSuite):
     preset = "approximate"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "n_summands", "largest"),
     [("lean", 256, 2**27), ("lean", 16, 2**28), ("paper", 16, 2**32)],

@@ -354,6 +354,7 @@ def test_1024_messages_at_the_largest_bound_sum_exactly(sign: int) -> None:
     assert np.array_equal(party.member.reveal(total.finish(), 1024), 1024 * vector)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", ["packed-2048", "single-2048"])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_tagged_sums_are_exact_and_known(preset: str, sign: int) -> None:

@@ -20,6 +20,8 @@ from fedrec.reports import (
     size_bars,
 )
 
+pytestmark = pytest.mark.slow
+
 EVIL = "<script>alert('x')</script> & \"y\""
 POPULAR = Rates(users=50, hr=0.15, recall=0.15, ndcg=0.03, mrr=0.02)
 

@@ -45,6 +45,7 @@ def test_what_nobody_protected_is_read_to_the_last_value() -> None:
     assert tally.not_zero == np.count_nonzero(values)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "protection",
     [name for name, kind in PROTECTIONS.items() if name != "none" and not kind.is_interactive],

@@ -48,6 +48,7 @@ def subsets(names: str, fewest: int) -> Iterable[str]:
     return chain.from_iterable(map("".join, combinations(names, size)) for size in sizes)
 
 
+@pytest.mark.slow
 def test_no_combination_of_what_may_be_opened_is_about_fewer() -> None:
     """Rational combinations of two 0/1 vectors a, b whose supports are small: multiples of a - b.
 

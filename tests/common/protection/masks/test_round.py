@@ -30,6 +30,7 @@ def test_the_sum_of_everybody_is_exact(count: int, tolerance: Tolerance) -> None
     np.testing.assert_array_equal(cohort.run(), cohort.total())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tolerance", [TEN_TEN, LIAR])
 def test_dropouts_at_every_step_leave_the_sum_of_those_who_masked(tolerance: Tolerance) -> None:
     cohort = Cohort.of(40, tolerance)

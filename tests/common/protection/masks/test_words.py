@@ -73,6 +73,7 @@ def test_sums_at_the_edge_are_exact(bound: int, sign: int) -> None:
     assert decoded.tolist() == [bound * sign, bound // 4 * 4 * sign, 0]
 
 
+@pytest.mark.slow
 @given(data=st.data(), bound=st.integers(1, 2**62 - 1), summands=st.integers(1, 50))
 def test_sums_modulo_the_ring_are_the_sums(data: st.DataObject, bound: int, summands: int) -> None:
     spec = spec_of(bound, summands=summands)
