@@ -17,6 +17,8 @@ from fedrec.wire.messages import PublishedRound, RevealStatement, Wait
 from fedrec_client.enrolment import enrol
 from fedrec_client.membership import Membership
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> AuthorityWorld:

@@ -15,6 +15,8 @@ from fedrec.cli.main import main
 from fedrec.wire.messages import Finished
 from fedrec_client.stopping import Stopped, StopSwitch
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def _own_log() -> Iterator[None]:

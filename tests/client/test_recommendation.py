@@ -10,6 +10,8 @@ from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.recommendation import recommend
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -20,6 +20,8 @@ from fedrec.wire.messages import MakeSnapshot, Wait
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.revealer import STATE_FOLDER
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> AuthorityWorld:

@@ -16,6 +16,8 @@ from fedrec.training.layout import protection_of
 
 from .conftest import Fedrec
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def members(fedrec: Fedrec, tmp_path: Path) -> list[Path]:
