@@ -13,6 +13,7 @@ from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
 from fedrec_server.engine import Engine
 from fedrec_server.parts import expect_part, next_part
 from fedrec_server.rotation import MAX_EPOCH_BYTES
+from fedrec_server.rounds.machine import awaited
 
 __all__ = ["AdminService"]
 
@@ -50,6 +51,7 @@ class AdminService(AdminServicer):
             finish_reason="" if state.ending is None else state.ending.reason,
             epoch=state.rules.epoch,
             next_epoch=0 if following is None else following.keys.roster.epoch,
+            waits_for=awaited(state, engine.presence.live()),
             last_event=await engine.work.in_thread(engine.store.last_entry),
         )
         round_ = state.current

@@ -26,6 +26,7 @@ from fedrec.ids import RoundId
 from fedrec.wire.mask_bodies import keys_from_bytes, keys_to_bytes
 from fedrec.wire.messages import MaskMessage, MaskTask, Train
 from fedrec_server import mask_rounds
+from fedrec_server.rounds.machine import awaited
 
 STEP_SECONDS = 30.0
 PHASES = ("sharing", "masking", "signing", "unmasking")
@@ -150,6 +151,8 @@ def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_with_them
                 await engine.tick()
             assert (engine.state.abandoned, engine.state.current) == (1, None)
             assert engine.state.ending is None
+            assert "given up" in awaited(engine.state, everybody - {identity(3).client_id})
+            assert awaited(engine.state, everybody) == ""
             while engine.state.published == 0:
                 await world.all_act()
             assert np.array_equal(

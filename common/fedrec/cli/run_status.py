@@ -28,7 +28,7 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
         return [*rows, ("finished", _text(found.finish_reason) or "yes")]
     current = found.current
     if current is None:
-        return [*rows, ("now", "waiting for clients")]
+        return [*rows, ("now", _text(f"waiting for {found.waits_for or 'clients'}"))]
     rows.append(("now", _text(f"round {current.round} ({current.kind}), {current.phase}")))
     arrived = f"{current.arrived} of {current.expected} updates"
     rows.append(("arrived", f"{arrived}, {human_bytes(current.bytes_received)}"))

@@ -63,6 +63,7 @@ class RunStatus:
         last_event: the number of the newest event.
         epoch: the present key epoch.
         next_epoch: the one that begins after the round in progress; 0 for none.
+        waits_for: who has to come before the next round opens; empty during a round.
         current: the round in progress, or None between rounds.
     """
 
@@ -80,6 +81,7 @@ class RunStatus:
     last_event: int
     epoch: int = 0
     next_epoch: int = 0
+    waits_for: str = ""
     current: CurrentRound | None = None
 
     @classmethod

@@ -61,7 +61,7 @@ from fedrec_server.rounds.events import (
 from fedrec_server.rounds.selection import choose_clients
 from fedrec_server.rounds.state import Round, State
 
-__all__ = ["step"]
+__all__ = ["awaited", "step"]
 
 
 def step(state: State, event: Event) -> Step:
@@ -121,6 +121,21 @@ def _tick(state: State, tick: Tick) -> Step:
     return _close(state, round_, tick.now)
 
 
+def awaited(state: State, live: frozenset[ClientId]) -> str:
+    """Return who has to come before the next round opens, for operators; empty for nobody."""
+    if state.current is not None or state.ending is not None:
+        return ""
+    needed, here = state.rules.needed, live & state.roster
+    if len(here) < needed:
+        return "clients"
+    if len(invited(state.told, here, needed)) < needed:
+        return "the clients of a round that was given up once its survivors were told"
+    if state.rules.revealer is not None and state.rules.revealer not in live:
+        # What nobody opens would be trained in vain.
+        return "the key authority, which opens the sums"
+    return ""
+
+
 def _open(state: State, tick: Tick) -> Step:
     kind = state.next_kind
     if kind is None or state.stop_asked:
@@ -130,16 +145,14 @@ def _open(state: State, tick: Tick) -> Step:
     if kind == "train" and most is not None and state.charged >= most:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
-    live = invited(state.told, tick.live & state.roster, state.rules.needed)
-    revealer = state.rules.revealer
-    if len(live) < state.rules.needed or not (revealer is None or revealer in tick.live):
-        # What nobody opens would be trained in vain.
+    if awaited(state, tick.live):
         return state, ()
+    live = invited(state.told, tick.live & state.roster, state.rules.needed)
     number = RoundId(state.last_round + 1)
     asked = choose_clients(live, state.rules.most_asked, seed=state.rules.seed, round_id=number)
     committee: tuple[ClientId, ...] = ()
-    if revealer is not None:
-        committee = (revealer,)
+    if state.rules.revealer is not None:
+        committee = (state.rules.revealer,)
     elif state.rules.needs_reveal:
         committee = draw(state.seed, state.rules.run, number, asked)
     opened = RoundOpened(

@@ -91,6 +91,7 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
         "clients_in_roster", "clients_seen", "current", "epoch", "federation",
         "finish_reason", "finished", "last_event", "next_epoch", "protection",
         "published_round", "rounds_abandoned", "rounds_planned", "rounds_published", "run",
+        "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
     out = fedrec("status", *call).out

@@ -18,6 +18,7 @@ from fedrec_server.rounds.changes import (
     RoundPublished,
 )
 from fedrec_server.rounds.events import Polled, Restarted, Spoke, Tick
+from fedrec_server.rounds.machine import awaited
 from fedrec_server.rounds.tasks import task_for
 
 REVEALER = client(AUTHORITY)
@@ -46,9 +47,13 @@ def test_no_round_opens_while_the_authority_is_away() -> None:
     """Nobody trains what nobody could open."""
     world = run()
     assert world.tick(0, 1, 2, 3) == ()
+    clients = frozenset(map(client, range(4)))
+    assert awaited(world.state, clients) == "the key authority, which opens the sums"
+    assert awaited(world.state, frozenset({client(0), REVEALER})) == "clients"
     (opened,) = world.tick(0, 1, 2, 3, AUTHORITY)
     assert isinstance(opened, RoundOpened)
     assert opened.committee == (REVEALER,)
+    assert awaited(world.state, clients) == ""
 
 
 def test_the_authority_is_no_client_of_a_round() -> None:

@@ -272,6 +272,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "last_event": "bookkeeping",
         "epoch": "bookkeeping",
         "next_epoch": "bookkeeping",
+        "waits_for": "words",
     },
     "Applicants": {"public_identity": "public"},
     "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
