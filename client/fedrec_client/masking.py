@@ -45,7 +45,7 @@ from fedrec_client.audit import AuditLog
 from fedrec_client.durable import FileRef
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
-from fedrec_client.opened_sets import OpenedSets
+from fedrec_client.opened_sets import model_digest
 from fedrec_client.participation import Participation
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -211,11 +211,10 @@ class Masking:
 
     def _opened(self, record: MaskedRound, survivors: Survivors) -> FileRef:
         """Keep the set that is about to be signed, unless an earlier one forbids it."""
-        kept = self._store.state.opened
-        before = OpenedSets(base_round=record.base_round)
-        if kept is not None:
-            before = OpenedSets.from_bytes(self._store.read(kept))
-        found = before.with_one(record.base_round, survivors, self._membership.minimum_summands)
+        model = model_digest(self._model.shared.canonical_bytes())
+        found = self._store.opened.with_one(
+            model, record.kind, survivors, self._membership.minimum_summands
+        )
         return self._store.keep_file("opened", found.to_bytes())
 
     def _keep(

@@ -25,6 +25,7 @@ from fedrec_client.durable import (
     write_blob,
     write_durably,
 )
+from fedrec_client.opened_sets import OpenedSets
 from fedrec_client.stored_state import (
     BestModel,
     MaskedRound,
@@ -224,6 +225,12 @@ class PrivateStore:
             return masking.round
         return None if staged is None else staged.header.round
 
+    @property
+    def opened(self) -> OpenedSets:
+        """The sets of contributors whose sums this client helped to open."""
+        kept = self.state.opened
+        return OpenedSets() if kept is None else OpenedSets.from_bytes(self.read(kept))
+
     def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)
@@ -338,13 +345,20 @@ class PrivateStore:
         return next((entry for entry in self.state.revealed if entry.round == round_id), None)
 
     def record_reveal(
-        self, round_id: RoundId, manifest_digest: bytes, sum_digest: bytes, *, tagged: bool = False
+        self,
+        round_id: RoundId,
+        manifest_digest: bytes,
+        sum_digest: bytes,
+        *,
+        tagged: bool = False,
+        opened: OpenedSets | None = None,
     ) -> None:
         """Keep for good, before the key is used, what is about to be opened.
 
         Args:
             tagged: count it as a sum with wrong tags, until `forgive_sum` says that they were
                 right: a crash in between must not give another try for nothing.
+            opened: whose sums were opened, with this one, where that is noted.
         """
         if self.revealed(round_id) is not None:
             self._replace(refused_sums=self.state.refused_sums + tagged)
@@ -353,7 +367,11 @@ class PrivateStore:
             round=round_id, manifest_digest=manifest_digest, sum_digest=sum_digest
         )
         self._replace(
-            revealed=(*self.state.revealed, entry), refused_sums=self.state.refused_sums + tagged
+            revealed=(*self.state.revealed, entry),
+            refused_sums=self.state.refused_sums + tagged,
+            opened=self.state.opened
+            if opened is None
+            else self.keep_file("opened", opened.to_bytes()),
         )
 
     def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:

@@ -29,6 +29,7 @@ from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
 from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
+from fedrec_client.opened_sets import OpenedSets, model_digest
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
 
@@ -107,6 +108,22 @@ class Revealing:
                 raise RefusedError(f"The sum of round {task.round} was refused before.")
         self._check_own(task)
         self._check_refusals(task)
+        self._opened(task)
+
+    def _opened(self, task: Reveal) -> OpenedSets | None:
+        """Return the sets of opened sums with this round's, which one who opens alone notes.
+
+        Two of a committee could not keep count: the next round has another committee.
+
+        Raises:
+            RevealRefused: an earlier sum and this one would give too few clients away.
+        """
+        member = self._membership
+        if not member.is_revealer:
+            return None
+        model = model_digest(self._model.shared.canonical_bytes())
+        found = frozenset(header.client_id for header in task.contributions)
+        return self._store.opened.with_one(model, task.kind, found, member.minimum_summands)
 
     def _check_refusals(self, task: Reveal) -> None:
         """Refuse to use a key that was used in vain as often as may be."""
@@ -189,7 +206,9 @@ class Revealing:
         if fetched or (member.is_revealer and member.is_tagged):
             names = member.tag_names(task.round, task.contributions)
         # On disk before the key is used: after a crash, too, a round has one sum only.
-        self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
+        self._store.record_reveal(
+            task.round, manifest, sum_digest, tagged=fetched, opened=self._opened(task)
+        )
         try:
             aggregate = member.member.reveal(total, len(task.contributions), names)
             self._check_content(task, aggregate)

@@ -9,7 +9,7 @@ import pytest
 from client.masked_federation import MaskedWorld
 
 from fedrec.errors import RevealRefused, StorageError
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import ClientId
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.opened_sets import OpenedSets
 
@@ -63,11 +63,25 @@ def test_a_set_before_it_was_signed_does_not_count(tmp_path: Path) -> None:
 
 def test_the_file_gives_back_what_was_signed() -> None:
     sets = tuple(frozenset(map(ClientId, names)) for names in ("abcdef", "abc"))
-    kept = OpenedSets(base_round=RoundId(4), sets=sets)
+    kept = OpenedSets(model="m", sets=sets, counts=sets[:1])
     assert OpenedSets.from_bytes(kept.to_bytes()) == kept
     for damaged in (b"", b"{}", kept.to_bytes()[:-3], b"[1]"):
         with pytest.raises(StorageError):
             OpenedSets.from_bytes(damaged)
+    other = frozenset(map(ClientId, "abcde"))
     with pytest.raises(RevealRefused, match="fewer than 3"):
-        kept.with_one(RoundId(4), frozenset(map(ClientId, "def")), 3)
-    assert kept.with_one(RoundId(5), sets[1], 3).sets == (sets[1],)
+        kept.with_one("m", "train", other, 3)
+    assert kept.with_one("n", "train", other, 3).sets == (other,)
+    with pytest.raises(RevealRefused, match="fewer than 3"):
+        # Item counts are the same whatever the model is.
+        kept.with_one("n", "count", other, 3)
+
+
+def test_a_model_that_is_called_another_version_is_the_same(tmp_path: Path) -> None:
+    """A coordinator that publishes nothing but zeros wants the sum again, without a victim."""
+    world = MaskedWorld(tmp_path)
+    world.then(1, "count")
+    world.then(2, "evaluate")
+    world.then(3, "evaluate", without=1)
+    assert world.app().run().version == 2
+    assert refusals(world) == [(3, "survivors_refused")]

@@ -166,6 +166,27 @@ def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_with_them
     assert reasons == [("Too few answered to put all clients' secrets together",)]
 
 
+def test_a_restarted_coordinator_knows_with_whom_a_round_is_to_be_repeated(tmp_path: Path) -> None:
+    federation = federation_of(5)
+    everybody = frozenset(identity(number).client_id for number in range(5))
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 5, federation=federation) as world:
+            await world.to_phase("unmasking")
+            await world.all_act(without=[3, 4])
+            world.clock.advance(STEP_SECONDS + 1)
+            await world.engine.tick()
+            assert world.engine.state.told == (everybody,)
+        async with masked(tmp_path, 5, federation=federation) as world:
+            assert world.engine.state.told == (everybody,)
+            while world.engine.state.published == 0:
+                await world.all_act()
+        async with masked(tmp_path, 5, federation=federation) as world:
+            assert world.engine.state.told == ()
+
+    asyncio.run(scenario())
+
+
 def test_survivors_too_close_to_those_of_a_round_given_up_end_a_round(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with masked(tmp_path, 5) as world:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
 from fedrec_server.rounds.state import Holder, Phase, Word
@@ -175,12 +176,17 @@ class RoundPublished:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAbandoned:
-    """A round ends without a result; its number is never used again."""
+    """A round ends without a result; its number is never used again.
+
+    Attributes:
+        told: `State.told` after it.
+    """
 
     round: RoundId
     kind: RoundKind
     reason: str
     counted: int
+    told: tuple[Survivors, ...] = ()
     at: float
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.state import Ending, Phase, Round, State, Word
 
-__all__ = ["EPOCH_CHANGED", "TOLD", "TOO_CLOSE", "Step", "abandon", "finish", "publish", "then"]
+__all__ = ["EPOCH_CHANGED", "TOO_CLOSE", "Step", "abandon", "finish", "is_told", "publish", "then"]
 
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
 TOO_CLOSE = "its survivors are too close to those of a round that was given up after they were told"
 """A reason under masks: no client would sign; see `fedrec.protection.masks.openings`."""
 
-TOLD: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
+_TOLD: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
 """Phases of a masked round in which its clients know whose vectors are in the sum."""
 
 Step = tuple[State, tuple[Change, ...]]
@@ -51,19 +52,32 @@ def publish(
     return state, (published,)
 
 
+def is_told(state: State, round_: Round) -> bool:
+    """Tell whether those who would refuse a sum too close to this round's may know its clients."""
+    if state.rules.masked:
+        return round_.phase in _TOLD
+    return state.rules.revealer is not None and round_.phase == "revealing"
+
+
+def _told_after(state: State, round_: Round) -> tuple[Survivors, ...]:
+    found = frozenset(round_.accepted)
+    return state.told if not is_told(state, round_) or found in state.told else (*state.told, found)
+
+
 def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
     """Give a round up; too many in a row end the run."""
     abandoned = RoundAbandoned(
-        round=round_.number, kind=round_.kind, reason=reason, counted=len(round_.accepted), at=now
+        round=round_.number,
+        kind=round_.kind,
+        reason=reason,
+        counted=len(round_.accepted),
+        told=_told_after(state, round_),
+        at=now,
     )
-    told = state.told
-    survivors = frozenset(round_.accepted)
-    if state.rules.masked and round_.phase in TOLD and survivors not in told:
-        told += (survivors,)
     state = replace(
         state,
         current=None,
-        told=told,
+        told=abandoned.told,
         abandoned=state.abandoned + 1,
         abandoned_in_row=state.abandoned_in_row + (reason != EPOCH_CHANGED),
     )

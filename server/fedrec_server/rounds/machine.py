@@ -35,11 +35,11 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.endings import (
     EPOCH_CHANGED,
-    TOLD,
     TOO_CLOSE,
     Step,
     abandon,
     finish,
+    is_told,
     publish,
     then,
 )
@@ -319,9 +319,10 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
     round_ = state.current
-    if round_.phase == event.phase == "masking":
-        survivors = frozenset(round_.accepted)
-        if not may_open(state.told, survivors, state.rules.needed):
+    if round_.phase == event.phase and round_.phase in ("collecting", "sharing", "masking"):
+        # As early as may be: a masked vector costs users of their privacy budget.
+        left = masking.arrived(round_) - event.left_out
+        if not may_open(state.told, left, state.rules.needed):
             return abandon(state, round_, TOO_CLOSE, event.now)
     # From here on clients give shares: with enough of them the coordinator can read the sum,
     # also where the round is then abandoned.
@@ -429,7 +430,7 @@ def _rotated(state: State, event: EpochInstalled) -> Step:
         return state, ()
     if round_ is not None and state.roster <= event.roster:
         return state, ()
-    if round_ is not None and state.rules.masked and round_.phase in TOLD:
+    if round_ is not None and is_told(state, round_):
         # Repeated without the removed member, the two sums would give its update away.
         return state, ()
     changes: tuple[Change, ...] = ()

@@ -17,7 +17,17 @@ from fedrec_server.rounds.changes import AlreadyCounted, Change, MaskKept, MaskS
 from fedrec_server.rounds.events import MaskHeard, MaskStepClosed
 from fedrec_server.rounds.state import Phase, Round, Rules
 
-__all__ = ["AFTER", "STEP_OF", "close", "count", "hear", "seconds_of", "shortened", "task_of"]
+__all__ = [
+    "AFTER",
+    "STEP_OF",
+    "arrived",
+    "close",
+    "count",
+    "hear",
+    "seconds_of",
+    "shortened",
+    "task_of",
+]
 
 STEP_OF: Mapping[Phase, MaskStep] = {
     "collecting": "keys",

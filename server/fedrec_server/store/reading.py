@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
+from typing import Any
 
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, RevealStatement, UploadHeader
 from fedrec_server.rounds.endings import EPOCH_CHANGED
@@ -47,12 +50,21 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         evaluated=_number(rows, kind, "evaluate") > 0,
         charged=_number(rows, "SELECT count(*) FROM ledger"),
         vouched=_vouched(rows, published),
+        told=_told(meta.get("told", ""), published),
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
         current=_current(rows),
         stop_asked=meta["stop_asked"] == "1",
         ending=Ending(reason=ended[1:], failed=ended[0] == "1") if ended else None,
     )
+
+
+def _told(kept: str, published: int) -> tuple[Survivors, ...]:
+    """Return what the last abandoned round left behind, unless a round was published since."""
+    found: dict[str, Any] = json.loads(kept or "{}")
+    if found.get("after", 0) <= published:
+        return ()
+    return tuple(frozenset(map(ClientId, one)) for one in found["sets"])
 
 
 def counted(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sqlite3
 
 from fedrec.ids import RoundId
@@ -71,6 +72,9 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             _publish(rows, change)
         case RoundAbandoned():
             _abandon(rows, change)
+            if change.told:
+                sets = [sorted(one) for one in change.told]
+                _set_meta(rows, "told", json.dumps({"after": change.round, "sets": sets}))
         case StopNoted():
             _set_meta(rows, "stop_asked", "1")
         case EpochBegan():
@@ -153,4 +157,4 @@ def _set_phase(rows: sqlite3.Connection, round_id: RoundId, phase: str) -> None:
 
 
 def _set_meta(rows: sqlite3.Connection, name: str, value: str) -> None:
-    rows.execute("UPDATE meta SET value = ? WHERE name = ?", (value, name))
+    rows.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))

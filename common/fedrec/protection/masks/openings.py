@@ -40,7 +40,8 @@ def invited(earlier: Sequence[Survivors], live: Survivors, minimum: int) -> Surv
     """Return the live clients with whom a round may be repeated: all of an earlier set, if here.
 
     Where some of the only earlier set are missing, as many more are left out as it takes for a
-    difference of `minimum` clients, those first whose ids come first.
+    difference of `minimum` clients, those first whose ids come first; clients that were not in it
+    come in if they are as many.
 
     Args:
         earlier: as for `may_open`.
@@ -54,6 +55,8 @@ def invited(earlier: Sequence[Survivors], live: Survivors, minimum: int) -> Surv
             return one
     if len(earlier) >= MOST_SETS:
         return frozenset()
-    missing = earlier[0] - live
-    spare = max(0, minimum - len(missing))
-    return frozenset(sorted(earlier[0] & live)[spare:])
+    first = earlier[0]
+    spare = max(0, minimum - len(first - live))
+    kept = frozenset(sorted(first & live)[spare:])
+    new = live - first
+    return kept | new if len(new) >= minimum else kept

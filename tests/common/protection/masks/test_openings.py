@@ -77,6 +77,9 @@ def test_no_combination_of_what_may_be_opened_is_about_fewer() -> None:
         (("abcd",), "abcdef", "abcd"),
         # d is gone for good: two more are left out, so that the difference is of three.
         (("abcdefgh",), "abcefghx", "cefgh"),
+        # As many new ones come in as a sum must have.
+        (("abcde",), "abcdxyz", "cdxyz"),
+        (("abc",), "abxyz", "xyz"),
         (("abcdefgh",), "abcde", "abcde"),
         (("abcdef", "abc"), "abcx", "abc"),
         (("abcdef", "abc"), "abx", ""),
