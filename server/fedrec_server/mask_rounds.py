@@ -40,7 +40,7 @@ async def hear(engine: Engine, message: MaskMessage) -> bool:
 
 
 async def _keep(engine: Engine, message: MaskMessage) -> bool:
-    duplicate = await engine.hearing.hear(message)
+    duplicate = await engine.hearing.commit(message)
     if not duplicate:
         engine.failpoint("masks.ack")
     return duplicate

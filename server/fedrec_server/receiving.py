@@ -141,7 +141,7 @@ class IncomingUpdate(Incoming):
             # The round ended meanwhile and took its unfinished uploads along.
             raise RoundClosed(f"Round {header.round} is over.") from None
         self._kept = True
-        duplicate = await engine.counting.count(header, self._draft.read)
+        duplicate = await engine.counting.commit((header, self._draft.read))
         engine.failpoint("update.ack")
         return duplicate
 

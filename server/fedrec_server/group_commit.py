@@ -1,0 +1,115 @@
+"""What waits together shares a transaction.
+
+A commit waits for the disk, whatever it commits: while one goes on, more gathers for the next. Each
+is refused for itself; a commit that fails refuses all that it was for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from fedrec.errors import FedrecError, StorageError
+from fedrec_server.rounds.changes import AlreadyCounted, Change
+from fedrec_server.rounds.state import State
+from fedrec_server.store.spool import DurabilityLost
+
+if TYPE_CHECKING:
+    from fedrec_server.engine import Engine
+
+__all__ = ["GroupCommit"]
+
+What = TypeVar("What")
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Arrival(Generic[What]):
+    """Something that waits; `answer` tells whether it was taken before."""
+
+    what: What
+    answer: asyncio.Future[bool]
+    duplicate: bool = False
+    refusal: Exception | None = None
+
+
+class GroupCommit(ABC, Generic[What]):
+    """Takes what arrives into the round's collection and commits that it is there."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._arrived: list[_Arrival[What]] = []
+
+    @property
+    def waiting(self) -> int:
+        """How many wait to be committed."""
+        return len(self._arrived)
+
+    async def commit(self, what: What) -> bool:
+        """Return once it is durable; True when it was before.
+
+        Raises:
+            FedrecError: when it is not taken.
+        """
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._arrived.append(_Arrival(what=what, answer=answer))
+        async with self._engine.lock:
+            # Whoever had the lock before may have taken this one along.
+            if not answer.done():
+                group, self._arrived = self._arrived, []
+                await self._decide(group)
+        return answer.result()
+
+    async def _decide(self, group: list[_Arrival[What]]) -> None:
+        engine = self._engine
+        failure: Exception | None = None
+        try:
+            state, changes = await engine.work.in_thread(self._take_all, group)
+            await engine.settle(state, changes)
+        except Exception as error:
+            # They are in the collection but not in the store.
+            engine.aggregation.forget()
+            failure = await self._failure_of(error)
+        for arrival in group:
+            found = arrival.refusal or failure
+            if found is None:
+                arrival.answer.set_result(arrival.duplicate)
+            else:
+                arrival.answer.set_exception(found)
+        self._decided()
+
+    def _take_all(self, group: list[_Arrival[What]]) -> tuple[State, tuple[Change, ...]]:
+        """Take the group in and return what to commit; the lock is held."""
+        state = self._engine.state
+        changes: list[Change] = []
+        for arrival in group:
+            try:
+                state, found = self._take(state, arrival.what)
+                arrival.duplicate = any(isinstance(change, AlreadyCounted) for change in found)
+                changes += found
+            except (StorageError, DurabilityLost):
+                raise
+            except FedrecError as error:
+                arrival.refusal = error
+            except Exception as error:
+                # Nobody else pays for one that breaks the collection; it may be half changed, so it
+                # is made again from what is durable.
+                self._engine.aggregation.forget()
+                arrival.refusal = error
+        return state, tuple(changes)
+
+    @abstractmethod
+    def _take(self, state: State, what: What) -> tuple[State, tuple[Change, ...]]:
+        """Return the state with it and what to commit; in the store's thread.
+
+        Raises:
+            FedrecError: when it does not fit; nothing is changed.
+        """
+
+    async def _failure_of(self, error: Exception) -> Exception:
+        """Return what to tell everybody whose commit failed."""
+        return error
+
+    def _decided(self) -> None:
+        """Do what follows from a group; the lock is held."""
