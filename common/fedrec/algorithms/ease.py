@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -38,8 +37,9 @@ from pydantic import Field
 
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.initial import Constant
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.training.state import SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -82,10 +82,6 @@ class EASE(Algorithm):
     )
     name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(name="pairs", shape=("n_pairs",), scope="shared"),
-        Parameter(name="item_users", shape=("n_items",), scope="shared"),
-    )
     updates: ClassVar[tuple[str, ...]] = ("dense",)
     protocols: ClassVar[tuple[str, ...]] = ("full", "sampled")
     combination_reason: ClassVar[str] = (
@@ -108,7 +104,7 @@ class EASE(Algorithm):
     def __init__(self, plan: Plan, n_items: int) -> None:
         super().__init__(plan, n_items)
         self.n_pairs = n_items * (n_items - 1) // 2
-        self.n_parts = plan.rounds.total
+        self.n_parts = self.n_rounds
         self.part_length = max(1, -(-self.n_pairs // self.n_parts))
         self._check_size()
         self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
@@ -180,6 +176,14 @@ class EASE(Algorithm):
         return found
 
     @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The counts of pairs, -1 where unknown, and of items."""
+        return (
+            Parameter("pairs", "net", (self.n_pairs,), Constant(_UNKNOWN)),
+            Parameter("item_users", "rows", (), Constant()),
+        )
+
+    @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """A part of the pair counts."""
         return (
@@ -187,18 +191,6 @@ class EASE(Algorithm):
                 name="pairs", shape=(self.part_length,), limit=1.0, fraction_bits=0, signed=False
             ),
         )
-
-    def initial_shared(self) -> SharedState:
-        """Return pairs that are all unknown."""
-        tensors = {
-            "pairs": np.full(self.n_pairs, _UNKNOWN),
-            "item_users": np.zeros(self.n_items),
-        }
-        return SharedState(MappingProxyType(tensors))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return nothing: a user's history is all there is."""
-        return PrivateState(MappingProxyType({}))
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of items."""
@@ -209,7 +201,12 @@ class EASE(Algorithm):
         return 8 * n_active + 48 * n_steps
 
     def start(
-        self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
+        self,
+        shared: SharedState,
+        active: NDArray[np.int64],
+        round_id: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
     ) -> RoundStart:
         """Return the weights of this version, and where the part to count begins."""
         import torch

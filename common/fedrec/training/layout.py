@@ -48,11 +48,9 @@ class Layout:
     def of(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
         most, tagged = _most_messages(plan)
-        algorithm = ALGORITHMS[plan.algorithm.name]
-        private = frozenset(
-            entry.name for entry in algorithm.parameters if entry.scope == "private"
-        )
-        tensors = algorithm(plan, n_items).tensors
+        algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
+        private = frozenset(entry.name for entry in algorithm.parameters if entry.private)
+        tensors = algorithm.tensors
         sent = sorted(private & {tensor.name for tensor in tensors})
         if sent:
             raise InternalError(
@@ -121,7 +119,7 @@ class Layout:
 
     def _most(self, tensor: UpdateTensor) -> int:
         """Return what no value of a tensor's sum exceeds: all users, and all clients' noise."""
-        users = self.maximum_users << tensor.fraction_bits
+        users = self.maximum_users * tensor.bound
         if self.mechanism is None or not tensor.signed:
             return users
         clipped = self.maximum_users * self.mechanism.bound
@@ -220,15 +218,10 @@ def dense_values(plan: Plan, n_items: int) -> int:
 
 def shared_values(plan: Plan, n_items: int) -> int:
     """Return how many values a version of the shared model has, item counts left out."""
-    sizes = {
-        **plan.algorithm.model_dump(),
-        "n_items": n_items,
-        "n_pairs": n_items * (n_items - 1) // 2,
-    }
     return sum(
-        math.prod(int(sizes.get(factor, factor)) for axis in entry.shape for factor in axis.split())
-        for entry in ALGORITHMS[plan.algorithm.name].parameters
-        if entry.scope == "shared"
+        math.prod(entry.whole_shape(n_items=n_items, n_users=0))
+        for entry in ALGORITHMS[plan.algorithm.name](plan, n_items).parameters
+        if not entry.private
     )
 
 

@@ -199,13 +199,12 @@ class Learner:
 
     def empty_sums(self, n_active: int) -> RoundSums:
         """Return a round's sums with nothing in them."""
+        mechanism = self.layout.mechanism
         return RoundSums(
             {
                 tensor.name: GridSum(
-                    n_active if tensor.per_item else 1,
-                    tensor.shape[-1] if tensor.per_item else tensor.size,
-                    step=tensor.step,
-                    bound=1 << tensor.fraction_bits,
+                    tensor,
+                    n_active,
                     maximum_users=self.layout.maximum_users,
                     device=self.device,
                 )
@@ -213,6 +212,8 @@ class Learner:
             },
             n_active,
             device=self.device,
+            counts_rows=self.algorithm.counts_rows,
+            longest=None if mechanism is None else mechanism.bound,
         )
 
     def chunks(
