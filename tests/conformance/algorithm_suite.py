@@ -17,12 +17,13 @@ from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, plan_
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.layout import shared_values
 from fedrec.training.learner import Contribution
-from fedrec.training.state import PrivateState, SharedState
 
 WITHOUT_A_DRAW = frozenset({"ease"})
 """Algorithms whose initial state nothing is drawn for, so that it is the same for every seed."""
@@ -126,11 +127,11 @@ class AlgorithmSuite(ContributionSuite):
         self, party: Party, plan: Plan
     ) -> None:
         first = party.algorithm.initial_shared().canonical_bytes()
-        again = type(party.algorithm)(plan, N_ITEMS)
+        again = algorithm_of(plan, N_ITEMS)
         assert again.initial_shared().canonical_bytes() == first
         seed = plan.federation.model_copy(update={"seed": plan.federation.seed + 1})
         other = plan.model_copy(update={"federation": seed})
-        different = type(party.algorithm)(other, N_ITEMS)
+        different = algorithm_of(other, N_ITEMS)
         drawn = different.initial_shared().canonical_bytes() != first
         assert drawn is (party.algorithm.name not in WITHOUT_A_DRAW)
 

@@ -1,7 +1,7 @@
 """Algorithms: one file each, one line each in `ALGORITHMS` or in an installed package."""
 
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
@@ -26,6 +26,7 @@ __all__ = [
     "PFedRecSettings",
     "Parameter",
     "RoundStart",
+    "Shapes",
     "UpdateTensor",
 ]
 

@@ -22,10 +22,10 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.errors import SettingsError
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.streams import Purpose, normal, stream_key, user_stream
-from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -114,11 +114,13 @@ class Algorithm(ABC):
     settings: AlgorithmSettings
     negatives_per_positive: int = 0
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        self.plan = plan
-        self.n_items = n_items
-        self.settings = plan.algorithm
-        self.negatives_per_positive = getattr(plan.algorithm, "negatives_per_positive", 0)
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        self.settings = settings
+        self.n_items = shapes.n_items
+        self.seed = shapes.seed
+        self.update = shapes.update
+        self.n_rounds = shapes.n_rounds
+        self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
 
     @staticmethod
     def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
@@ -149,8 +151,8 @@ class Algorithm(ABC):
             UpdateTensor(
                 name=entry.name,
                 shape=(self.n_items, *entry.row(self.settings)),
-                limit=self.plan.update.clip,
-                fraction_bits=self.plan.update.fraction_bits,
+                limit=self.update.clip,
+                fraction_bits=self.update.fraction_bits,
                 per_item=True,
             )
             for entry in self._of_scope("shared")
@@ -164,10 +166,10 @@ class Algorithm(ABC):
 
         By default a row for each item, with entries N(0, 1 / entries of a row).
         """
-        seed, tensors = self.plan.federation.seed, {}
+        tensors = {}
         for counter, entry in enumerate(self._of_scope("shared")):
             row = entry.row(self.settings)
-            key = stream_key(seed, Purpose.ITEM_EMBEDDING, 0, counter)
+            key = stream_key(self.seed, Purpose.ITEM_EMBEDDING, 0, counter)
             drawn = normal(key, (self.n_items, *row))
             tensors[entry.name] = drawn * (1.0 / math.sqrt(math.prod(row)))
         return SharedState(MappingProxyType(tensors))
@@ -177,10 +179,10 @@ class Algorithm(ABC):
 
         By default entries N(0, 1 / entries of a user), each user's own.
         """
-        seed, tensors = self.plan.federation.seed, {}
+        tensors = {}
         for counter, entry in enumerate(self._of_scope("private")):
             row = entry.row(self.settings)
-            key = stream_key(seed, Purpose.USER_EMBEDDING, 0, counter)
+            key = stream_key(self.seed, Purpose.USER_EMBEDDING, 0, counter)
             drawn = normal(user_stream(key, user_keys), (len(user_keys), *row))
             tensors[entry.name] = (drawn * (1.0 / math.sqrt(math.prod(row)))).astype(np.float32)
         return PrivateState(MappingProxyType(tensors))
@@ -271,7 +273,7 @@ class Algorithm(ABC):
             chunk: the users with their training items, also those who cannot train.
             private: their private tensors (refreshed), first axis n_users.
         """
-        from fedrec.training.grid import product_of_blocks
+        from fedrec.tensor_products import product_of_blocks
 
         return product_of_blocks(
             private["user_embedding"], start.shared["item_embedding"].T.contiguous()

@@ -37,9 +37,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.model.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -105,11 +105,10 @@ class EASE(Algorithm):
 
     settings: EASESettings
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
-        self.n_pairs = n_items * (n_items - 1) // 2
-        self.n_parts = plan.rounds.total
-        self.part_length = max(1, -(-self.n_pairs // self.n_parts))
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        super().__init__(settings, shapes)
+        self.n_pairs = self.n_items * (self.n_items - 1) // 2
+        self.part_length = max(1, -(-self.n_pairs // self.n_rounds))
         self._check_size()
         self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
 
@@ -128,7 +127,7 @@ class EASE(Algorithm):
         if self.part_length > _MOST_PAIRS_AT_ONCE:
             raise SettingsError(
                 f"The catalogue has {n_items} items, which are {n_pairs} pairs: with rounds.total "
-                f"= {self.n_parts} a round would sum {self.part_length} of them, "
+                f"= {self.n_rounds} a round would sum {self.part_length} of them, "
                 f"{4 * self.part_length} bytes without encryption and some "
                 f"{15 * self.part_length} under bfv; {_MOST_PAIRS_AT_ONCE} pairs are the most.",
                 remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more.",

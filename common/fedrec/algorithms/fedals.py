@@ -39,8 +39,8 @@ from pydantic import Field
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.linear import product, symmetric_eigen
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.streams import Purpose, normal, stream_key
-from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -142,8 +142,8 @@ class FedALS(Algorithm):
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """`update.clip` bounds the values of p; what is made of them has its own limits."""
-        dim, clip = self.settings.dim, self.plan.update.clip
-        bits = self.plan.update.fraction_bits
+        dim, clip = self.settings.dim, self.update.clip
+        bits = self.update.fraction_bits
         return (
             UpdateTensor(
                 name="pull",
@@ -161,7 +161,7 @@ class FedALS(Algorithm):
     def initial_shared(self) -> SharedState:
         """Return Q with entries N(0, 0.64/dim), at rest."""
         shape = (self.n_items, self.settings.dim)
-        key = stream_key(self.plan.federation.seed, Purpose.ITEM_EMBEDDING)
+        key = stream_key(self.seed, Purpose.ITEM_EMBEDDING)
         table = normal(key, shape) * (_INITIAL_LENGTH / math.sqrt(self.settings.dim))
         tensors = {"item_embedding": table, "item_velocity": np.zeros(shape)}
         return SharedState(MappingProxyType(tensors))

@@ -29,9 +29,9 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
-from fedrec.training.state import SharedState
+from fedrec.model.state import SharedState
 from fedrec.updates import UPDATES, Compressed, PaperNumbers
 
 if TYPE_CHECKING:
@@ -86,9 +86,9 @@ class FedMF(SampledAlgorithm):
         Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
     )
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
-        self.structure = UPDATES[plan.update.structure](plan.update, self.settings.dim)
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        super().__init__(settings, shapes)
+        self.structure = UPDATES[self.update.structure](self.update, self.settings.dim)
         self.compression = self.structure if isinstance(self.structure, Compressed) else None
 
     @staticmethod
@@ -105,8 +105,8 @@ class FedMF(SampledAlgorithm):
         change = UpdateTensor(
             name="item_embedding",
             shape=shape,
-            limit=self.plan.update.clip,
-            fraction_bits=self.plan.update.fraction_bits,
+            limit=self.update.clip,
+            fraction_bits=self.update.fraction_bits,
             per_item=True,
         )
         if not self.structure.counts_entries:
@@ -127,7 +127,7 @@ class FedMF(SampledAlgorithm):
         import torch
 
         start = super().start(shared, active, round_id, device)
-        basis = self.structure.basis(self.plan.federation.seed, round_id)
+        basis = self.structure.basis(self.seed, round_id)
         if basis is None:
             return start
         return replace(start, basis=torch.from_numpy(basis.astype(np.float32)).to(device))
@@ -143,7 +143,7 @@ class FedMF(SampledAlgorithm):
         import torch
 
         from fedrec.algorithms.fedmf_cpu import CpuRound, CpuUsers, train_users
-        from fedrec.training.grid import product_of_blocks
+        from fedrec.tensor_products import product_of_blocks
 
         settings, total = self.settings, sums["item_embedding"]
         items, basis = start.shared["item_embedding"], start.basis
@@ -218,7 +218,7 @@ class FedMF(SampledAlgorithm):
         from fedrec.training.samplers import draw_samples, steps
 
         settings = self.settings
-        seed = self.plan.federation.seed
+        seed = self.seed
         samples = draw_samples(
             chunk,
             seed=seed,
@@ -248,9 +248,7 @@ class FedMF(SampledAlgorithm):
         )
 
     def _members(self, start: RoundStart, chunk: Chunk) -> torch.Tensor | None:
-        return self.structure.members(
-            self.plan.federation.seed, start.round, chunk.user_keys, start.party_key
-        )
+        return self.structure.members(self.seed, start.round, chunk.user_keys, start.party_key)
 
     def compress(
         self, changes: dict[str, NDArray[np.int64]], n_users: int
@@ -258,7 +256,7 @@ class FedMF(SampledAlgorithm):
         """Compress the sum where clients do that, within the range that the sum has anyway."""
         if self.compression is None or self.compression.by == "user":
             return changes, 0
-        bound = float(n_users << self.plan.update.fraction_bits)
+        bound = float(n_users << self.update.fraction_bits)
         kept = self.compression.compress(changes["item_embedding"].astype(np.float64))
         rounded = np.rint(kept)
         inside = np.clip(rounded, -bound, bound)
@@ -289,7 +287,7 @@ class FedMF(SampledAlgorithm):
         round_id: int,
     ) -> SharedState:
         """Divide by the counts and merge: Q + (A / max(1, counts)) B."""
-        basis = self.structure.basis(self.plan.federation.seed, round_id)
+        basis = self.structure.basis(self.seed, round_id)
         divisor = change["entries"] if self.structure.counts_entries else counts[:, None]
         mean = change["item_embedding"] / np.maximum(divisor, 1)
         if self.compression:

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import RoundStart
+from fedrec.tensor_products import product_of_blocks
 from fedrec.training.cohort import Chunk
-from fedrec.training.grid import RoundSums, product_of_blocks
+from fedrec.training.grid import RoundSums
 from fedrec.training.samplers import Samples, Step
 
 if TYPE_CHECKING:

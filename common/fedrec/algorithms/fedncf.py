@@ -40,7 +40,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.fedncf_network import (
     UNITS,
     initial_network,
@@ -51,8 +51,8 @@ from fedrec.algorithms.fedncf_network import (
 from fedrec.algorithms.fedncf_settings import FedNCFSettings, problem_of, warnings_of
 from fedrec.algorithms.sampled import SampledAlgorithm
 from fedrec.errors import SettingsError
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.streams import Purpose, normal, stream_key, user_stream
-from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -95,8 +95,8 @@ class FedNCF(SampledAlgorithm):
         "Lower algorithm.item_rate_scale, algorithm.user_rate_scale or algorithm.learning_rate."
     )
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        super().__init__(settings, shapes)
         self._weighted = self.settings.aggregation == "mf_secavg"
         largest, decay = max(self.item_rate, self.user_rate), self.settings.weight_decay
         if self.settings.optimiser == "sgd" and largest * decay > 1.0:
@@ -140,11 +140,11 @@ class FedNCF(SampledAlgorithm):
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The changes of the rows and of the network, and what the latter are divided by."""
-        bits = self.plan.update.fraction_bits
+        bits = self.update.fraction_bits
         items = UpdateTensor(
             name="item_embedding",
             shape=(self.n_items, self.settings.dim),
-            limit=self.plan.update.clip,
+            limit=self.update.clip,
             fraction_bits=bits,
             per_item=True,
         )
@@ -165,7 +165,7 @@ class FedNCF(SampledAlgorithm):
 
     def initial_shared(self) -> SharedState:
         """Return Q with entries N(0, 1), and layers uniform in +-1/sqrt(inputs)."""
-        seed = self.plan.federation.seed
+        seed = self.seed
         key = stream_key(seed, Purpose.ITEM_EMBEDDING)
         tensors = {"item_embedding": normal(key, (self.n_items, self.settings.dim))}
         tensors |= initial_network(seed, self.settings.dim)
@@ -173,7 +173,7 @@ class FedNCF(SampledAlgorithm):
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
         """Return every user's p with entries N(0, 1)."""
-        key = stream_key(self.plan.federation.seed, Purpose.USER_EMBEDDING)
+        key = stream_key(self.seed, Purpose.USER_EMBEDDING)
         vectors = normal(user_stream(key, user_keys), (len(user_keys), self.settings.dim))
         return PrivateState(MappingProxyType({"user_embedding": vectors.astype(np.float32)}))
 
@@ -261,7 +261,7 @@ class FedNCF(SampledAlgorithm):
         from fedrec.algorithms.fedncf_lockstep import NetworkLockstep
         from fedrec.training.samplers import draw_samples, steps
 
-        settings, seed = self.settings, self.plan.federation.seed
+        settings, seed = self.settings, self.seed
         samples = draw_samples(
             chunk,
             seed=seed,

@@ -52,7 +52,7 @@ def network_scores(shared: Mapping[str, torch.Tensor], users: torch.Tensor) -> t
     """
     import torch
 
-    from fedrec.training.grid import product_of_blocks
+    from fedrec.tensor_products import product_of_blocks
 
     first, dim = shared["weight_1"], users.shape[1]
     of_users = product_of_blocks(users, first[:, :dim].T.contiguous())

@@ -58,8 +58,8 @@ from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
 from fedrec.linear import product
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.streams import Purpose, normal, stream_key, uniform
-from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -143,8 +143,8 @@ class PFedRec(SampledAlgorithm):
             UpdateTensor(
                 name="item_embedding",
                 shape=(self.n_items, self.settings.dim),
-                limit=self.plan.update.clip,
-                fraction_bits=self.plan.update.fraction_bits,
+                limit=self.update.clip,
+                fraction_bits=self.update.fraction_bits,
                 per_item=True,
             ),
             UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False),
@@ -152,14 +152,14 @@ class PFedRec(SampledAlgorithm):
 
     def initial_shared(self) -> SharedState:
         """Return E with entries N(0, 1)."""
-        key = stream_key(self.plan.federation.seed, Purpose.ITEM_EMBEDDING)
+        key = stream_key(self.seed, Purpose.ITEM_EMBEDDING)
         table = normal(key, (self.n_items, self.settings.dim))
         return SharedState(MappingProxyType({"item_embedding": table}))
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
         """Return everybody's head: one draw, uniform between -1/sqrt(dim) and 1/sqrt(dim)."""
         dim = self.settings.dim
-        key = stream_key(self.plan.federation.seed, Purpose.USER_EMBEDDING)
+        key = stream_key(self.seed, Purpose.USER_EMBEDDING)
         head = (2.0 * uniform(key, np.arange(dim + 1)) - 1.0) / math.sqrt(dim)
         tensors = {"user_embedding": head[:dim], "user_bias": head[dim]}
         if self.settings.personal_items:
@@ -241,7 +241,7 @@ class PFedRec(SampledAlgorithm):
         from fedrec.algorithms.pfedrec_lockstep import PersonalLockstep
         from fedrec.training.samplers import draw_samples, steps
 
-        settings, seed = self.settings, self.plan.federation.seed
+        settings, seed = self.settings, self.seed
         samples = draw_samples(
             chunk,
             seed=seed,
@@ -273,7 +273,7 @@ class PFedRec(SampledAlgorithm):
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return the scores of users' own rows, or of the published table."""
-        from fedrec.training.grid import product_of_blocks
+        from fedrec.tensor_products import product_of_blocks
 
         if self.settings.personal_items:
             return private["personal_scores"].index_select(1, start.active)

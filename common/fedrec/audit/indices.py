@@ -23,8 +23,8 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 __all__ = ["IndexLeak", "RoundLeak", "audit_indices", "guessed_items", "leak_of"]
 

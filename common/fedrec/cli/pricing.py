@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
@@ -95,7 +96,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
     if masks is not None:
         upload += masks.up_bytes
         download += masks.down_bytes
-    paper = ALGORITHMS[plan.algorithm.name](plan, n_items).paper_numbers()
+    paper = algorithm_of(plan, n_items).paper_numbers()
     per_round = n_clients * (upload + download) + n_holders * holder
     return Price(
         protection=chosen,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy.gaussian import FEWEST_STEPS
 from fedrec.privacy.mechanism import mechanism_of
@@ -50,7 +51,7 @@ def _algorithm(plan: Plan) -> Iterator[Problem]:
         return
     divisors = [
         tensor.name
-        for tensor in algorithm(plan, 1).tensors
+        for tensor in algorithm_of(plan, 1).tensors
         if not tensor.signed and tensor.name != _COUNTS
     ]
     if divisors:

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.ids import RoundId
@@ -58,7 +58,7 @@ class Recommender:
         self._model = model
         self._users = users
         self._names: Ids = np.array(catalogue.item_ids, dtype=np.object_)
-        self._algorithm = ALGORITHMS[model.plan.algorithm.name](model.plan, len(catalogue))
+        self._algorithm = algorithm_of(model.plan, len(catalogue))
         self._active = np.ones(len(catalogue), dtype=np.bool_)
         if model.shared.holders is not None:
             self._active = model.shared.holders >= model.plan.federation.minimum_item_users

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS, UpdateTensor
+from fedrec.algorithms import UpdateTensor
+from fedrec.config.algorithm import algorithm_of, algorithm_type
 from fedrec.config.schema import Plan
 from fedrec.errors import InternalError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
@@ -48,11 +49,11 @@ class Layout:
     def of(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
         most, tagged = _most_messages(plan)
-        algorithm = ALGORITHMS[plan.algorithm.name]
+        algorithm = algorithm_of(plan, n_items)
         private = frozenset(
             entry.name for entry in algorithm.parameters if entry.scope == "private"
         )
-        tensors = algorithm(plan, n_items).tensors
+        tensors = algorithm.tensors
         sent = sorted(private & {tensor.name for tensor in tensors})
         if sent:
             raise InternalError(
@@ -227,7 +228,7 @@ def shared_values(plan: Plan, n_items: int) -> int:
     }
     return sum(
         math.prod(int(sizes.get(factor, factor)) for axis in entry.shape for factor in axis.split())
-        for entry in ALGORITHMS[plan.algorithm.name].parameters
+        for entry in algorithm_type(plan).parameters
         if entry.scope == "shared"
     )
 

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.clipped_sum import ClippedSum
-from fedrec.training.state import PrivateState, SharedState
 from fedrec.training.user_tables import open_tables
 
 if TYPE_CHECKING:

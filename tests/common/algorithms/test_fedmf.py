@@ -10,8 +10,8 @@ from fedrec.algorithms import FedMF
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
+from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import SharedState
 
 
 def plan_of(**changes):

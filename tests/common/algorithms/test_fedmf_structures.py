@@ -13,8 +13,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import TrainingError
+from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 from fedrec.updates import SCoLR
 
 N_ITEMS, DIM = 60, 6

@@ -13,8 +13,8 @@ from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
+from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 N_ITEMS = 61
 

@@ -12,8 +12,8 @@ from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState, SharedState
 
 N_ITEMS = 61
 

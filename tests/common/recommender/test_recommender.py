@@ -14,9 +14,9 @@ from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 
 def test_the_best_that_the_user_does_not_have(recommender):
