@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conformance.forms import FORMS
 from reference.plain_fedmf import Rule, minibatch, train_user
 
 from fedrec.algorithms import FedMF
@@ -136,6 +137,7 @@ def test_colr_at_full_rank_is_fedmf(users, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}])
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     plan = plan_of(update=update, algorithm={"batch_size": 8})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance.forms import FORMS
 from reference.plain_fedncf import logits_of, train_user_with
 from reference.plain_fedncf_rounds import PlainRounds
 
@@ -248,6 +249,7 @@ def test_rare_items_stay_where_they_are(users, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 2), (16, 13, 2), (32, 200, 1)]

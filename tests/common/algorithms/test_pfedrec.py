@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance.forms import FORMS
 from reference.plain_pfedrec import minibatch, train_user
 
 from fedrec.algorithms import PFedRec
@@ -200,6 +201,7 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
 )
