@@ -35,7 +35,9 @@ class AlgorithmSuite(ContributionSuite):
     @pytest.fixture(
         scope="class",
         params=[
-            (name, update) for name in sorted(ALGORITHMS) for update in ALGORITHMS[name].updates
+            (name, update)
+            for name in sorted(ALGORITHMS)
+            for update in ALGORITHMS[name].about.updates
         ],
         ids="-".join,
     )

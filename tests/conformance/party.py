@@ -50,7 +50,7 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
         "update": {"structure": structure},
     }
     merged: dict[str, dict[str, Any]] = {}
-    if not ALGORITHMS[name].clips:
+    if not ALGORITHMS[name].about.clips:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():

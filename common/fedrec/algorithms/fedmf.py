@@ -28,6 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.fedmf_cpu import CpuResult
-    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import GridSum, RoundSums
 
@@ -70,17 +70,8 @@ class FedMF(SampledAlgorithm):
 
     settings: FedMFSettings
 
-    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
-    updates: ClassVar[tuple[str, ...]] = ("dense", "colr", "scolr", "svd", "topk")
-    combination_reason: ClassVar[str] = (
-        "FedMF sums changes of item rows, which every protection can add, and measures by scores "
-        "of single items, which every protocol can rank."
-    )
-    divergence_remedy: ClassVar[str] = (
-        "Lower algorithm.learning_rate or raise algorithm.regularisation."
-    )
     parameters: ClassVar[tuple[Parameter, ...]] = (
         Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
         Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
@@ -90,13 +81,6 @@ class FedMF(SampledAlgorithm):
         super().__init__(settings, shapes)
         self.structure = UPDATES[self.update.structure](self.update, self.settings.dim)
         self.compression = self.structure if isinstance(self.structure, Compressed) else None
-
-    @staticmethod
-    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
-        """Refuse ranks that the length of the vectors does not allow."""
-        assert isinstance(plan.algorithm, FedMFSettings)
-        problem = UPDATES[plan.update.structure].problem(plan.update, plan.algorithm.dim)
-        return (("update.rank", "algorithm.dim"), problem) if problem else None
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
@@ -294,3 +278,23 @@ class FedMF(SampledAlgorithm):
             mean = self.compression.compress(mean)
         table = self.structure.merge(shared.tensors["item_embedding"], mean, basis)
         return shared.with_tensors(item_embedding=table)
+
+
+FedMF.about = About(
+    summary="the papers' base, with CoLR",
+    updates=("dense", "colr", "scolr", "svd", "topk"),
+    combination_reason="FedMF sums changes of item rows, which every protection can add, and "
+    "measures by scores of single items, which every protocol can rank.",
+    not_under_noise="",
+    divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
+    starter={
+        "algorithm.dim": 16,
+        "algorithm.learning_rate": 2.0,
+        "algorithm.regularisation": 0.005,
+        "algorithm.local_epochs": 1,
+        "update.structure": "colr",
+        "update.rank": 4,
+        "update.clip": 2.0,
+        "rounds.total": 60,
+    },
+)

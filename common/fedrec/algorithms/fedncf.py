@@ -39,6 +39,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.fedncf_network import (
@@ -57,7 +58,6 @@ from fedrec.streams import Purpose, normal, stream_key, user_stream
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -72,7 +72,6 @@ class FedNCF(SampledAlgorithm):
 
     settings: FedNCFSettings
 
-    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
     parameters: ClassVar[tuple[Parameter, ...]] = (
@@ -87,13 +86,6 @@ class FedNCF(SampledAlgorithm):
         Parameter(name="bias_4", shape=("1",), scope="shared"),
         Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
     )
-    updates: ClassVar[tuple[str, ...]] = ("dense",)
-    combination_reason: ClassVar[str] = (
-        "fedncf sums changes of item rows and of a network, for which no low-rank form is defined."
-    )
-    divergence_remedy: ClassVar[str] = (
-        "Lower algorithm.item_rate_scale, algorithm.user_rate_scale or algorithm.learning_rate."
-    )
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
@@ -105,18 +97,6 @@ class FedNCF(SampledAlgorithm):
                 "values round in each minibatch.",
                 remedy="Lower algorithm.weight_decay or algorithm.item_rate_scale.",
             )
-
-    @staticmethod
-    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
-        """Refuse decay where whole tables are averaged."""
-        assert isinstance(plan.algorithm, FedNCFSettings)
-        return problem_of(plan.algorithm)
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Say what Adam makes no use of, and when its steps are large."""
-        assert isinstance(plan.algorithm, FedNCFSettings)
-        return warnings_of(plan.algorithm)
 
     @property
     def item_rate(self) -> float:
@@ -330,3 +310,25 @@ class FedNCF(SampledAlgorithm):
         moved = {name: shared.tensors[name] + change[name] / divisor for name in self.network}
         rows = shared.tensors["item_embedding"] + change["item_embedding"] / by_row
         return shared.with_tensors(item_embedding=rows, **moved)
+
+
+def _contradiction(settings: AlgorithmSettings) -> Problem | None:
+    assert isinstance(settings, FedNCFSettings)
+    return problem_of(settings)
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    assert isinstance(at.settings, FedNCFSettings)
+    return warnings_of(at.settings)
+
+
+FedNCF.about = About(
+    summary="a shared network scores users and items",
+    combination_reason="fedncf sums changes of item rows and of a network, for which no low-rank "
+    "form is defined.",
+    contradiction=_contradiction,
+    warnings=_warnings,
+    not_under_noise="",
+    divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+    "algorithm.learning_rate.",
+)

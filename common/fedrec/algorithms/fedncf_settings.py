@@ -55,7 +55,7 @@ class FedNCFSettings(SampledSettings):
 
 
 def problem_of(settings: FedNCFSettings) -> tuple[tuple[str, ...], str] | None:
-    """Refuse decay where whole tables are averaged; see `Algorithm.problem`."""
+    """Refuse decay where whole tables are averaged; see `About.contradiction`."""
     if not settings.weight_decay or settings.aggregation == "mf_secavg":
         return None
     return (

@@ -54,6 +54,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
@@ -64,7 +65,6 @@ from fedrec.streams import Purpose, normal, stream_key, uniform
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -104,7 +104,6 @@ class PFedRec(SampledAlgorithm):
 
     settings: PFedRecSettings
 
-    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "pfedrec"
     counts_rows: ClassVar[bool] = False
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
@@ -114,27 +113,11 @@ class PFedRec(SampledAlgorithm):
         Parameter(name="user_bias", shape=("n_users",), scope="private"),
         Parameter(name="personal_scores", shape=("n_users", "n_items"), scope="private"),
     )
-    updates: ClassVar[tuple[str, ...]] = ("dense",)
-    combination_reason: ClassVar[str] = (
-        "pfedrec averages whole item tables, for which no low-rank form is defined."
-    )
-    divergence_remedy: ClassVar[str] = "Lower algorithm.item_rate_scale or algorithm.learning_rate."
 
     @property
     def item_rate(self) -> float:
         """Step size of item rows, eta N lr_eta."""
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Say when the public range is too narrow for the large steps of item rows."""
-        if plan.update.clip >= _USUAL_CLIP:
-            return []
-        return [
-            f"update.clip is {plan.update.clip:g}, but PFedRec takes large steps: with 16 about "
-            "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
-            "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl."
-        ]
 
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
@@ -303,3 +286,23 @@ class PFedRec(SampledAlgorithm):
         """Return the mean table: E + (sum of changes) / participants."""
         mean = change["item_embedding"] / max(1.0, float(change["users"][0]))
         return shared.with_tensors(item_embedding=shared.tensors["item_embedding"] + mean)
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say when the public range is too narrow for the large steps of item rows."""
+    if at.update.clip >= _USUAL_CLIP:
+        return []
+    return [
+        f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "
+        "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
+        "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl."
+    ]
+
+
+PFedRec.about = About(
+    summary="a score function of each user's own",
+    combination_reason="pfedrec averages whole item tables, for which no low-rank form is defined.",
+    warnings=_warnings,
+    not_under_noise="",
+    divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+)

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings
+from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmSettings
 from fedrec.config.local_sections import (
     ClientSettings,
     CoordinatorSettings,
@@ -242,11 +242,15 @@ class RoundSettings(Section):
     )
 
 
+def _default_algorithm() -> AlgorithmSettings:
+    return DEFAULT_ALGORITHM.settings_type(name=DEFAULT_ALGORITHM.name)
+
+
 class Plan(Section):
     """What coordinator and clients must agree on."""
 
     federation: FederationSettings = FederationSettings()
-    algorithm: SerializeAsAny[AlgorithmSettings] = FedMFSettings()
+    algorithm: SerializeAsAny[AlgorithmSettings] = _default_algorithm()
     update: UpdateSettings = UpdateSettings()
     protection: ProtectionSettings = ProtectionSettings()
     privacy: PrivacySettings = PrivacySettings()
@@ -283,7 +287,7 @@ def section_type(section: str, values: Mapping[str, object]) -> type[Section]:
         ValueError: for an algorithm that does not exist.
     """
     if section == "algorithm":
-        name = values.get("name", FedMFSettings().name)
+        name = values.get("name", DEFAULT_ALGORITHM.name)
         if not isinstance(name, str) or name not in ALGORITHMS:
             raise ValueError(f"There is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}.")
         return ALGORITHMS[name].settings_type

@@ -259,7 +259,7 @@ class Learner:
                 f"The private parameters of {len(users)} users cannot be solved"
                 f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
                 "a value of the published model is not finite.",
-                remedy=self.algorithm.divergence_remedy,
+                remedy=self.algorithm.about.divergence_remedy,
             )
         self._fresh = (shared, users, fresh)
         return fresh

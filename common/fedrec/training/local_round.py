@@ -87,7 +87,7 @@ def train_locally(
         raise TrainingError(
             f"Training diverged in round {round_id} with {len(users)} users: {wrong}. The version "
             "before this round is intact.",
-            remedy=learner.algorithm.divergence_remedy,
+            remedy=learner.algorithm.about.divergence_remedy,
         )
     counts = np.zeros(learner.n_items, dtype=np.int64)
     if isinstance(sums, ClippedSum):

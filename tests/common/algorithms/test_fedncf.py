@@ -10,6 +10,7 @@ from reference.plain_fedncf import logits_of, train_user_with
 from reference.plain_fedncf_rounds import PlainRounds
 
 from fedrec.algorithms import FedNCF
+from fedrec.config.algorithm import algorithm_warnings
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
@@ -212,8 +213,8 @@ def test_decay_that_cannot_work_is_refused():
 
 
 def test_adam_says_what_it_makes_no_use_of():
-    assert FedNCF.warnings(plan_of()) == []
-    unused, large = FedNCF.warnings(plan_of(algorithm={"optimiser": "adam"}))
+    assert algorithm_warnings(plan_of()) == []
+    unused, large = algorithm_warnings(plan_of(algorithm={"optimiser": "adam"}))
     assert "user_rate_scale and algorithm.item_rate_scale" in unused
     assert "0.001" in large
 
