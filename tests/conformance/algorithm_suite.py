@@ -9,6 +9,7 @@ subclasses the suite with a fixture `name` of its own.
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -233,6 +234,29 @@ class AlgorithmSuite(ContributionSuite):
             own = rows_of(private, rows)
             found = self.scores(party, shared, party.users.select(rows), own)
             assert np.array_equal(found, everybody[rows])
+
+    def test_scores_are_read_from_what_is_named_alone(
+        self, party: Party, finished: tuple[SharedState, PrivateState]
+    ) -> None:
+        shared, private = finished
+        named, kept = party.algorithm.scoring, party.algorithm.kept_scores
+        assert set(named) <= {entry.name for entry in party.algorithm.parameters}
+        spoilt = shared.with_tensors(
+            **{
+                name: np.full_like(values, np.nan)
+                for name, values in shared.tensors.items()
+                if name not in named
+            }
+        )
+        own = PrivateState(
+            MappingProxyType({n: values for n, values in private.tensors.items() if n in named})
+        )
+        wanted = self.scores(party, shared, party.users, private)
+        assert np.array_equal(self.scores(party, spoilt, party.users, own), wanted)
+        if kept:
+            assert kept in named
+            active = party.learner.active_items(shared)
+            assert np.array_equal(private.tensors[kept][:, active], wanted[:, active])
 
     # States on disk.
 

@@ -108,6 +108,23 @@ class Algorithm(ABC):
         return tuple(entry.name for entry in self.parameters if entry.scope == "shared")
 
     @property
+    def kept_scores(self) -> str:
+        """Name of the private tensor that already holds users' scores of all items.
+
+        It is (n_users, n_items), and whoever asks for recommendations is answered from it. Empty
+        where scores are computed.
+        """
+        return ""
+
+    @property
+    def scoring(self) -> tuple[str, ...]:
+        """Names of the shared and private tensors that `scores` reads; no other is given to it.
+
+        By default what recommending needs, and everything that is a user's own.
+        """
+        return (*self.recommending, *(entry.name for entry in self._of_scope("private")))
+
+    @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The tensors of an update, in the order in which they travel.
 
@@ -237,7 +254,8 @@ class Algorithm(ABC):
 
         Args:
             chunk: the users with their training items, also those who cannot train.
-            private: their private tensors (refreshed), first axis n_users.
+            private: those of their private tensors (refreshed) that `scoring` names, first axis
+                n_users.
         """
         from fedrec.tensor_products import product_of_blocks
 

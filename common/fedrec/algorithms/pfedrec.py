@@ -120,6 +120,18 @@ class PFedRec(SampledAlgorithm):
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
 
     @property
+    def kept_scores(self) -> str:
+        """The scores of the user's own rows, as its last training left them."""
+        return "personal_scores" if self.settings.personal_items else ""
+
+    @property
+    def scoring(self) -> tuple[str, ...]:
+        """The kept scores alone; without them the table, the head and the bias."""
+        if self.settings.personal_items:
+            return ("personal_scores",)
+        return ("item_embedding", "user_embedding", "user_bias")
+
+    @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The change of the item table, and how many users it was summed over."""
         return (

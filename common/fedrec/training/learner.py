@@ -310,6 +310,7 @@ class Learner:
             own = {
                 name: torch.from_numpy(rows_of(values, rows)).to(self.device)
                 for name, values in private.tensors.items()
+                if name in self.algorithm.scoring
             }
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)
