@@ -7,12 +7,24 @@ its share of the minibatch's samples, so that means over samples are sums over r
 from __future__ import annotations
 
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Batch", "cross_entropy", "dot"]
+__all__ = ["Batch", "Values", "cross_entropy", "dot"]
+
+
+class Values(SimpleNamespace):
+    """The values of a minibatch's parameters, and what is constant beside them, by name."""
+
+    phase: str = ""
+    """The name of the phase that runs; empty where scores are asked for."""
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +59,7 @@ def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         vectors: (n_users, dim).
     """
     if rows.shape[0] == 1 != vectors.shape[0]:
-        from fedrec.training.grid import product_of_blocks
+        from fedrec.tensor_products import product_of_blocks
 
         return product_of_blocks(vectors, rows[0].T.contiguous())
     # A matrix product would choose its order of summation by the shape.

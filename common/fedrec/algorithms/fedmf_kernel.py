@@ -52,9 +52,6 @@ def _prepare_cache() -> bool:
 COMPILED: dict[str, Any] = {
     "nogil": True,
     "cache": _prepare_cache(),
-    # Sums over dim may be reordered for vector units; the order is fixed by dim, so every user
-    # and thread sees the same one. Infinities and NaN keep their meaning.
-    "fastmath": {"reassoc", "contract", "nsz", "arcp"},
 }
 
 _ONE = np.float32(1.0)

@@ -91,7 +91,7 @@ class SampledAlgorithm(Algorithm):
 
     def sampled(self, chunk: Chunk, round_id: int) -> Sampled:
         """Return what compiled code draws this round's samples of a chunk from."""
-        seed, epochs = self.plan.federation.seed, self.settings.local_epochs
+        seed, epochs = self.seed, self.settings.local_epochs
         return Sampled.of(chunk, seed=seed, round_id=round_id, epochs=epochs)
 
 

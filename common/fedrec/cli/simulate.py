@@ -72,8 +72,8 @@ def simulate(
     by side, each with the round that its own validation chose. `fedrec evaluate` adds seeds,
     references and the protocol paper.
     """
-    from fedrec.algorithms import ALGORITHMS
     from fedrec.comparison.training import further_protocols
+    from fedrec.config.algorithm import algorithm_warnings
     from fedrec.config.exposure import check_exposure
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
@@ -86,7 +86,7 @@ def simulate(
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
     for warning in (
-        *ALGORITHMS[chosen.algorithm.name].warnings(chosen),
+        *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
     ):
         typer.echo(f"warning: {warning}", err=True)

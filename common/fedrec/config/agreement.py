@@ -52,7 +52,7 @@ _FREE = frozenset(
 _FREE_SECTIONS = frozenset({"algorithm", "update"})
 _BOUND = frozenset(
     {
-        # What the sums are of. fedals sums what its users hold, without a negative beside it.
+        # What the sums are of: some algorithms sum what users hold, without a negative beside it.
         "algorithm.name",
         # Negatives are the cover under which a touched row may be no interaction.
         "algorithm.negatives_per_positive",

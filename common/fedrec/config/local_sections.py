@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from fedrec.config.section import Section
+from fedrec.section import Section
 
 __all__ = ["ClientSettings", "CoordinatorSettings", "DataSettings", "OutputSettings"]
 

@@ -90,7 +90,7 @@ class DemoOptions:
         self, algorithm: str, rounds: int, protection: dict[str, str], update: dict[str, int]
     ) -> Plan:
         tuned = TUNED[algorithm].model_dump()
-        everybody = ALGORITHMS[algorithm].needs_everybody
+        everybody = ALGORITHMS[algorithm].about.needs_everybody
         return Plan.model_validate(
             {
                 "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},

@@ -100,9 +100,7 @@ def blocks_of(
         at_once = max(1, _CELLS_AT_ONCE // (block_users * epochs * steps * max(width, batch_size)))
         for begin in range(0, len(members), at_once * block_users):
             part = members[begin : begin + at_once * block_users]
-            group = _Group(
-                chunk, samples, part, steps, height, batch_size, block_users, dtype
-            )
+            group = _Group(chunk, samples, part, steps, height, batch_size, block_users, dtype)
             yield from group.blocks(
                 *group.minibatches(seed=seed, round_id=round_id, epochs=epochs, gathers=gathers)
             )

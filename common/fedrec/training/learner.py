@@ -15,20 +15,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.tables import TableRoom, copy_rows, rows_of
 from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
 from fedrec.training.local_round import train_locally
-from fedrec.training.state import PrivateState, SharedState
-from fedrec.training.tables import TableRoom, copy_rows, rows_of
 from fedrec.training.user_tables import open_tables
 from fedrec.wire.messages import RoundKind
 
@@ -93,7 +93,7 @@ class Learner:
         self.n_items = n_items
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
-        self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
+        self.algorithm = algorithm_of(plan, n_items)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
@@ -260,7 +260,7 @@ class Learner:
                 f"The private parameters of {len(users)} users cannot be solved"
                 f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
                 "a value of the published model is not finite.",
-                remedy=self.algorithm.divergence_remedy,
+                remedy=self.algorithm.about.divergence_remedy,
             )
         self._fresh = (shared, users, fresh)
         return fresh
@@ -311,6 +311,7 @@ class Learner:
             own = {
                 name: torch.from_numpy(rows_of(values, rows)).to(self.device)
                 for name, values in private.tensors.items()
+                if name in self.algorithm.scoring
             }
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)

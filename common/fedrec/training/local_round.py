@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.fitting import fit_of
-from fedrec.training.state import PrivateState, SharedState
 from fedrec.training.user_tables import open_tables
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ def train_locally(
         raise TrainingError(
             f"Training diverged in round {round_id} with {len(users)} users: {wrong}. The version "
             "before this round is intact.",
-            remedy=learner.algorithm.divergence_remedy,
+            remedy=learner.algorithm.about.divergence_remedy,
         )
     counts = np.zeros(learner.n_items, dtype=np.int64)
     changes = changes_of_sums(learner, cohort, sums)

@@ -9,8 +9,8 @@ from types import MappingProxyType
 import numpy as np
 import torch
 
-from fedrec.training.state import PrivateState
-from fedrec.training.tables import TableRoom, copy_rows, is_mapped, rows_of
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom, copy_rows, is_mapped, rows_of
 
 __all__ = ["UserTables", "open_tables"]
 

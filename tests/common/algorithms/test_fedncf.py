@@ -5,16 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance.forms import FORMS
 from reference.plain_fedncf import logits_of, train_user_with
 from reference.plain_fedncf_rounds import PlainRounds
 
 from fedrec.algorithms import FedNCF
+from fedrec.config.algorithm import algorithm_warnings
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
+from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 N_ITEMS = 61
 
@@ -211,8 +213,8 @@ def test_decay_that_cannot_work_is_refused():
 
 
 def test_adam_says_what_it_makes_no_use_of():
-    assert FedNCF.warnings(plan_of()) == []
-    unused, large = FedNCF.warnings(plan_of(algorithm={"optimiser": "adam"}))
+    assert algorithm_warnings(plan_of()) == []
+    unused, large = algorithm_warnings(plan_of(algorithm={"optimiser": "adam"}))
     assert "user_rate_scale and algorithm.item_rate_scale" in unused
     assert "0.001" in large
 
@@ -248,6 +250,7 @@ def test_rare_items_stay_where_they_are(users, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("aggregation", ["mf_secavg", "plain"])
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 2), (16, 13, 2), (32, 200, 1)]
