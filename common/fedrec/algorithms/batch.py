@@ -7,7 +7,6 @@ its share of the minibatch's samples, so that means over samples are sums over r
 from __future__ import annotations
 
 from dataclasses import dataclass
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -16,11 +15,12 @@ if TYPE_CHECKING:
 __all__ = ["Batch", "Values", "cross_entropy", "dot"]
 
 
-class Values(SimpleNamespace):
-    """The values of a minibatch's parameters, and what is constant beside them, by name."""
+class Values:
+    """The values of a minibatch's parameters by name, and `phase`, the name of the one that runs."""
 
-    phase: str = ""
-    """The name of the phase that runs; empty where scores are asked for."""
+    def __init__(self, *, phase: str = "", **tensors: torch.Tensor) -> None:
+        self.phase = phase
+        self.__dict__.update(tensors)
 
     if TYPE_CHECKING:
 
