@@ -7,18 +7,13 @@ as in `CpuUsers` and `CpuRound`.
 from __future__ import annotations
 
 import math
-import os
-from pathlib import Path
-from typing import Any
 
-import numba
 import numpy as np
 from numba import njit
 
-from fedrec.data.fetching import cache_folder
+from fedrec.compiling import COMPILED
 
 __all__ = [
-    "COMPILED",
     "draw",
     "error_of",
     "hand_over",
@@ -31,28 +26,6 @@ _GOLDEN = -7046029254386353131
 _FIRST = -4658895280553007687
 _SECOND = -7723592293110705685
 
-
-def _prepare_cache() -> bool:
-    """Return whether compiled code can be kept for the next start, in the user's own cache."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return True
-    try:
-        folder = cache_folder() / "compiled"
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        # A read-only or homeless account: compile at every start.
-        return False
-    if not os.access(folder, os.W_OK | os.X_OK) or Path(folder).stat().st_uid != os.geteuid():
-        return False
-    # Read by numba when a function is declared; numba's stubs do not list it.
-    setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010
-    return True
-
-
-COMPILED: dict[str, Any] = {
-    "nogil": True,
-    "cache": _prepare_cache(),
-}
 
 _ONE = np.float32(1.0)
 _PLACE_BITS = 21

@@ -12,13 +12,13 @@ import numpy as np
 from numba import njit
 
 from fedrec.algorithms.fedmf_kernel import (
-    COMPILED,
     draw,
     error_of,
     hand_over,
     open_rows,
     shuffled,
 )
+from fedrec.compiling import COMPILED
 
 __all__ = ["train_part"]
 
