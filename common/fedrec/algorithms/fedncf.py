@@ -172,7 +172,7 @@ class FedNCF(TrainedAlgorithm):
 
         tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
         user = torch.from_numpy(vector)[None]
-        return self.score(Values(**tensors, user_embedding=user))[0].numpy()
+        return self.score(Values(tensors | {"user_embedding": user}))[0].numpy()
 
 
 def _contradiction(settings: AlgorithmSettings) -> Problem | None:

@@ -302,7 +302,7 @@ class TrainedAlgorithm(Algorithm):
                 elif entry.scope == "own_rows":
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
-            scores = self.score(Values(**everybody, **own))
+            scores = self.score(Values(everybody | own))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found

@@ -317,7 +317,7 @@ class _TrainedBlock:
     ) -> tuple[torch.Tensor, Tensors]:
         moved = {name: leaves[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
-            read = Values(**self._values(leaves | moved, index), phase=phase)
+            read = Values(self._values(leaves | moved, index), phase=phase)
             loss = self._algorithm.loss(read, batch)
             whole = loss + self._algorithm.penalty(read, batch)
         found = torch.autograd.grad(whole, list(moved.values()), live)
@@ -415,8 +415,8 @@ class _TrainedBlock:
             if name not in self._of._is_rows
         }
         tables = {name: values[None, :-1] for name, values in self._of._tables.items()}
-        everything = self._algorithm.score(Values(**others | tables))
-        trained = self._algorithm.score(Values(**self._values(self.local, None)))
+        everything = self._algorithm.score(Values(others | tables))
+        trained = self._algorithm.score(Values(self._values(self.local, None)))
         # The last column takes the places without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, item, trained)[:n_users, :-1]
