@@ -37,7 +37,7 @@ from fedrec.updates import UPDATES, Compressed, PaperNumbers
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.algorithms.fedmf_cpu import CpuResult
+    from fedrec.algorithms.accelerators.fedmf import CpuResult
     from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import GridSum, RoundSums
@@ -139,10 +139,10 @@ class FedMF(SampledAlgorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk on the processor; see `fedrec.algorithms.fedmf_cpu`."""
+        """Train a chunk on the processor; see `fedrec.algorithms.accelerators.fedmf`."""
         import torch
 
-        from fedrec.algorithms.fedmf_cpu import CpuRound, CpuUsers, train_users
+        from fedrec.algorithms.accelerators.fedmf import CpuRound, CpuUsers, train_users
         from fedrec.training.grid import product_of_blocks
 
         settings, total = self.settings, sums["item_embedding"]
@@ -196,7 +196,7 @@ class FedMF(SampledAlgorithm):
         """Compress each user's rows and add them up; return users' numbers of clipped values."""
         import torch
 
-        from fedrec.algorithms.fedmf_cpu import padded_users
+        from fedrec.algorithms.accelerators.fedmf import padded_users
 
         assert self.compression is not None
         clipped = [torch.zeros(0, dtype=torch.int64)]

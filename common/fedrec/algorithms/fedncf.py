@@ -25,8 +25,8 @@ participants, untouched rows included.
 
 A user trains a network of its own in a round, and a copy of the rows that it touches: rows behind
 a ReLU have no low-rank form. Gradients are written out: on a processor compiled code trains one
-user after the other (`fedrec.algorithms.fedncf_cpu`), elsewhere and with Adam all users of a chunk
-run as batched products (`fedrec.algorithms.fedncf_lockstep`).
+user after the other (`fedrec.algorithms.accelerators.fedncf`), elsewhere and with Adam all users
+of a chunk run as batched products (`fedrec.algorithms.fedncf_lockstep`).
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 __all__ = ["FedNCF", "FedNCFSettings"]
 
 WEIGHT_BITS = 12
-"""A user's weight is its number of training items, at most 2^12, in units of 2^-12."""
+"""A user's weight is its number of training items, at most 2^12. It multiplies what was rounded."""
 
 
 class FedNCF(SampledAlgorithm):
@@ -138,9 +138,14 @@ class FedNCF(SampledAlgorithm):
         return network_shapes(self.settings.dim)
 
     @property
+    def _most(self) -> int:
+        """What a user's network counts for at most."""
+        return 1 << WEIGHT_BITS if self._weighted else 1
+
+    @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The changes of the rows and of the network, and what the latter are divided by."""
-        bits = self.plan.update.fraction_bits
+        bits, weight_bits = self.plan.update.fraction_bits, WEIGHT_BITS if self._weighted else 0
         items = UpdateTensor(
             name="item_embedding",
             shape=(self.n_items, self.settings.dim),
@@ -150,7 +155,10 @@ class FedNCF(SampledAlgorithm):
         )
         network = (
             UpdateTensor(
-                name=name, shape=shape, limit=self.settings.network_clip, fraction_bits=bits
+                name=name,
+                shape=shape,
+                limit=self.settings.network_clip * self._most,
+                fraction_bits=bits + weight_bits,
             )
             for name, shape in self.network.items()
         )
@@ -158,8 +166,8 @@ class FedNCF(SampledAlgorithm):
             name="samples" if self._weighted else "users",
             signed=False,
             shape=(1,),
-            limit=1.0,
-            fraction_bits=WEIGHT_BITS if self._weighted else 0,
+            limit=float(self._most),
+            fraction_bits=weight_bits,
         )
         return (items, *network, divisor)
 
@@ -203,20 +211,19 @@ class FedNCF(SampledAlgorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk on the processor by SGD; see `fedrec.algorithms.fedncf_cpu`."""
+        """Train a chunk on the processor by SGD; see `fedrec.algorithms.accelerators.fedncf`."""
         import torch
 
-        from fedrec.algorithms.fedncf_cpu import CpuRound, CpuUsers, train_users
+        from fedrec.algorithms.accelerators.fedncf import CpuRound, CpuUsers, train_users
 
         settings, rows = self.settings, sums["item_embedding"]
         # The network's tensors have one step and one bound.
         own_networks = sums[next(iter(self.network))]
-        weight = self._weights(chunk, sums)
         found = train_users(
             CpuUsers(
                 sampled=self.sampled(chunk, start.round),
                 vectors=private["user_embedding"].numpy(),
-                weights=weight[:, 0].numpy(),
+                weights=self._weights(chunk, sums).numpy(),
             ),
             CpuRound(
                 items=start.shared["item_embedding"].numpy(),
@@ -233,7 +240,7 @@ class FedNCF(SampledAlgorithm):
                 scale=rows.scale,
                 bound=rows.bound,
                 network_scale=own_networks.scale,
-                network_bound=own_networks.bound,
+                network_bound=own_networks.bound / self._most,
             ),
             threads=torch.get_num_threads(),
         )
@@ -258,6 +265,8 @@ class FedNCF(SampledAlgorithm):
         sums: RoundSums,
     ) -> ChunkResult:
         """Train a chunk as tensors on any device; see `fedrec.algorithms.fedncf_lockstep`."""
+        import torch
+
         from fedrec.algorithms.fedncf_lockstep import NetworkLockstep
         from fedrec.training.samplers import draw_samples, steps
 
@@ -285,22 +294,22 @@ class FedNCF(SampledAlgorithm):
             sums.count(samples.pair_item.reshape(-1))
         weight = self._weights(chunk, sums)
         for name, change in training.network_changes().items():
-            clipped = clipped + sums[name].add_whole(change.reshape(chunk.n_users, -1) * weight)
+            total, change = sums[name], change.reshape(chunk.n_users, -1)
+            units, bound = (change * total.scale).round(), total.bound / self._most
+            inside = units.clamp(-bound, bound)
+            clipped = clipped + (inside != units).sum(1)
+            weighted = inside.nan_to_num().to(torch.int64) * weight[:, None]
+            total.add_sums(weighted.sum(0), finite=torch.isfinite(units).all())
         seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
         return ChunkResult(
             private={"user_embedding": training.users}, loss=training.loss / seen, clipped=clipped
         )
 
     def _weights(self, chunk: Chunk, sums: RoundSums) -> torch.Tensor:
-        """Return what each user's network counts for, float32 (n_users, 1), and add it up."""
+        """Return how many times each user's network counts, int64 (n_users,), and add it up."""
         held = chunk.pointers[1:] - chunk.pointers[:-1]
-        if self._weighted:
-            most = 1 << WEIGHT_BITS
-            weight = held.clamp(max=most).float()[:, None] / most
-            sums["samples"].add_whole(weight)
-        else:
-            weight = held.new_ones((chunk.n_users, 1)).float()
-            sums["users"].add_whole(weight)
+        weight = held.clamp(max=self._most)
+        sums["samples" if self._weighted else "users"].add_whole(weight.float()[:, None])
         return weight
 
     def scores(

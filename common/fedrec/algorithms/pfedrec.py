@@ -189,10 +189,10 @@ class PFedRec(SampledAlgorithm):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk on the processor; see `fedrec.algorithms.pfedrec_cpu`."""
+        """Train a chunk on the processor; see `fedrec.algorithms.accelerators.pfedrec`."""
         import torch
 
-        from fedrec.algorithms.pfedrec_cpu import CpuRound, CpuUsers, train_users
+        from fedrec.algorithms.accelerators.pfedrec import CpuRound, CpuUsers, train_users
 
         settings, total = self.settings, sums["item_embedding"]
         found = train_users(

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,16 +11,16 @@ from pydantic import Field
 
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.declarations import AlgorithmSettings
-from fedrec.streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.accelerators.compiled import Sampled
     from fedrec.algorithms.algorithm import ChunkResult, RoundStart
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
-__all__ = ["Sampled", "SampledAlgorithm", "SampledSettings", "all_finite"]
+__all__ = ["SampledAlgorithm", "SampledSettings"]
 
 
 class SampledSettings(AlgorithmSettings):
@@ -91,47 +88,7 @@ class SampledAlgorithm(Algorithm):
 
     def sampled(self, chunk: Chunk, round_id: int) -> Sampled:
         """Return what compiled code draws this round's samples of a chunk from."""
+        from fedrec.algorithms.accelerators.compiled import Sampled
+
         seed, epochs = self.plan.federation.seed, self.settings.local_epochs
         return Sampled.of(chunk, seed=seed, round_id=round_id, epochs=epochs)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Sampled:
-    """What compiled code draws a chunk's samples from; see `fedrec.training.cohort.Chunk`.
-
-    Attributes:
-        negative_keys: each user's stream of negatives, int64 (n_users,).
-        shuffle_keys: each epoch's and user's shuffle, int64 (epochs, n_users).
-    """
-
-    pointers: NDArray[np.int64]
-    positives: NDArray[np.int64]
-    excluded_pointers: NDArray[np.int64]
-    excluded: NDArray[np.int64]
-    negative_keys: NDArray[np.int64]
-    shuffle_keys: NDArray[np.int64]
-
-    @classmethod
-    def of(cls, chunk: Chunk, *, seed: int, round_id: int, epochs: int) -> Sampled:
-        """Return the tables and streams of a chunk that lies in the processor's memory."""
-        keys = chunk.user_keys.numpy()
-
-        def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
-            return np.asarray(user_stream(stream_key(seed, purpose, round_id, counter), keys))
-
-        return cls(
-            pointers=chunk.pointers.numpy(),
-            positives=chunk.positives.numpy(),
-            excluded_pointers=chunk.excluded_pointers.numpy(),
-            excluded=chunk.excluded.numpy(),
-            negative_keys=stream(Purpose.NEGATIVES),
-            shuffle_keys=np.stack([stream(Purpose.SHUFFLE, epoch) for epoch in range(epochs)]),
-        )
-
-
-def all_finite(train: Callable[[int], bool], n_parts: int) -> bool:
-    """Train every part on a thread of its own; return whether all said that it is finite."""
-    if n_parts == 1:
-        return train(0)
-    with ThreadPoolExecutor(n_parts) as pool:
-        return all(list(pool.map(train, range(n_parts))))

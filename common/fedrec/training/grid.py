@@ -92,7 +92,7 @@ class GridSum:
         self._change[0] += inside.sum(0)
         return clipped
 
-    def add_sums(self, change: torch.Tensor, *, finite: bool) -> None:
+    def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
         """Add what was rounded and summed elsewhere.
 
         Args:
