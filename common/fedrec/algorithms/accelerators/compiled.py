@@ -23,6 +23,7 @@ import numpy as np
 from llvmlite import ir
 from numba import njit, types
 from numba.core import cgutils
+from numba.core.errors import TypingError
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
@@ -153,6 +154,9 @@ def dots(typing_context, ones, others):
     the eight are added in halves, and places beyond the last whole eight one by one.
     """
     n_ones, n_others = len(ones), len(others)
+    for kind in (*ones, *others):
+        if kind.layout != "C" or kind.ndim != 1 or kind.dtype != types.float32:
+            raise TypingError(f"dots found {kind}, and takes contiguous float32 arrays.")
 
     def generate(context, builder, signature, values):
         (one_type, other_type), (one_value, other_value) = signature.args, values
