@@ -17,7 +17,7 @@ __all__ = ["Batch", "Values", "cross_entropy", "dot"]
 
 
 class Values:
-    """The values of a minibatch's parameters by name, and `phase`, the name of the one that runs."""
+    """A minibatch's parameters by name, and `phase`, the name of the one that runs."""
 
     def __init__(self, tensors: Mapping[str, torch.Tensor], phase: str = "") -> None:
         self.phase = phase

@@ -33,8 +33,10 @@ if TYPE_CHECKING:
     from fedrec.model.state import SharedState
     from fedrec.training.cohort import Chunk
 
-__all__ = ["MOST_SAMPLES", "TrainedAlgorithm", "TrainedSettings"]
+__all__ = ["MOST_SAMPLES", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
+TRAINER_VERSION = 1
+"""Counted up whenever the trainer gives other bits."""
 SAMPLE_BITS = 12
 MOST_SAMPLES = 1 << SAMPLE_BITS
 """As many training items of a user count where users are weighed by them."""

@@ -89,7 +89,7 @@ class GridSum:
         self.put_whole(inside)
         return clipped
 
-    def add_sums(self, change: torch.Tensor, *, finite: bool) -> None:
+    def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
         """Add what was rounded and summed elsewhere.
 
         Args:

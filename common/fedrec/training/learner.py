@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
+from fedrec.config.algorithm import accelerator_of, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
@@ -94,6 +94,7 @@ class Learner:
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
         self.algorithm = algorithm_of(plan, n_items)
+        self.accelerator = accelerator_of(plan)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None

@@ -64,7 +64,7 @@ def train_locally(
         party_key=cohort.party_key,
     )
     sums = learner.empty_sums(len(cohort.active))
-    fit = fit_of(learner.algorithm, start, sums)
+    fit = fit_of(learner.algorithm, start, sums, learner.accelerator)
     tables = open_tables(private, learner.room, learner.device)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     for chunk in learner.chunks(cohort, participating):
