@@ -27,6 +27,7 @@ def report(number: int) -> RoundReport:
         participants=3,
         clipped_values=0,
         clipped_users=0,
+        abstained=0,
         validation=RATES,
         test=RATES,
         seconds=float(number),
