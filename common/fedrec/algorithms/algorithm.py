@@ -5,19 +5,17 @@ An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) an
 them. `apply` is pure numpy in a fixed order, so that whoever holds the plaintext runs it and
 gets the same bits; torch is imported by the client half only, when it trains.
 
-The defaults are those of a model of item rows and user vectors: normal at first, scored by their
-inner product, each item's row moved by the mean change of the users who touched it. What is left
-to say then is the settings, the parameters and `fit`.
+`TrainedAlgorithm` is what an algorithm derives from that trains on minibatches: then its settings,
+parameters, phases and loss are all there is to say.
 """
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +24,7 @@ from fedrec.algorithms.about import About
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.streams import Purpose, normal, stream_key, user_stream
+from fedrec.streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:
     import torch
@@ -43,9 +41,10 @@ class RoundStart:
     """What all users of a party start a round from, on the training device.
 
     Attributes:
-        shared: the shared tensors, or what the algorithm makes of them, float32; those per item
-            have only the active rows.
-        basis: B of the update structure, float32 (width, dim), or None for the identity.
+        shared: the shared tensors, or what the algorithm makes of them; those per item have only
+            the active rows.
+        scalars: the shared scalars, on the host.
+        basis: B of the update structure, (width, dim), or None for the identity.
         n_items: items in the whole catalogue.
         party_key: identity of the party for random streams, as `UserSplit.user_keys` are users'.
         active: rows of the active items in the catalogue, ascending int64 (n_active,).
@@ -55,8 +54,14 @@ class RoundStart:
     shared: Mapping[str, torch.Tensor]
     n_items: int
     active: torch.Tensor
+    scalars: Mapping[str, float] = field(default_factory=dict)
     basis: torch.Tensor | None = None
     party_key: int = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating-point type that training runs in."""
+        return next(iter(self.shared.values())).dtype
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,15 +85,11 @@ class Algorithm(ABC):
     Attributes:
         settings_type: its section of the settings.
         negatives_per_positive: items that training draws for each interaction; 0 for none.
-        counts_rows: whether users count which item rows they touched; what is not needed as a
-            denominator stays zero.
         about: what is said of it, and what it goes with.
     """
 
     name: ClassVar[str]
     settings_type: ClassVar[type[AlgorithmSettings]]
-    parameters: ClassVar[tuple[Parameter, ...]]
-    counts_rows: ClassVar[bool] = True
     about: ClassVar[About] = About()
 
     settings: AlgorithmSettings
@@ -103,9 +104,14 @@ class Algorithm(ABC):
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
 
     @property
+    @abstractmethod
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The tensors of the model."""
+
+    @property
     def recommending(self) -> tuple[str, ...]:
         """Names of the shared tensors that recommending needs; nothing else is exported."""
-        return tuple(entry.name for entry in self.parameters if entry.scope == "shared")
+        return tuple(entry.name for entry in self.parameters if entry.scope in ("rows", "net"))
 
     @property
     def kept_scores(self) -> str:
@@ -117,89 +123,88 @@ class Algorithm(ABC):
         return ""
 
     @property
+    def counts_rows(self) -> bool:
+        """Whether users count which rows they touched; what divides nothing stays zero."""
+        return True
+
+    @property
     def scoring(self) -> tuple[str, ...]:
         """Names of the shared and private tensors that `scores` reads; no other is given to it.
 
         By default what recommending needs, and everything that is a user's own.
         """
-        return (*self.recommending, *(entry.name for entry in self._of_scope("private")))
+        private = (entry.name for entry in self.parameters if entry.private)
+        return (*self.recommending, *private)
 
     @property
+    @abstractmethod
     def tensors(self) -> tuple[UpdateTensor, ...]:
-        """The tensors of an update, in the order in which they travel.
-
-        By default one for each shared parameter, all of which have a row for each item.
-        """
-        return tuple(
-            UpdateTensor(
-                name=entry.name,
-                shape=(self.n_items, *entry.row(self.settings)),
-                limit=self.update.clip,
-                fraction_bits=self.update.fraction_bits,
-                per_item=True,
-            )
-            for entry in self._of_scope("shared")
-        )
-
-    def _of_scope(self, scope: Literal["shared", "private"]) -> list[Parameter]:
-        return [entry for entry in self.parameters if entry.scope == scope]
+        """The tensors of an update, in the order in which they travel."""
 
     def initial_shared(self) -> SharedState:
-        """Return the first version of the shared model, drawn from the run's public seed.
-
-        By default a row for each item, with entries N(0, 1 / entries of a row).
-        """
-        tensors = {}
-        for counter, entry in enumerate(self._of_scope("shared")):
-            row = entry.row(self.settings)
+        """Return the first version of the shared model, drawn from the run's public seed."""
+        tensors, entries = {}, [entry for entry in self.parameters if not entry.private]
+        for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.ITEM_EMBEDDING, 0, counter)
-            drawn = normal(key, (self.n_items, *row))
-            tensors[entry.name] = drawn * (1.0 / math.sqrt(math.prod(row)))
+            shape = entry.whole_shape(n_items=self.n_items, n_users=0)
+            tensors[entry.name] = entry.initial.draw(np.asarray(key), shape)
         return SharedState(MappingProxyType(tensors))
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return the private parameters of users who have never trained.
-
-        By default entries N(0, 1 / entries of a user), each user's own.
-        """
-        tensors = {}
-        for counter, entry in enumerate(self._of_scope("private")):
-            row = entry.row(self.settings)
+        """Return the private parameters of users who have never trained."""
+        tensors, entries = {}, [entry for entry in self.parameters if entry.private]
+        for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.USER_EMBEDDING, 0, counter)
-            drawn = normal(user_stream(key, user_keys), (len(user_keys), *row))
-            tensors[entry.name] = (drawn * (1.0 / math.sqrt(math.prod(row)))).astype(np.float32)
+            shape = entry.whole_shape(n_items=self.n_items, n_users=len(user_keys))
+            if entry.alike:
+                one = entry.initial.draw(np.asarray(key), shape[1:]).astype(np.float32)
+                tensors[entry.name] = np.broadcast_to(one, shape).copy()
+            else:
+                drawn = entry.initial.draw(user_stream(key, user_keys), shape)
+                tensors[entry.name] = drawn.astype(np.float32)
         return PrivateState(MappingProxyType(tensors))
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the size of each user's work; users of like size are trained side by side."""
         return n_positives
 
+    @abstractmethod
     def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory that training takes for each user of a chunk of that many steps.
-
-        By default that of a user's own change of every row, as float32 and rounded.
-        """
-        values = sum(math.prod(entry.row(self.settings)) for entry in self._of_scope("shared"))
-        return 24 * n_active * (values + 1)
+        """Return the memory that training takes for each user of a chunk of that many steps."""
 
     def start(
-        self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
+        self,
+        shared: SharedState,
+        active: NDArray[np.int64],
+        round_id: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
     ) -> RoundStart:
         """Return what a round starts from.
 
         Args:
             active: rows of items that enough users hold, ascending int64 (n_active,).
+            dtype: the floating-point type to train in; float32 where nothing is said.
         """
         import torch
 
         tensors = {}
-        for parameter in self.parameters:
-            if parameter.scope == "shared":
-                values = shared.tensors[parameter.name]
-                rows = values[active] if parameter.shape[0] == "n_items" else values
-                tensors[parameter.name] = torch.from_numpy(rows.astype(np.float32)).to(device)
-        where = torch.from_numpy(active).to(device)
-        return RoundStart(round=round_id, shared=tensors, n_items=self.n_items, active=where)
+        for entry in self.parameters:
+            if entry.scope in ("rows", "net"):
+                values = shared.tensors[entry.name]
+                rows = values[active] if entry.scope == "rows" else values
+                tensors[entry.name] = torch.from_numpy(rows).to(device, dtype or torch.float32)
+        return RoundStart(
+            round=round_id,
+            shared=tensors,
+            n_items=self.n_items,
+            active=torch.from_numpy(active).to(device),
+            scalars={
+                entry.name: float(shared.tensors[entry.name])
+                for entry in self.parameters
+                if entry.scope == "scalar"
+            },
+        )
 
     def refresh(
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
@@ -216,7 +221,6 @@ class Algorithm(ABC):
         """Whether `refresh` does anything."""
         return type(self).refresh is not Algorithm.refresh
 
-    @abstractmethod
     def fit(
         self,
         chunk: Chunk,
@@ -224,11 +228,12 @@ class Algorithm(ABC):
         private: dict[str, torch.Tensor],
         sums: RoundSums,
     ) -> ChunkResult:
-        """Train a chunk of users and add their rounded contributions to `sums`.
+        """Contribute a chunk of users exactly, where nothing is trained by steps.
 
         Args:
             private: the users' private tensors (refreshed), first axis n_users.
         """
+        raise NotImplementedError(f"{self.name} trains by steps")
 
     def compress(
         self, changes: dict[str, NDArray[np.int64]], n_users: int
@@ -266,7 +271,7 @@ class Algorithm(ABC):
     @property
     def keeps_vectors(self) -> bool:
         """Whether users have vectors of their own; else `fold_in` of their history is theirs."""
-        return any(parameter.scope == "private" for parameter in self.parameters)
+        return any(entry.private for entry in self.parameters)
 
     def serving(
         self, shared: SharedState, active: NDArray[np.int64]
@@ -310,6 +315,7 @@ class Algorithm(ABC):
             remedy="Ask the user's own client.",
         )
 
+    @abstractmethod
     def apply(
         self,
         shared: SharedState,
@@ -319,16 +325,7 @@ class Algorithm(ABC):
     ) -> SharedState:
         """Return the next version of the shared model.
 
-        By default each item's row moves by the mean over the users who touched it.
-
         Args:
             change: the summed tensors of the update by name, in the shapes of `tensors`.
             counts: users who touched each item, n_items.
         """
-        divisor = np.maximum(counts, 1)[:, None]
-        moved = {
-            name: shared.tensors[name]
-            + (values.reshape(self.n_items, -1) / divisor).reshape(values.shape)
-            for name, values in change.items()
-        }
-        return shared.with_tensors(**moved)

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 
+from fedrec.algorithms.initial import Initial, Normal
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["AlgorithmSettings", "Parameter", "Shapes", "UpdateTensor"]
+__all__ = ["AlgorithmSettings", "Parameter", "Scope", "Shapes", "UpdateTensor"]
 
 
 class AlgorithmSettings(Section):
@@ -37,27 +37,48 @@ class Shapes:
     n_rounds: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Scope = Literal["rows", "net", "scalar", "own_rows", "own"]
+"""Shared: `rows` of the item table, a `net` tensor, a `scalar` that `apply` advances and nobody
+sends. Private: `own_rows`, a row for each of a user's items, and `own`, a user's one tensor."""
+
+
+@dataclass(frozen=True, slots=True)
 class Parameter:
     """A tensor of the model.
 
     Attributes:
-        shape: its axes: products of settings, "n_items", "n_pairs" (of different items),
-            "n_users" and numbers, e.g. ("n_items", "dim") or ("32", "2 dim").
-        scope: "shared" travels (protected); "private" never leaves its client.
+        name: what `loss` finds it as.
+        scope: whose it is, and what its first axes are; see `Scope`.
+        shape: the axes behind those of the scope: of a row, of a user's tensor, of the whole.
+        initial: how it begins.
+        alike: whether all users begin with the same draw.
+        limit: every value of a user's change is clipped to [-limit, limit]; None for `update.clip`.
+        fraction_bits: of the grid; None for `update.fraction_bits`.
+        mean: what the sum of the changes is divided by: the users who touched the row (`holders`),
+            all who trained (`users`), or their numbers of training items, which weigh them
+            (`samples`).
+        structured: whether an update structure may stand in for whole rows.
     """
 
     name: str
-    shape: tuple[str, ...]
-    scope: Literal["shared", "private"]
+    scope: Scope
+    shape: tuple[int, ...]
+    initial: Initial = Normal()  # noqa: RUF009 (a frozen value)
+    alike: bool = False
+    limit: float | None = None
+    fraction_bits: int | None = None
+    mean: Literal["holders", "users", "samples"] = "users"
+    structured: bool = False
 
-    def row(self, settings: AlgorithmSettings) -> tuple[int, ...]:
-        """Return the axes behind the first one as numbers; none of them may be n_items."""
-        values = settings.model_dump()
-        return tuple(
-            math.prod(int(values.get(factor, factor)) for factor in axis.split())
-            for axis in self.shape[1:]
-        )
+    @property
+    def private(self) -> bool:
+        """Whether it never leaves its client."""
+        return self.scope in ("own", "own_rows")
+
+    def whole_shape(self, *, n_items: int, n_users: int) -> tuple[int, ...]:
+        """Return all axes."""
+        lead = {"rows": (n_items,), "own": (n_users,), "own_rows": (n_users, n_items)}
+        return (*lead.get(self.scope, ()), *self.shape)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +91,7 @@ class UpdateTensor:
         fraction_bits: values are rounded to multiples of limit x 2^-fraction_bits.
         per_item: whether its rows belong to items, so that rare items' rows stay zero.
         signed: whether users contribute negative values, too; a sum outside is refused.
+        largest_weight: a user's rounded values count this many times at most.
     """
 
     name: str
@@ -78,6 +100,12 @@ class UpdateTensor:
     fraction_bits: int
     per_item: bool = False
     signed: bool = True
+    largest_weight: int = 1
+
+    @property
+    def bound(self) -> int:
+        """What a user adds at most to a value, in grid steps."""
+        return self.largest_weight << self.fraction_bits
 
     @property
     def size(self) -> int:

@@ -29,7 +29,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -39,8 +38,9 @@ from pydantic import Field
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
+from fedrec.algorithms.initial import Constant
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -77,10 +77,6 @@ class EASE(Algorithm):
 
     name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(name="pairs", shape=("n_pairs",), scope="shared"),
-        Parameter(name="item_users", shape=("n_items",), scope="shared"),
-    )
 
     settings: EASESettings
 
@@ -113,6 +109,14 @@ class EASE(Algorithm):
             )
 
     @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The counts of pairs, -1 where unknown, and of items."""
+        return (
+            Parameter("pairs", "net", (self.n_pairs,), Constant(_UNKNOWN)),
+            Parameter("item_users", "rows", (), Constant()),
+        )
+
+    @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """A part of the pair counts."""
         return (
@@ -120,18 +124,6 @@ class EASE(Algorithm):
                 name="pairs", shape=(self.part_length,), limit=1.0, fraction_bits=0, signed=False
             ),
         )
-
-    def initial_shared(self) -> SharedState:
-        """Return pairs that are all unknown."""
-        tensors = {
-            "pairs": np.full(self.n_pairs, _UNKNOWN),
-            "item_users": np.zeros(self.n_items),
-        }
-        return SharedState(MappingProxyType(tensors))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return nothing: a user's history is all there is."""
-        return PrivateState(MappingProxyType({}))
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of items."""
@@ -142,7 +134,12 @@ class EASE(Algorithm):
         return 8 * n_active + 48 * n_steps
 
     def start(
-        self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
+        self,
+        shared: SharedState,
+        active: NDArray[np.int64],
+        round_id: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
     ) -> RoundStart:
         """Return the weights of this version, and where the part to count begins."""
         import torch

@@ -29,7 +29,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -39,9 +38,9 @@ from pydantic import Field
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.initial import Constant, Normal
 from fedrec.linear import product, symmetric_eigen
-from fedrec.model.state import PrivateState, SharedState
-from fedrec.streams import Purpose, normal, stream_key
+from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -100,11 +99,16 @@ class FedALS(Algorithm):
 
     name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
-        Parameter(name="item_velocity", shape=("n_items", "dim"), scope="shared"),
-        Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
-    )
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Items, their velocities, and users, who are solved from their items alone."""
+        dim = self.settings.dim
+        return (
+            Parameter("item_embedding", "rows", (dim,), Normal(_INITIAL_LENGTH / math.sqrt(dim))),
+            Parameter("item_velocity", "rows", (dim,), Constant()),
+            Parameter("user_embedding", "own", (dim,), Constant()),
+        )
 
     @property
     def recommending(self) -> tuple[str, ...]:
@@ -129,19 +133,6 @@ class FedALS(Algorithm):
             ),
             UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False),
         )
-
-    def initial_shared(self) -> SharedState:
-        """Return Q with entries N(0, 0.64/dim), at rest."""
-        shape = (self.n_items, self.settings.dim)
-        key = stream_key(self.seed, Purpose.ITEM_EMBEDDING)
-        table = normal(key, shape) * (_INITIAL_LENGTH / math.sqrt(self.settings.dim))
-        tensors = {"item_embedding": table, "item_velocity": np.zeros(shape)}
-        return SharedState(MappingProxyType(tensors))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return zeros: `refresh` solves users from their items alone."""
-        zeros = np.zeros((len(user_keys), self.settings.dim), dtype=np.float32)
-        return PrivateState(MappingProxyType({"user_embedding": zeros}))
 
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the number of items: users are padded to the next power of two."""

@@ -10,18 +10,12 @@ with q_i = Q_i + A_i B; for dense updates B = I and r = d.
 Server: Q_i <- Q_i + (sum of A_i / number of users who touched i) B.
 Update structures (`fedrec.updates`) choose B, leave some of its rows out for some users (then B
 above is B[S_u], and A is zero outside S_u), or compress A before it is summed and its mean after.
-
-A user's rows need no copy of Q (low-rank form): B B^T = (d/r) I, so with delta = 1 - 2 gamma eta
-sqrt(d/r) and m the number of minibatches so far that held item i,
-    A_i = -(r/d) (1 - delta^m) Q_i B^T + delta^m sum_s c_{i,s} (p_s B^T),
-where p_s is the user vector at the start of step s and c one scalar per row and step. Scores and
-gradients are then products of whole matrices plus scalar corrections.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
@@ -29,23 +23,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About
-from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
-from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
-from fedrec.model.state import SharedState
-from fedrec.updates import UPDATES, Compressed, PaperNumbers
+from fedrec.algorithms.batch import Batch, Values, dot
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
+from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.initial import Normal
+from fedrec.algorithms.optimisers import Phase, Sgd
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.algorithms.fedmf_cpu import CpuResult
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import GridSum, RoundSums
-
 __all__ = ["FedMF", "FedMFSettings"]
 
 
-class FedMFSettings(SampledSettings):
+class FedMFSettings(TrainedSettings):
     """FedMF: matrix factorisation by local gradient steps, the base of CoLR."""
 
     name: Literal["fedmf"] = Field(default="fedmf", description="Which algorithm trains.")
@@ -65,219 +56,52 @@ class FedMFSettings(SampledSettings):
     )
 
 
-class FedMF(SampledAlgorithm):
+class FedMF(TrainedAlgorithm):
     """Closed update rule of FedMF and CoLR; see the module's docstring."""
 
     settings: FedMFSettings
 
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
-        Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
-    )
-
-    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
-        super().__init__(settings, shapes)
-        self.structure = UPDATES[self.update.structure](self.update, self.settings.dim)
-        self.compression = self.structure if isinstance(self.structure, Compressed) else None
 
     @property
-    def tensors(self) -> tuple[UpdateTensor, ...]:
-        """A, n_items x width of the update structure; for some, who trained each of its values."""
-        shape = (self.n_items, self.structure.width)
-        change = UpdateTensor(
-            name="item_embedding",
-            shape=shape,
-            limit=self.update.clip,
-            fraction_bits=self.update.fraction_bits,
-            per_item=True,
-        )
-        if not self.structure.counts_entries:
-            return (change,)
-        entries = UpdateTensor(
-            name="entries", shape=shape, limit=1.0, fraction_bits=0, per_item=True, signed=False
-        )
-        return (change, entries)
-
-    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory of a few float32 rows over all active items, and of a user's change."""
-        return (24 + 4 * self.settings.dim * self._compresses_users) * n_active
-
-    def start(
-        self, shared: SharedState, active: NDArray[np.int64], round_id: int, device: torch.device
-    ) -> RoundStart:
-        """Return Q's active rows and the round's basis B."""
-        import torch
-
-        start = super().start(shared, active, round_id, device)
-        basis = self.structure.basis(self.seed, round_id)
-        if basis is None:
-            return start
-        return replace(start, basis=torch.from_numpy(basis.astype(np.float32)).to(device))
-
-    def fit_compiled(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk on the processor; see `fedrec.algorithms.fedmf_cpu`."""
-        import torch
-
-        from fedrec.algorithms.fedmf_cpu import CpuRound, CpuUsers, train_users
-        from fedrec.tensor_products import product_of_blocks
-
-        settings, total = self.settings, sums["item_embedding"]
-        items, basis = start.shared["item_embedding"], start.basis
-        low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
-        no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
-        members = self._members(start, chunk)
-        found = train_users(
-            CpuUsers(
-                sampled=self.sampled(chunk, start.round),
-                vectors=private["user_embedding"].numpy(),
-                members=np.ones((1, total.width), np.float32)
-                if members is None
-                else members.numpy(),
-            ),
-            CpuRound(
-                items=items.numpy(),
-                low_items=low_items.numpy(),
-                basis=no_basis if basis is None else basis.numpy(),
-                has_basis=basis is not None,
-                rate=settings.learning_rate,
-                gamma=settings.regularisation,
-                epochs=settings.local_epochs,
-                batch_size=settings.batch_size,
-                negatives_per_positive=settings.negatives_per_positive,
-                scale=total.scale,
-                bound=total.bound,
-                counts_entries=self.structure.counts_entries,
-                keeps_rows=self._compresses_users,
-            ),
-            threads=torch.get_num_threads(),
-        )
-        clipped = torch.from_numpy(found.clipped)
-        if self._compresses_users:
-            clipped = self._add_compressed(found, start.n_items, total)
-        total.add_sums(torch.from_numpy(found.change), finite=found.finite)
-        if self.structure.counts_entries:
-            sums["entries"].add_sums(torch.from_numpy(found.entries), finite=True)
-        sums.add_counts(torch.from_numpy(found.counts))
-        return ChunkResult(
-            private={"user_embedding": torch.from_numpy(found.vectors)},
-            loss=torch.from_numpy(found.loss),
-            clipped=clipped,
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Q and p, with entries N(0, 1/dim)."""
+        dim = self.settings.dim
+        begin = Normal(1.0 / math.sqrt(dim))
+        return (
+            Parameter("item_embedding", "rows", (dim,), begin, mean="holders", structured=True),
+            Parameter("user_embedding", "own", (dim,), begin),
         )
 
-    @property
-    def _compresses_users(self) -> bool:
-        return self.compression is not None and self.compression.by == "user"
+    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
+        """Return one simultaneous step a minibatch."""
+        rate = self.settings.learning_rate
+        step = Sgd({"user_embedding": rate, "item_embedding": rate}, per_occurrence=True)
+        return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
 
-    def _add_compressed(self, found: CpuResult, n_items: int, total: GridSum) -> torch.Tensor:
-        """Compress each user's rows and add them up; return users' numbers of clipped values."""
-        import torch
+    def score(self, v: Values) -> torch.Tensor:
+        """Return <p, q_i>."""
+        return dot(v.item_embedding, v.user_embedding)
 
-        from fedrec.algorithms.fedmf_cpu import padded_users
-
-        assert self.compression is not None
-        clipped = [torch.zeros(0, dtype=torch.int64)]
-        for items, rows in padded_users(found):
-            small = self.compression.compress_each(torch.from_numpy(rows), n_items)
-            over = total.add(torch.from_numpy(items).reshape(-1), small.reshape(-1, total.width))
-            clipped.append(over.view(items.shape).sum(1))
-        return torch.cat(clipped)
-
-    def fit_in_lockstep(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk as tensors on any device."""
-        from fedrec.algorithms.fedmf_lockstep import Lockstep
-        from fedrec.training.samplers import draw_samples, steps
-
-        settings = self.settings
-        seed = self.seed
-        samples = draw_samples(
-            chunk,
-            seed=seed,
-            round_id=start.round,
-            negatives_per_positive=settings.negatives_per_positive,
-            batch_size=settings.batch_size,
-        )
-        training = Lockstep(
-            self, chunk, start, private["user_embedding"], samples, self._members(start, chunk)
-        )
-        for epoch in range(settings.local_epochs):
-            for step in steps(
-                chunk,
-                samples,
-                seed=seed,
-                round_id=start.round,
-                epoch=epoch,
-                batch_size=settings.batch_size,
-            ):
-                training.take(step)
-        clipped = training.hand_over(sums)
-        seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
-        return ChunkResult(
-            private={"user_embedding": training.users},
-            loss=training.loss / seen,
-            clipped=clipped,
-        )
-
-    def _members(self, start: RoundStart, chunk: Chunk) -> torch.Tensor | None:
-        return self.structure.members(self.seed, start.round, chunk.user_keys, start.party_key)
-
-    def compress(
-        self, changes: dict[str, NDArray[np.int64]], n_users: int
-    ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """Compress the sum where clients do that, within the range that the sum has anyway."""
-        if self.compression is None or self.compression.by == "user":
-            return changes, 0
-        bound = float(n_users << self.update.fraction_bits)
-        kept = self.compression.compress(changes["item_embedding"].astype(np.float64))
-        rounded = np.rint(kept)
-        inside = np.clip(rounded, -bound, bound)
-        return {"item_embedding": inside.astype(np.int64)}, int((inside != rounded).sum())
-
-    def paper_numbers(self) -> PaperNumbers:
-        """Return the size of a message as the CoLR paper counts it."""
-        return self.structure.paper_numbers(self.n_items)
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
+        """Return gamma (|p|^2 + |q_i|^2), the mean over the samples."""
+        gamma = self.settings.regularisation
+        if not gamma:
+            return 0.0
+        rows = v.item_embedding.square().sum(-1)
+        return gamma * (batch.mean(rows) + v.user_embedding.square().sum(-1))
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
     ) -> NDArray[np.float32]:
-        """Minimise FedMF's own loss over p; see `fedrec.algorithms.fedmf_folding`."""
-        from fedrec.algorithms.fedmf_folding import fold_in_vector
-
+        """Minimise FedMF's own loss over p; see `fedrec.algorithms.folding`."""
         return fold_in_vector(
             items,
             positives,
             negatives_per_positive=self.settings.negatives_per_positive,
             regularisation=self.settings.regularisation,
         )
-
-    def apply(
-        self,
-        shared: SharedState,
-        change: Mapping[str, NDArray[np.float64]],
-        counts: NDArray[np.int64],
-        round_id: int,
-    ) -> SharedState:
-        """Divide by the counts and merge: Q + (A / max(1, counts)) B."""
-        basis = self.structure.basis(self.seed, round_id)
-        divisor = change["entries"] if self.structure.counts_entries else counts[:, None]
-        mean = change["item_embedding"] / np.maximum(divisor, 1)
-        if self.compression:
-            mean = self.compression.compress(mean)
-        table = self.structure.merge(shared.tensors["item_embedding"], mean, basis)
-        return shared.with_tensors(item_embedding=table)
 
 
 FedMF.about = About(

@@ -22,75 +22,88 @@ who touched it; the network by the mean weighted with each user's number of trai
 a user counts for at most 4096 of them, so that what it adds has a public bound.
 `aggregation = "plain"` (as later papers measure it): the uniform mean of everything over all
 participants, untouched rows included.
-
-A user trains a network of its own in a round, and a copy of the rows that it touches: rows behind
-a ReLU have no low-rank form. Gradients are written out: on a processor compiled code trains one
-user after the other (`fedrec.algorithms.fedncf_cpu`), elsewhere and with Adam all users of a chunk
-run as batched products (`fedrec.algorithms.fedncf_lockstep`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances, Problem
-from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
-from fedrec.algorithms.fedncf_network import (
-    UNITS,
-    initial_network,
-    network_preferences,
-    network_scores,
-    network_shapes,
-)
-from fedrec.algorithms.fedncf_settings import FedNCFSettings, problem_of, warnings_of
-from fedrec.algorithms.sampled import SampledAlgorithm
+from fedrec.algorithms.batch import Values
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
+from fedrec.algorithms.initial import Normal, Uniform
+from fedrec.algorithms.optimisers import Adam, Phase, Sgd
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.errors import SettingsError
-from fedrec.model.state import PrivateState, SharedState
-from fedrec.streams import Purpose, normal, stream_key, user_stream
 
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
-
 __all__ = ["FedNCF", "FedNCFSettings"]
 
-WEIGHT_BITS = 12
-"""A user's weight is its number of training items, at most 2^12, in units of 2^-12."""
+UNITS = (32, 16, 8, 1)
+"""Outputs of the layers."""
+_LARGEST_USUAL_ADAM_RATE = 0.02
 
 
-class FedNCF(SampledAlgorithm):
+class FedNCFSettings(TrainedSettings):
+    """FedNCF: a shared network scores user and item vectors."""
+
+    name: Literal["fedncf"] = Field(default="fedncf", description="Which algorithm trains.")
+    dim: int = Field(default=32, ge=1, le=512, description="Length of an embedding vector.")
+    learning_rate: float = Field(
+        default=0.1, gt=0, le=1000, description="Step size (eta) of the network."
+    )
+    optimiser: Literal["sgd", "adam"] = Field(
+        default="sgd",
+        description="adam moves users, rows and network by eta alike, 0.001 as a rule.",
+    )
+    weight_decay: float = Field(
+        default=0.0,
+        ge=0,
+        le=10,
+        description="L2 coefficient on a user's vector, touched rows and network; 0 as published.",
+    )
+    user_rate_scale: float = Field(
+        default=80.0, gt=0, le=1e6, description="Users are trained with eta x this (sgd)."
+    )
+    item_rate_scale: float = Field(
+        default=80.0,
+        gt=0,
+        le=1e6,
+        description="Item rows are trained with eta x items of the catalogue x this (sgd).",
+    )
+    batch_size: int = Field(default=256, ge=1, le=8192, description="Samples in a minibatch.")
+    aggregation: Literal["mf_secavg", "plain"] = Field(
+        default="mf_secavg",
+        description="mf_secavg divides rows by the users who touched them and weights networks "
+        "by training items; plain is the uniform mean of everything.",
+    )
+    network_clip: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Like update.clip, for the network.",
+    )
+
+
+class FedNCF(TrainedAlgorithm):
     """A shared network over private users and shared items; see the module's docstring."""
 
     settings: FedNCFSettings
 
     name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
-        Parameter(name="weight_1", shape=("32", "2 dim"), scope="shared"),
-        Parameter(name="bias_1", shape=("32",), scope="shared"),
-        Parameter(name="weight_2", shape=("16", "32"), scope="shared"),
-        Parameter(name="bias_2", shape=("16",), scope="shared"),
-        Parameter(name="weight_3", shape=("8", "16"), scope="shared"),
-        Parameter(name="bias_3", shape=("8",), scope="shared"),
-        Parameter(name="weight_4", shape=("1", "8"), scope="shared"),
-        Parameter(name="bias_4", shape=("1",), scope="shared"),
-        Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
-    )
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        self._weighted = self.settings.aggregation == "mf_secavg"
-        largest, decay = max(self.item_rate, self.user_rate), self.settings.weight_decay
+        largest, decay = max(self.rates.values()), self.settings.weight_decay
         if self.settings.optimiser == "sgd" and largest * decay > 1.0:
             raise SettingsError(
                 f"algorithm.weight_decay is {decay:g}, which at a step size of {largest:g} turns "
@@ -99,227 +112,102 @@ class FedNCF(SampledAlgorithm):
             )
 
     @property
-    def item_rate(self) -> float:
-        """Step size of item rows."""
-        if self.settings.optimiser == "adam":
-            return self.settings.learning_rate
-        return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
-
-    @property
-    def user_rate(self) -> float:
-        """Step size of user vectors."""
-        if self.settings.optimiser == "adam":
-            return self.settings.learning_rate
-        return self.settings.learning_rate * self.settings.user_rate_scale
-
-    @property
-    def network(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of the network's tensors, first layer first."""
-        return network_shapes(self.settings.dim)
-
-    @property
-    def tensors(self) -> tuple[UpdateTensor, ...]:
-        """The changes of the rows and of the network, and what the latter are divided by."""
-        bits = self.update.fraction_bits
-        items = UpdateTensor(
-            name="item_embedding",
-            shape=(self.n_items, self.settings.dim),
-            limit=self.update.clip,
-            fraction_bits=bits,
-            per_item=True,
-        )
-        network = (
-            UpdateTensor(
-                name=name, shape=shape, limit=self.settings.network_clip, fraction_bits=bits
-            )
-            for name, shape in self.network.items()
-        )
-        divisor = UpdateTensor(
-            name="samples" if self._weighted else "users",
-            signed=False,
-            shape=(1,),
-            limit=1.0,
-            fraction_bits=WEIGHT_BITS if self._weighted else 0,
-        )
-        return (items, *network, divisor)
-
-    def initial_shared(self) -> SharedState:
-        """Return Q with entries N(0, 1), and layers uniform in +-1/sqrt(inputs)."""
-        seed = self.seed
-        key = stream_key(seed, Purpose.ITEM_EMBEDDING)
-        tensors = {"item_embedding": normal(key, (self.n_items, self.settings.dim))}
-        tensors |= initial_network(seed, self.settings.dim)
-        return SharedState(MappingProxyType(tensors))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return every user's p with entries N(0, 1)."""
-        key = stream_key(self.seed, Purpose.USER_EMBEDDING)
-        vectors = normal(user_stream(key, user_keys), (len(user_keys), self.settings.dim))
-        return PrivateState(MappingProxyType({"user_embedding": vectors.astype(np.float32)}))
-
-    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory of a user's rows, networks and of one minibatch's layers."""
-        dim, batch = self.settings.dim + 8, self.settings.batch_size
-        width = min(n_active, n_steps * batch)
-        # Adam keeps two moments of everything, and a step makes as much once more.
-        copies = 5 if self.settings.optimiser == "adam" else 1
-        network = (2 + copies) * sum(math.prod(shape) for shape in self.network.values())
-        layers = batch * (4 * dim + 6 * sum(UNITS))
+    def parameters(self) -> tuple[Parameter, ...]:
+        """Q and p with entries N(0, 1); layers uniform in +-1/sqrt(inputs)."""
+        dim, weighs = self.settings.dim, self.settings.aggregation == "mf_secavg"
+        network, inputs = [], 2 * dim
+        for layer, outputs in enumerate(UNITS, start=1):
+            for name, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
+                network.append(
+                    Parameter(
+                        f"{name}_{layer}",
+                        "net",
+                        shape,
+                        Uniform(1.0 / math.sqrt(inputs)),
+                        limit=self.settings.network_clip,
+                        mean="samples" if weighs else "users",
+                    )
+                )
+            inputs = outputs
         return (
-            24 * n_active
-            + 4 * (width * (copies * dim + 8) + network + layers)
-            + 80 * n_steps * batch
+            Parameter("item_embedding", "rows", (dim,), mean="holders" if weighs else "users"),
+            *network,
+            Parameter("user_embedding", "own", (dim,), Normal()),
         )
 
     @property
-    def compiles(self) -> bool:
-        """Adam has no compiled form."""
-        return self.settings.optimiser == "sgd"
+    def rates(self) -> dict[str, float]:
+        """Step sizes by parameter."""
+        settings, eta = self.settings, self.settings.learning_rate
+        rates = {entry.name: eta for entry in self.parameters}
+        if settings.optimiser == "sgd":
+            rates["user_embedding"] = eta * settings.user_rate_scale
+            rates["item_embedding"] = eta * self.n_items * settings.item_rate_scale
+        return rates
 
-    def fit_compiled(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk on the processor by SGD; see `fedrec.algorithms.fedncf_cpu`."""
+    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
+        """Return one simultaneous step a minibatch."""
+        rule = Adam if self.settings.optimiser == "adam" else Sgd
+        step = rule(self.rates, decay=self.settings.weight_decay)
+        return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
+
+    def score(self, v: Values) -> torch.Tensor:
+        """Return the network's scores; the first layer takes users and items apart."""
         import torch
 
-        from fedrec.algorithms.fedncf_cpu import CpuRound, CpuUsers, train_users
-
-        settings, rows = self.settings, sums["item_embedding"]
-        # The network's tensors have one step and one bound.
-        own_networks = sums[next(iter(self.network))]
-        weight = self._weights(chunk, sums)
-        found = train_users(
-            CpuUsers(
-                sampled=self.sampled(chunk, start.round),
-                vectors=private["user_embedding"].numpy(),
-                weights=weight[:, 0].numpy(),
-            ),
-            CpuRound(
-                items=start.shared["item_embedding"].numpy(),
-                network=torch.cat(
-                    [start.shared[name].reshape(-1) for name in self.network]
-                ).numpy(),
-                rate=settings.learning_rate,
-                user_rate=self.user_rate,
-                item_rate=self.item_rate,
-                decay=settings.weight_decay,
-                epochs=settings.local_epochs,
-                batch_size=settings.batch_size,
-                negatives_per_positive=settings.negatives_per_positive,
-                scale=rows.scale,
-                bound=rows.bound,
-                network_scale=own_networks.scale,
-                network_bound=own_networks.bound,
-            ),
-            threads=torch.get_num_threads(),
-        )
-        rows.add_sums(torch.from_numpy(found.change), finite=found.finite)
-        if self._weighted:
-            sums.add_counts(torch.from_numpy(found.counts))
-        ends = np.cumsum([math.prod(shape) for shape in self.network.values()])
-        changes = np.split(found.network, ends[:-1])
-        for name, change in zip(self.network, changes, strict=True):
-            sums[name].add_sums(torch.from_numpy(change), finite=found.finite)
-        return ChunkResult(
-            private={"user_embedding": torch.from_numpy(found.vectors)},
-            loss=torch.from_numpy(found.loss),
-            clipped=torch.from_numpy(found.clipped),
-        )
-
-    def fit_in_lockstep(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk as tensors on any device; see `fedrec.algorithms.fedncf_lockstep`."""
-        from fedrec.algorithms.fedncf_lockstep import NetworkLockstep
-        from fedrec.training.samplers import draw_samples, steps
-
-        settings, seed = self.settings, self.seed
-        samples = draw_samples(
-            chunk,
-            seed=seed,
-            round_id=start.round,
-            negatives_per_positive=settings.negatives_per_positive,
-            batch_size=settings.batch_size,
-        )
-        training = NetworkLockstep(self, start, private["user_embedding"], samples)
-        for epoch in range(settings.local_epochs):
-            for step in steps(
-                chunk,
-                samples,
-                seed=seed,
-                round_id=start.round,
-                epoch=epoch,
-                batch_size=settings.batch_size,
-            ):
-                training.take(step)
-        clipped = training.hand_over_rows(sums["item_embedding"])
-        if self._weighted:
-            sums.count(samples.pair_item.reshape(-1))
-        weight = self._weights(chunk, sums)
-        for name, change in training.network_changes().items():
-            clipped = clipped + sums[name].add_whole(change.reshape(chunk.n_users, -1) * weight)
-        seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
-        return ChunkResult(
-            private={"user_embedding": training.users}, loss=training.loss / seen, clipped=clipped
-        )
-
-    def _weights(self, chunk: Chunk, sums: RoundSums) -> torch.Tensor:
-        """Return what each user's network counts for, float32 (n_users, 1), and add it up."""
-        held = chunk.pointers[1:] - chunk.pointers[:-1]
-        if self._weighted:
-            most = 1 << WEIGHT_BITS
-            weight = held.clamp(max=most).float()[:, None] / most
-            sums["samples"].add_whole(weight)
-        else:
-            weight = held.new_ones((chunk.n_users, 1)).float()
-            sums["users"].add_whole(weight)
-        return weight
-
-    def scores(
-        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Return the network's scores of all items for all users."""
-        return network_scores(start.shared, private["user_embedding"])
+        dim = v.user_embedding.shape[-1]
+        of_users, of_items = v.weight_1[..., :dim], v.weight_1[..., dim:]
+        units = v.item_embedding @ of_items.mT
+        units = units + (v.user_embedding[:, None] @ of_users.mT + v.bias_1[:, None])
+        for layer in (2, 3):
+            weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
+            units = torch.relu(units) @ weight.mT + bias[:, None]
+        return (torch.relu(units) * v.weight_4).sum(-1) + v.bias_4
 
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
         """Return the network's scores of all items for one user vector."""
-        return network_preferences(serving, vector)
+        import torch
 
-    def apply(
-        self,
-        shared: SharedState,
-        change: Mapping[str, NDArray[np.float64]],
-        counts: NDArray[np.int64],
-        round_id: int,
-    ) -> SharedState:
-        """Divide rows and network by what belongs to each, and add them."""
-        divisor = float(change["samples" if self._weighted else "users"][0])
-        if not divisor:
-            return shared
-        by_row = np.maximum(counts, 1)[:, None] if self._weighted else divisor
-        moved = {name: shared.tensors[name] + change[name] / divisor for name in self.network}
-        rows = shared.tensors["item_embedding"] + change["item_embedding"] / by_row
-        return shared.with_tensors(item_embedding=rows, **moved)
+        tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
+        user = torch.from_numpy(vector)[None]
+        return self.score(Values(tensors | {"user_embedding": user}))[0].numpy()
 
 
 def _contradiction(settings: AlgorithmSettings) -> Problem | None:
+    """Refuse decay where whole tables are averaged."""
     assert isinstance(settings, FedNCFSettings)
-    return problem_of(settings)
+    if not settings.weight_decay or settings.aggregation == "mf_secavg":
+        return None
+    return (
+        ("algorithm.weight_decay", "algorithm.aggregation"),
+        f"algorithm.weight_decay is {settings.weight_decay:g} with aggregation = "
+        '"plain", under which it would move every row of every user. Set weight_decay = 0 or '
+        'aggregation = "mf_secavg".',
+    )
 
 
 def _warnings(at: Circumstances) -> list[str]:
-    assert isinstance(at.settings, FedNCFSettings)
-    return warnings_of(at.settings)
+    """Say what Adam makes no use of, and when its steps are large."""
+    settings, found = at.settings, []
+    assert isinstance(settings, FedNCFSettings)
+    if settings.optimiser == "sgd":
+        return []
+    fields = type(settings).model_fields
+    unused = [
+        f"algorithm.{name}"
+        for name in ("user_rate_scale", "item_rate_scale")
+        if getattr(settings, name) != fields[name].default
+    ]
+    if unused:
+        found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
+    if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
+        found.append(
+            f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
+            "about that much in each minibatch. 0.001 is usual."
+        )
+    return found
 
 
 FedNCF.about = About(

@@ -20,13 +20,6 @@ Server: E <- mean over participants of their whole tables, that is E + (sum of c
 A row that a user did not touch counts as unchanged. Counts per row are not needed and not sent:
 they stay zero.
 
-Low-rank form: whatever a user did to a row is a sum over its minibatches,
-
-    E_i + sum_b coef_{b,i} w_b,    w_b the head after step (i) of minibatch b,
-
-so that the tensors of `pfedrec_lockstep` hold no copy of item rows. Scores are <w, E_i> + c
-+ sum_b coef_{b,i} <w, w_b>.
-
 What is measured. The paper scores with the user's own table as its last training left it, before
 the server's mean replaces it. With `personal_items` the scores that follow from it are kept as a
 private tensor (n_users x n_items): for every item, touched or not, those of the head after round
@@ -55,22 +48,20 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
-from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
-from fedrec.algorithms.sampled import SampledAlgorithm, SampledSettings
+from fedrec.algorithms.batch import Values, dot
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
+from fedrec.algorithms.folding import fold_in_vector
+from fedrec.algorithms.initial import Constant, Normal, Uniform
+from fedrec.algorithms.optimisers import Phase, Sgd
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.linear import product
-from fedrec.model.state import PrivateState, SharedState
-from fedrec.streams import Purpose, normal, stream_key, uniform
+from fedrec.model.state import PrivateState
 
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
-
 __all__ = ["PFedRec", "PFedRecSettings"]
 
-_BYTES_PER_SAMPLE = 80
 _FOLDING_PULL = 1e-3
 """PFedRec itself has no L2 coefficient: few steps from a small start keep its heads short."""
 
@@ -78,7 +69,7 @@ _FOLDING_PULL = 1e-3
 _USUAL_CLIP = 64.0
 
 
-class PFedRecSettings(SampledSettings):
+class PFedRecSettings(TrainedSettings):
     """PFedRec: a score function of each user's own, and item rows fine-tuned for it."""
 
     name: Literal["pfedrec"] = Field(default="pfedrec", description="Which algorithm trains.")
@@ -99,205 +90,71 @@ class PFedRecSettings(SampledSettings):
     )
 
 
-class PFedRec(SampledAlgorithm):
+class PFedRec(TrainedAlgorithm):
     """Personal heads, personal item rows, a mean table; see the module's docstring."""
 
     settings: PFedRecSettings
 
     name: ClassVar[str] = "pfedrec"
-    counts_rows: ClassVar[bool] = False
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
-    parameters: ClassVar[tuple[Parameter, ...]] = (
-        Parameter(name="item_embedding", shape=("n_items", "dim"), scope="shared"),
-        Parameter(name="user_embedding", shape=("n_users", "dim"), scope="private"),
-        Parameter(name="user_bias", shape=("n_users",), scope="private"),
-        Parameter(name="personal_scores", shape=("n_users", "n_items"), scope="private"),
-    )
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """E with entries N(0, 1); everybody's head is one draw, within +-1/sqrt(dim)."""
+        dim = self.settings.dim
+        head = Uniform(1.0 / math.sqrt(dim))
+        found = (
+            Parameter("item_embedding", "rows", (dim,), Normal()),
+            Parameter("user_embedding", "own", (dim,), head, alike=True),
+            Parameter("user_bias", "own", (), head, alike=True),
+        )
+        if not self.settings.personal_items:
+            return found
+        return (*found, Parameter("personal_scores", "own_rows", (), Constant()))
+
+    @property
+    def kept_scores(self) -> str:
+        """Users' scores with their own rows."""
+        return "personal_scores" if self.settings.personal_items else ""
+
+    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
+        """Return everybody's head, and the scores that it gives with the initial table."""
+        begun = super().initial_private(user_keys)
+        if not self.kept_scores or not len(user_keys):
+            return begun
+        tensors = dict(begun.tensors)
+        table = self.initial_shared().tensors["item_embedding"]
+        head = tensors["user_embedding"][0].astype(np.float64)
+        scores = product(table, head[:, None])[:, 0] + tensors["user_bias"][0]
+        tensors[self.kept_scores][:] = scores.astype(np.float32)
+        return PrivateState(MappingProxyType(tensors))
 
     @property
     def item_rate(self) -> float:
         """Step size of item rows, eta N lr_eta."""
         return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
 
-    @property
-    def kept_scores(self) -> str:
-        """The scores of the user's own rows, as its last training left them."""
-        return "personal_scores" if self.settings.personal_items else ""
+    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
+        """Return two steps on every minibatch: the head's, then the rows'."""
+        settings = self.settings
+        head = Sgd({"user_embedding": settings.learning_rate, "user_bias": settings.learning_rate})
+        rows = Sgd({"item_embedding": self.item_rate})
+        return (Phase(steps=((head,), (rows,)), epochs=settings.local_epochs),)
 
-    @property
-    def scoring(self) -> tuple[str, ...]:
-        """The kept scores alone; without them the table, the head and the bias."""
-        if self.settings.personal_items:
-            return ("personal_scores",)
-        return ("item_embedding", "user_embedding", "user_bias")
-
-    @property
-    def tensors(self) -> tuple[UpdateTensor, ...]:
-        """The change of the item table, and how many users it was summed over."""
-        return (
-            UpdateTensor(
-                name="item_embedding",
-                shape=(self.n_items, self.settings.dim),
-                limit=self.update.clip,
-                fraction_bits=self.update.fraction_bits,
-                per_item=True,
-            ),
-            UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False),
-        )
-
-    def initial_shared(self) -> SharedState:
-        """Return E with entries N(0, 1)."""
-        key = stream_key(self.seed, Purpose.ITEM_EMBEDDING)
-        table = normal(key, (self.n_items, self.settings.dim))
-        return SharedState(MappingProxyType({"item_embedding": table}))
-
-    def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:
-        """Return everybody's head: one draw, uniform between -1/sqrt(dim) and 1/sqrt(dim)."""
-        dim = self.settings.dim
-        key = stream_key(self.seed, Purpose.USER_EMBEDDING)
-        head = (2.0 * uniform(key, np.arange(dim + 1)) - 1.0) / math.sqrt(dim)
-        tensors = {"user_embedding": head[:dim], "user_bias": head[dim]}
-        if self.settings.personal_items:
-            table = self.initial_shared().tensors["item_embedding"]
-            tensors["personal_scores"] = product(table, head[:dim, None])[:, 0] + head[dim]
-        n_users = len(user_keys)
-        return PrivateState(
-            MappingProxyType(
-                {
-                    name: np.repeat(value[None].astype(np.float32), n_users, axis=0)
-                    for name, value in tensors.items()
-                }
-            )
-        )
-
-    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
-        """Return the memory of a user's samples, its coefficients and rows over all items."""
-        n_samples = n_steps * self.settings.batch_size
-        width = min(n_active, n_samples)
-        coefficients = 4 * width * (n_steps * self.settings.local_epochs + 16)
-        return 24 * n_active + 4 * self.n_items + coefficients + _BYTES_PER_SAMPLE * n_samples
-
-    def fit_compiled(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk on the processor; see `fedrec.algorithms.pfedrec_cpu`."""
-        import torch
-
-        from fedrec.algorithms.pfedrec_cpu import CpuRound, CpuUsers, train_users
-
-        settings, total = self.settings, sums["item_embedding"]
-        found = train_users(
-            CpuUsers(
-                sampled=self.sampled(chunk, start.round),
-                heads=private["user_embedding"].numpy(),
-                biases=private["user_bias"].numpy(),
-            ),
-            CpuRound(
-                items=start.shared["item_embedding"].numpy(),
-                rate=settings.learning_rate,
-                item_rate=self.item_rate,
-                epochs=settings.local_epochs,
-                batch_size=settings.batch_size,
-                negatives_per_positive=settings.negatives_per_positive,
-                scale=total.scale,
-                bound=total.bound,
-                personal=settings.personal_items,
-            ),
-            threads=torch.get_num_threads(),
-        )
-        total.add_sums(torch.from_numpy(found.change), finite=found.finite)
-        sums["users"].add_whole(torch.ones((chunk.n_users, 1)))
-        trained = {
-            "user_embedding": torch.from_numpy(found.heads),
-            "user_bias": torch.from_numpy(found.biases),
-        }
-        if settings.personal_items:
-            trained["personal_scores"] = private["personal_scores"].index_copy(
-                1, start.active, torch.from_numpy(found.scores)
-            )
-        return ChunkResult(
-            private=trained,
-            loss=torch.from_numpy(found.loss),
-            clipped=torch.from_numpy(found.clipped),
-        )
-
-    def fit_in_lockstep(
-        self,
-        chunk: Chunk,
-        start: RoundStart,
-        private: dict[str, torch.Tensor],
-        sums: RoundSums,
-    ) -> ChunkResult:
-        """Train a chunk as tensors on any device; see `fedrec.algorithms.pfedrec_lockstep`."""
-        from fedrec.algorithms.pfedrec_lockstep import PersonalLockstep
-        from fedrec.training.samplers import draw_samples, steps
-
-        settings, seed = self.settings, self.seed
-        samples = draw_samples(
-            chunk,
-            seed=seed,
-            round_id=start.round,
-            negatives_per_positive=settings.negatives_per_positive,
-            batch_size=settings.batch_size,
-        )
-        training = PersonalLockstep(self, chunk, start, private, samples)
-        for epoch in range(settings.local_epochs):
-            for step in steps(
-                chunk,
-                samples,
-                seed=seed,
-                round_id=start.round,
-                epoch=epoch,
-                batch_size=settings.batch_size,
-            ):
-                training.take(step)
-        clipped = training.hand_over(sums)
-        trained = {"user_embedding": training.heads, "user_bias": training.biases}
-        if settings.personal_items:
-            trained["personal_scores"] = private["personal_scores"].index_copy(
-                1, start.active, training.scores()
-            )
-        seen = (samples.pointers[1:] - samples.pointers[:-1]) * settings.local_epochs
-        return ChunkResult(private=trained, loss=training.loss / seen, clipped=clipped)
-
-    def scores(
-        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
-    ) -> torch.Tensor:
-        """Return the scores of users' own rows, or of the published table."""
-        from fedrec.tensor_products import product_of_blocks
-
-        if self.settings.personal_items:
-            return private["personal_scores"].index_select(1, start.active)
-        table = start.shared["item_embedding"].T.contiguous()
-        return product_of_blocks(private["user_embedding"], table) + private["user_bias"][:, None]
+    def score(self, v: Values) -> torch.Tensor:
+        """Return <w, E_i> + c."""
+        return dot(v.item_embedding, v.user_embedding) + v.user_bias[:, None]
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
     ) -> NDArray[np.float32]:
         """Fit a head to the published table, without the bias, which changes no order."""
-        from fedrec.algorithms.fedmf_folding import fold_in_vector
-
         return fold_in_vector(
             items,
             positives,
             negatives_per_positive=self.settings.negatives_per_positive,
             regularisation=_FOLDING_PULL,
         )
-
-    def apply(
-        self,
-        shared: SharedState,
-        change: Mapping[str, NDArray[np.float64]],
-        counts: NDArray[np.int64],
-        round_id: int,
-    ) -> SharedState:
-        """Return the mean table: E + (sum of changes) / participants."""
-        mean = change["item_embedding"] / max(1.0, float(change["users"][0]))
-        return shared.with_tensors(item_embedding=shared.tensors["item_embedding"] + mean)
 
 
 def _warnings(at: Circumstances) -> list[str]:

@@ -8,27 +8,51 @@ sqrt(C^2 / g^2 + d / 4 + ...) (Kairouz et al. 2021): ours is within it, and need
 
 from __future__ import annotations
 
-import math
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["clipped_to"]
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["clipped_to", "shrunk_to"]
 
 _MARGIN = 1e-9
 """More than float64 loses in the sum of 2^31 squares, pairwise added up."""
 
 
-def clipped_to(values: NDArray[np.int64], bound: int) -> tuple[NDArray[np.int64], bool]:
-    """Return a contribution whose L2 norm is at most `bound`, and whether that took clipping.
+def shrunk_to(
+    values: Mapping[str, torch.Tensor], bound: int
+) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
+    """Return users' contributions, each of an L2 norm of at most `bound`, and whose were longer.
 
     Args:
-        values: int64 (length,), in grid steps, each below 2^53 in size.
+        values: whole numbers of grid steps, each below 2^53 in size, (n_users, ...) by tensor;
+            all tensors of a user are one contribution.
         bound: the clip in grid steps.
+
+    Returns:
+        float64 tensors of the same shapes, and bool (n_users,).
     """
-    real = values.astype(np.float64)
-    norm = math.sqrt(float(np.sum(real * real)))
+    import torch
+
+    real = {name: own.to(torch.float64) for name, own in values.items()}
+    squares = [own.square().flatten(1).sum(1) for own in real.values()]
+    norm = torch.stack(squares).sum(0).sqrt()
     safe = bound * (1.0 - _MARGIN)
-    if norm <= safe:
-        return values, False
-    return np.trunc(real * (safe / norm * (1.0 - _MARGIN))).astype(np.int64), True
+    longer = norm > safe
+    factor = safe / norm.clamp(min=safe) * (1.0 - _MARGIN)
+    for name, own in real.items():
+        wide = (slice(None), *[None] * (own.dim() - 1))
+        real[name] = torch.where(longer[wide], torch.trunc(own * factor[wide]), own)
+    return real, longer
+
+
+def clipped_to(values: NDArray[np.int64], bound: int) -> tuple[NDArray[np.int64], bool]:
+    """Return one contribution, int64 (length,); see `shrunk_to`."""
+    import torch
+
+    found, longer = shrunk_to({"": torch.from_numpy(values)[None]}, bound)
+    return found[""][0].to(torch.int64).numpy(), bool(longer[0])

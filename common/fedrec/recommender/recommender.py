@@ -68,11 +68,13 @@ class Recommender:
     def _check_shapes(self) -> None:
         """Refuse a model and users that do not belong together."""
         n_items = len(self.catalogue)
-        sizes = {"n_items": n_items, "n_pairs": n_items * (n_items - 1) // 2}
         found = self._model.shared.tensors
-        lengths = {entry.name: sizes.get(entry.shape[0]) for entry in self._algorithm.parameters}
+        shapes = {
+            entry.name: entry.whole_shape(n_items=n_items, n_users=0)
+            for entry in self._algorithm.parameters
+        }
         fits = all(
-            name in found and lengths[name] in (None, len(found[name]))
+            name in found and found[name].shape == shapes[name]
             for name in self._algorithm.recommending
         )
         if fits and self._users is not None:

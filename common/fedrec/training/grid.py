@@ -10,6 +10,10 @@ from collections.abc import Mapping
 
 import torch
 
+from fedrec.algorithms.declarations import UpdateTensor
+from fedrec.privacy.clipping import shrunk_to
+from fedrec.training.changes import BlockChange
+
 __all__ = ["GridSum", "RoundSums"]
 
 
@@ -18,33 +22,26 @@ _EXACT = 1 << 53
 
 
 class GridSum:
-    """Accumulates users' rows as integers, on the device where they are made.
+    """Accumulates users' values as integers, on the device where they are made.
 
     Args:
-        n_items: rows of the table.
-        width: values per row.
-        step: size of a grid step.
-        bound: largest absolute value of one user, in grid steps.
+        tensor: what is summed.
+        n_items: active items, which are the rows of a tensor per item.
         maximum_users: most users in the sum; each adds to a row at most once.
     """
 
     def __init__(
-        self,
-        n_items: int,
-        width: int,
-        *,
-        step: float,
-        bound: int,
-        maximum_users: int,
-        device: torch.device,
+        self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
-        self.width = width
-        self.scale = 1.0 / step
-        self.bound = float(bound)
+        rows, self.width = (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
+        self.signed = tensor.signed
+        self.scale = 1.0 / tensor.step
+        self.bound = float(1 << tensor.fraction_bits)
         # Floating point adds up two to three times as fast, and exactly below 2^53.
-        self._type = torch.float64 if bound * maximum_users < _EXACT else torch.int64
+        exact = tensor.bound * maximum_users < _EXACT
+        self._type = torch.float64 if exact else torch.int64
         # One row more than there are items takes the padding of the trainer's tables.
-        self._change = torch.zeros((n_items + 1, width), dtype=self._type, device=device)
+        self._change = torch.zeros((rows + 1, self.width), dtype=self._type, device=device)
         self.finite = torch.ones((), dtype=torch.bool, device=device)
 
     @property
@@ -57,42 +54,42 @@ class GridSum:
 
         Args:
             item_index: int64 (n_rows,), n_items for rows of zeros that count nowhere.
-            rows: float32 (n_rows, width), each one user's change of one item.
+            rows: float (n_rows, width), each one user's change of one item.
 
         Returns:
             int64 (n_rows,): how many of each row's values had to be clipped.
         """
-        inside, clipped = self._rounded(rows)
-        self._change.index_add_(0, item_index, inside)
+        inside, clipped = self.rounded(rows)
+        self.put(item_index, inside)
         return clipped
 
     def add_table(self, rows: torch.Tensor) -> torch.Tensor:
         """Add every user's change of every item.
 
         Args:
-            rows: float32 (n_users, n_items, width).
+            rows: float (n_users, n_items, width).
 
         Returns:
             int64 (n_users,): how many of each user's values had to be clipped.
         """
-        inside, clipped = self._rounded(rows.flatten(1))
-        self._change[:-1] += inside.sum(0).view(-1, self.width)
+        inside, clipped = self.rounded(rows.flatten(1))
+        self._change[:-1] += inside.sum(0).view(-1, self.width).to(self._type)
         return clipped
 
     def add_whole(self, rows: torch.Tensor) -> torch.Tensor:
         """Add users' contributions to a tensor that belongs to no items: it has one row.
 
         Args:
-            rows: float32 (n_users, width).
+            rows: float (n_users, width).
 
         Returns:
             int64 (n_users,): how many of each user's values had to be clipped.
         """
-        inside, clipped = self._rounded(rows)
-        self._change[0] += inside.sum(0)
+        inside, clipped = self.rounded(rows)
+        self.put_whole(inside)
         return clipped
 
-    def add_sums(self, change: torch.Tensor, *, finite: bool) -> None:
+    def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
         """Add what was rounded and summed elsewhere.
 
         Args:
@@ -102,18 +99,27 @@ class GridSum:
         self._change[:-1] += change
         self.finite &= finite
 
-    def _rounded(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        scaled = (rows * self.scale).round_()
+    def put(self, item_index: torch.Tensor, rounded: torch.Tensor) -> None:
+        """Add rounded rows; see `add`."""
+        self._change.index_add_(0, item_index, rounded.to(self._type))
+
+    def put_whole(self, rounded: torch.Tensor) -> None:
+        """Add rounded values; see `add_whole`."""
+        self._change[0] += rounded.to(self._type).sum(0)
+
+    def rounded(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return values in grid steps, clipped, and how many of each row were, int64."""
+        scaled = (values * self.scale).round_()
         inside = scaled.clamp(-self.bound, self.bound)
         # Whole numbers: what is not zero is at least one. Comparing and counting bits takes
         # three times as long.
         beyond = scaled.sub_(inside).abs_()
         # What is not finite makes its row's sum not finite.
-        self.finite &= torch.isfinite(beyond.sum(1)).all()
-        clipped = torch.nan_to_num_(beyond.clamp_(max=1.0).sum(1)).to(torch.int64)
+        self.finite &= torch.isfinite(beyond.sum(-1)).all()
+        clipped = torch.nan_to_num_(beyond.clamp_(max=1.0).sum(-1)).to(torch.int64)
         if self._type == torch.int64:
             inside.nan_to_num_()
-        return inside.to(self._type), clipped
+        return inside, clipped
 
 
 class RoundSums:
@@ -122,13 +128,26 @@ class RoundSums:
     Args:
         tensors: the sums by the tensor's name.
         n_items: active items.
+        counts_rows: whether users who touch an item are counted.
+        longest: largest length (L2 norm) of a user's whole change, in grid steps of all tensors
+            alike; a longer one is shrunk. None for no limit; with one, what no user may change by
+            noise (`signed` is false) and the counts stay zero.
     """
 
     def __init__(
-        self, tensors: Mapping[str, GridSum], n_items: int, *, device: torch.device
+        self,
+        tensors: Mapping[str, GridSum],
+        n_items: int,
+        *,
+        device: torch.device,
+        counts_rows: bool = True,
+        longest: int | None = None,
     ) -> None:
         self.tensors = tensors
+        self._counts_rows = counts_rows and longest is None
+        self._longest = longest
         self._counts = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
+        self._n_shrunk = torch.zeros((), dtype=torch.int64, device=device)
 
     def __getitem__(self, name: str) -> GridSum:
         return self.tensors[name]
@@ -142,6 +161,37 @@ class RoundSums:
     def finite(self) -> bool:
         """Whether every value was finite before it was rounded."""
         return all(bool(total.finite) for total in self.tensors.values())
+
+    @property
+    def n_shrunk(self) -> int:
+        """Users whose whole change was longer than allowed."""
+        return int(self._n_shrunk)
+
+    def add_block(self, change: BlockChange) -> torch.Tensor:
+        """Round users' changes and add them up; see `ChangeSink`."""
+        values = {**change.rows, **change.whole}
+        if self._longest is not None:
+            values = {name: own for name, own in values.items() if self[name].signed}
+        clipped = torch.zeros_like(change.item[:, 0])
+        rounded = {}
+        for name, own in values.items():
+            rounded[name], over = self[name].rounded(own)
+            clipped += over.flatten(1).sum(1) if over.dim() > 1 else over
+        if self._longest is not None:
+            rounded, shrunk = shrunk_to(rounded, self._longest)
+            self._n_shrunk += shrunk.sum()
+        item = change.item.reshape(-1)
+        for name, inside in rounded.items():
+            if name in change.rows:
+                self[name].put(item, inside.reshape(-1, inside.shape[-1]))
+            elif name in change.weight:
+                weight = change.weight[name][:, None]
+                self[name].put_whole(inside.to(torch.float64) * weight)
+            else:
+                self[name].put_whole(inside)
+        if self._counts_rows:
+            self.count(item)
+        return clipped
 
     def count(self, item_index: torch.Tensor) -> None:
         """Count one user for every row's item; n_items counts nowhere."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import UpdateTensor
-from fedrec.config.algorithm import algorithm_of, algorithm_type
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.errors import InternalError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
@@ -50,9 +50,7 @@ class Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
         most, tagged = _most_messages(plan)
         algorithm = algorithm_of(plan, n_items)
-        private = frozenset(
-            entry.name for entry in algorithm.parameters if entry.scope == "private"
-        )
+        private = frozenset(entry.name for entry in algorithm.parameters if entry.private)
         tensors = algorithm.tensors
         sent = sorted(private & {tensor.name for tensor in tensors})
         if sent:
@@ -122,7 +120,7 @@ class Layout:
 
     def _most(self, tensor: UpdateTensor) -> int:
         """Return what no value of a tensor's sum exceeds: all users, and all clients' noise."""
-        users = self.maximum_users << tensor.fraction_bits
+        users = self.maximum_users * tensor.bound
         if self.mechanism is None or not tensor.signed:
             return users
         clipped = self.maximum_users * self.mechanism.bound
@@ -221,15 +219,10 @@ def dense_values(plan: Plan, n_items: int) -> int:
 
 def shared_values(plan: Plan, n_items: int) -> int:
     """Return how many values a version of the shared model has, item counts left out."""
-    sizes = {
-        **plan.algorithm.model_dump(),
-        "n_items": n_items,
-        "n_pairs": n_items * (n_items - 1) // 2,
-    }
     return sum(
-        math.prod(int(sizes.get(factor, factor)) for axis in entry.shape for factor in axis.split())
-        for entry in algorithm_type(plan).parameters
-        if entry.scope == "shared"
+        math.prod(entry.whole_shape(n_items=n_items, n_users=0))
+        for entry in algorithm_of(plan, n_items).parameters
+        if not entry.private
     )
 
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
+from fedrec.config.algorithm import accelerator_of, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
@@ -94,6 +94,7 @@ class Learner:
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
         self.algorithm = algorithm_of(plan, n_items)
+        self.accelerator = accelerator_of(plan)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
@@ -199,13 +200,12 @@ class Learner:
 
     def empty_sums(self, n_active: int) -> RoundSums:
         """Return a round's sums with nothing in them."""
+        mechanism = self.layout.mechanism
         return RoundSums(
             {
                 tensor.name: GridSum(
-                    n_active if tensor.per_item else 1,
-                    tensor.shape[-1] if tensor.per_item else tensor.size,
-                    step=tensor.step,
-                    bound=1 << tensor.fraction_bits,
+                    tensor,
+                    n_active,
                     maximum_users=self.layout.maximum_users,
                     device=self.device,
                 )
@@ -213,6 +213,8 @@ class Learner:
             },
             n_active,
             device=self.device,
+            counts_rows=self.algorithm.counts_rows,
+            longest=None if mechanism is None else mechanism.bound,
         )
 
     def chunks(

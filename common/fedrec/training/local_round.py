@@ -13,7 +13,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.training.clipped_sum import ClippedSum
+from fedrec.training.fitting import fit_of
 from fedrec.training.user_tables import open_tables
 
 if TYPE_CHECKING:
@@ -63,17 +63,13 @@ def train_locally(
         learner.algorithm.start(shared, cohort.active, round_id, learner.device),
         party_key=cohort.party_key,
     )
-    sums: RoundSums | ClippedSum = learner.empty_sums(len(cohort.active))
-    if learner.layout.mechanism is not None:
-        sums = ClippedSum(learner, cohort, learner.layout.mechanism)
+    sums = learner.empty_sums(len(cohort.active))
+    fit = fit_of(learner.algorithm, start, sums, learner.accelerator)
     tables = open_tables(private, learner.room, learner.device)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     for chunk in learner.chunks(cohort, participating):
         own = tables.take(chunk.user_index)
-        if isinstance(sums, ClippedSum):
-            result = sums.fit(chunk, start, own)
-        else:
-            result = learner.algorithm.fit(chunk, start, own, sums)
+        result = fit(chunk, own)
         tables.put(chunk.user_index, result.private)
         metrics[:4] += training_sums(result.loss, result.clipped)
     trained = tables.finish()
@@ -90,11 +86,11 @@ def train_locally(
             remedy=learner.algorithm.about.divergence_remedy,
         )
     counts = np.zeros(learner.n_items, dtype=np.int64)
-    if isinstance(sums, ClippedSum):
-        changes = learner.layout.changes_of(sums.total)
-        metrics[3] = sums.n_clipped
-        return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     changes = changes_of_sums(learner, cohort, sums)
+    if learner.layout.mechanism is not None:
+        # Clipped is who was shortened as a whole.
+        metrics[3] = sums.n_shrunk
+        return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     changes, n_clipped = learner.algorithm.compress(changes, n_trained)
     metrics[2] = min(metrics[2] + n_clipped, n_trained * _MAXIMUM_CLIPPED)
     counts[cohort.active] = sums.counts.cpu().numpy()

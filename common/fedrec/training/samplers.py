@@ -2,66 +2,47 @@
 
 Negatives come from the sorted complement of what is excluded: the r-th item that a user does not
 hold is r plus the number of excluded items at or below it, one binary search instead of
-rejection. Minibatches are laid out step by step, so that a training step is one slice.
+rejection. A user's samples are reduced to its distinct items, which are the rows that it trains.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.cohort import Chunk
 
-__all__ = ["Samples", "Step", "draw_negatives", "draw_samples", "steps"]
+__all__ = ["Samples", "draw_negatives", "draw_samples", "sorted_rows"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Samples:
-    """A round's training samples of a chunk.
-
-    The distinct (user, item) pairs of a user fill the first places of its row of a padded table
-    with `width` columns; the rest of the row belongs to no pair.
+    """A round's training samples of a chunk; users lie one behind the other in every table.
 
     Attributes:
-        user: local user of every sample, int64 (n_samples,), ascending.
-        cell: user x n_items + active item position, int64.
-        pair: user x width + the pair's place in the user's row, int64.
-        label: 1 for a positive, 0 for a negative, float32.
+        row: each sample's place among its user's distinct items, int64 (n_samples,); a user's
+            positives come first.
         pointers: where each user's samples begin, int64 (n_users + 1,).
-        ends: how many samples the steps of an epoch have up to each of them, on the host: the
-            only thing that is read from the device, once.
-        width: columns of the padded table; follows from the user's own activity alone.
-        pair_item: active item position of every place, n_items where there is no pair,
-            int64 (n_users, width).
+        item: distinct active item positions of each user, ascending, int64 (n_distinct,).
+        label: 1 for a positive, 0 for a negative, float32 (n_distinct,).
+        count: how many samples name the item, float32 (n_distinct,).
+        row_pointers: where each user's distinct items begin, int64 (n_users + 1,).
+        n_rows, n_samples: distinct items and samples of each user, on the host, int64 (n_users,):
+            with them all shapes are known. They are the only thing that is read from the device.
     """
 
-    user: torch.Tensor
-    cell: torch.Tensor
-    pair: torch.Tensor
-    label: torch.Tensor
+    row: torch.Tensor
     pointers: torch.Tensor
-    ends: tuple[int, ...]
-    width: int
-    pair_item: torch.Tensor
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One minibatch of every user who still has one.
-
-    Attributes:
-        index: position among all steps of the round; a user's own activity decides it, never
-            its neighbours', so that sums over earlier steps have the same order everywhere.
-        samples: positions in `Samples`, by user.
-        sizes: minibatch size of every user of the chunk (0 where a user sits out), int64.
-    """
-
-    index: int
-    samples: torch.Tensor
-    sizes: torch.Tensor
+    item: torch.Tensor
+    label: torch.Tensor
+    count: torch.Tensor
+    row_pointers: torch.Tensor
+    n_rows: NDArray[np.int64]
+    n_samples: NDArray[np.int64]
 
 
 def _owners(sizes: torch.Tensor, total: int) -> torch.Tensor:
@@ -104,9 +85,7 @@ def draw_negatives(
     return user, chosen + below - chunk.excluded_pointers.index_select(0, user)
 
 
-def draw_samples(
-    chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int, batch_size: int
-) -> Samples:
+def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positive: int) -> Samples:
     """Return every positive once and `negatives_per_positive` negatives for each."""
     holder, drawn = draw_negatives(
         chunk, seed=seed, round_id=round_id, per_positive=negatives_per_positive
@@ -114,64 +93,56 @@ def draw_samples(
     owner = _owners(chunk.pointers[1:] - chunk.pointers[:-1], len(chunk.positives))
     total = len(owner) * (1 + negatives_per_positive)
     pointers = chunk.pointers * (1 + negatives_per_positive)
-    cell = torch.empty(total, dtype=torch.int64, device=owner.device)
-    label = torch.zeros(total, dtype=torch.float32, device=owner.device)
+    # A user's positives come first, its negatives in the order of their draws behind them.
     place = torch.arange(len(drawn), device=owner.device)
     own = place[: len(owner)] + negatives_per_positive * chunk.pointers.index_select(0, owner)
-    cell[own] = owner * chunk.n_items + chunk.positives
+    key = torch.empty(total, dtype=torch.int64, device=owner.device)
+    key[own] = owner * chunk.n_items + chunk.positives
+    key[place + chunk.pointers.index_select(0, holder + 1)] = holder * chunk.n_items + drawn
+    label = torch.zeros(total, device=owner.device)
     label[own] = 1.0
-    cell[place + chunk.pointers.index_select(0, holder + 1)] = holder * chunk.n_items + drawn
-    sizes = pointers[1:] - pointers[:-1]
-    user = _owners(sizes, total)
-    touched = torch.zeros((chunk.n_users, chunk.n_items), dtype=torch.int32, device=owner.device)
-    touched.view(-1)[cell] = 1
-    within = torch.cumsum(touched, 1, dtype=torch.int32).view(-1).take(cell) - 1
-    width = min(chunk.n_items, chunk.n_steps * batch_size)
-    pair = user * width + within
-    pair_item = torch.full_like(touched[:, :1], chunk.n_items, dtype=torch.int64)
-    pair_item = pair_item.repeat(1, width)
-    pair_item.view(-1)[pair] = cell - user * chunk.n_items
+    order = argsorted(key)
+    ordered = key.index_select(0, order)
+    first = torch.ones_like(ordered, dtype=torch.bool)
+    torch.ne(ordered[1:], ordered[:-1], out=first[1:])
+    row = torch.cumsum(first, 0) - 1
+    user = torch.div(ordered, chunk.n_items, rounding_mode="floor")
+    n_rows = torch.zeros(chunk.n_users, dtype=torch.int64, device=owner.device)
+    n_rows.index_add_(0, user, first.to(torch.int64))
+    host = torch.stack([n_rows, pointers[1:] - pointers[:-1]]).cpu().numpy()
+    row_pointers = torch.zeros_like(pointers)
+    torch.cumsum(n_rows, 0, out=row_pointers[1:])
+    n_distinct = int(host[0].sum())
+    # Samples of one row write the same values.
+    item = row.new_empty(n_distinct).index_copy_(0, row, ordered - user * chunk.n_items)
+    row_label = label.new_empty(n_distinct).index_copy_(0, row, label.index_select(0, order))
+    count = label.new_zeros(n_distinct).index_add_(0, row, torch.ones_like(label))
+    within = torch.empty_like(row)
+    within[order] = row - row_pointers.index_select(0, user)
     return Samples(
-        user=user,
-        cell=cell,
-        pair=pair,
-        label=label,
+        row=within,
         pointers=pointers,
-        ends=tuple(torch.cumsum(_batches(sizes, chunk.n_steps, batch_size).sum(1), 0).tolist()),
-        width=width,
-        pair_item=pair_item,
+        item=item,
+        label=row_label,
+        count=count,
+        row_pointers=row_pointers,
+        n_rows=host[0],
+        n_samples=host[1],
     )
 
 
-def _batches(sizes: torch.Tensor, n_steps: int, batch_size: int) -> torch.Tensor:
-    """Return the size of every minibatch of an epoch, int64 (n_steps, n_users)."""
-    number = torch.arange(n_steps, device=sizes.device)[:, None]
-    return (sizes[None, :] - number * batch_size).clamp(0, batch_size)
+def argsorted(keys: torch.Tensor) -> torch.Tensor:
+    """Return an order in which int64 keys ascend; equal ones come in any order.
+
+    On a processor numpy sorts several times as fast as torch.
+    """
+    if keys.device.type == "cpu":
+        return torch.from_numpy(np.argsort(keys.numpy()))
+    return torch.argsort(keys)
 
 
-def steps(
-    chunk: Chunk, samples: Samples, *, seed: int, round_id: int, epoch: int, batch_size: int
-) -> Iterator[Step]:
-    """Yield an epoch's minibatches: every user's samples shuffled, then cut into batches."""
-    keys = user_stream(stream_key(seed, Purpose.SHUFFLE, round_id, epoch), chunk.user_keys)
-    place = torch.arange(len(samples.user), device=samples.user.device)
-    within = place - samples.pointers.index_select(0, samples.user)
-    words = mix(keys.index_select(0, samples.user) + within)
-    shuffled = torch.argsort((samples.user << 42) | shift_right(words, 22), stable=True)
-    sizes = samples.pointers[1:] - samples.pointers[:-1]
-    table = _batches(sizes, chunk.n_steps, batch_size)
-    begin = (torch.cumsum(table.reshape(-1), 0) - table.reshape(-1)).reshape(table.shape)
-    batch = torch.div(within, batch_size, rounding_mode="floor")
-    target = begin.view(-1).take(batch * chunk.n_users + samples.user)
-    target += within - batch * batch_size
-    ordered = torch.empty_like(shuffled)
-    ordered[target] = shuffled
-    start = 0
-    for index, end in enumerate(samples.ends):
-        if end > start:
-            yield Step(
-                index=epoch * chunk.n_steps + index,
-                samples=ordered[start:end],
-                sizes=table[index],
-            )
-        start = end
+def sorted_rows(keys: torch.Tensor) -> torch.Tensor:
+    """Return int64 keys in ascending order along the last axis."""
+    if keys.device.type == "cpu":
+        return torch.from_numpy(np.sort(keys.numpy(), axis=-1))
+    return torch.sort(keys, dim=-1).values

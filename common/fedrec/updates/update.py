@@ -9,6 +9,7 @@ only some rows of B for each user (`members`), others compress what was trained
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -72,6 +73,11 @@ class UpdateStructure(ABC):
     @abstractmethod
     def width(self) -> int:
         """Values per item that are trained and sent."""
+
+    @property
+    def gradient_scale(self) -> float:
+        """What A's steps are multiplied with: sqrt(width / dim), 1 where B is the identity."""
+        return math.sqrt(self.width / self.dim)
 
     @abstractmethod
     def basis(self, seed: int, round_id: int) -> NDArray[np.float64] | None:

@@ -64,9 +64,9 @@ def test_rows_are_divided_by_those_who_touched_them_or_by_all(aggregation, mean)
     else:
         changes["samples"] = np.array([10 + 20 + 30])
     # The second bias moves by 0.1, 0.1 and 0.4 where networks are weighted by 10, 20 and 30.
-    weighted = 0.1 * 10 + 0.1 * 20 + 0.4 * 30 if aggregation == "mf_secavg" else 0.6 * 4096
+    weighted = 0.1 * 10 + 0.1 * 20 + 0.4 * 30 if aggregation == "mf_secavg" else 0.6
     network = {tensor.name: tensor for tensor in learner.layout.tensors}["bias_2"]
-    changes["bias_2"] = np.full(16, round(weighted / 4096 / network.step))
+    changes["bias_2"] = np.full(16, round(weighted / network.step))
     metrics = learner.layout.metrics_slice
     vector = learner.layout.pack(
         changes, np.array([2, 0]), np.zeros(metrics.stop - metrics.start, dtype=np.int64)
@@ -310,9 +310,11 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users, form):
         learner, shared, private = states_of(plan_of(**values), users)
         part = learner.contribute("train", 1, shared, users, private)
         assert part.n_clipped > 0
-        bound = 23 << 26
-        for tensor in learner.layout.changes_of(part.vector).values():
-            assert np.abs(tensor).max() <= bound
+        # A user's row is in the sum once, its network once for each of its training items.
+        n_samples = sum(len(users.train_of(index)) for index in range(23))
+        for name, tensor in learner.layout.changes_of(part.vector).items():
+            times = n_samples if name in learner.algorithm.network else 23
+            assert name == "samples" or np.abs(tensor).max() <= times << 26
 
 
 def test_values_that_are_not_finite_stop_the_round(users, form):

@@ -1,0 +1,67 @@
+"""A minibatch of many users as a loss sees it, and what losses are made of.
+
+Every tensor's first axis is the user. A user's samples of one item are one row, whose weight is
+its share of the minibatch's samples, so that means over samples are sums over rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Batch", "Values", "cross_entropy", "dot"]
+
+
+class Values:
+    """A minibatch's parameters by name, and `phase`, the name of the one that runs."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], phase: str = "") -> None:
+        self.phase = phase
+        self.__dict__.update(tensors)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> torch.Tensor: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Labels and weights of a minibatch's rows.
+
+    Attributes:
+        label: 1 for an interaction, 0 for a sampled negative, float (n_users, n_rows).
+        weight: share of the user's samples, 0 where there is no row, float (n_users, n_rows).
+    """
+
+    label: torch.Tensor
+    weight: torch.Tensor
+
+    def mean(self, values: torch.Tensor) -> torch.Tensor:
+        """Return each user's mean over its samples, (n_users,), of values (n_users, n_rows)."""
+        return (values * self.weight).sum(1)
+
+
+def cross_entropy(score: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
+    """Return the binary cross-entropy of sigmoid(score), elementwise."""
+    import torch
+
+    return torch.nn.functional.softplus(score) - score * label
+
+
+def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
+    """Return the inner products of users' vectors with their rows, (n_users, n_rows).
+
+    Args:
+        rows: (n_users, n_rows, dim), or (1, n_rows, dim) where all users have one table.
+        vectors: (n_users, dim).
+    """
+    if rows.shape[0] == 1 != vectors.shape[0]:
+        from fedrec.tensor_products import product_of_blocks
+
+        return product_of_blocks(vectors, rows[0].T.contiguous())
+    # A matrix product would choose its order of summation by the shape.
+    return (rows * vectors[:, None]).sum(-1)

@@ -1,0 +1,89 @@
+"""What an algorithm says of its local training: which parameters move, and by which rule.
+
+These are declarations; `fedrec.training.trainer` carries them out for many users at once, each as
+if it had an optimiser of its own that begins afresh in every round and counts only the user's own
+minibatches. Both rules are torch.optim's, weight decay included, which is added to the gradient.
+
+Of an item table a user holds the rows that it touches in the round. Decay moves all of those in
+every minibatch, as a dense optimiser would; rows that a user does not touch stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+__all__ = ["Adam", "Optimiser", "Phase", "Sgd"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sgd:
+    """value <- value - rate (gradient + decay value).
+
+    Attributes:
+        rates: step sizes by parameter.
+        decay: L2 coefficient.
+        factor: what the rates are multiplied with after every minibatch.
+        per_occurrence: whether an item row moves by the mean over its own samples in the
+            minibatch, and not by its share of the mean over all of them.
+        radius: of sharpness-aware steps (Foret et al. 2021): the gradient is taken where one
+            step of this length uphill leads, its direction by all of `rates` together; 0 for none.
+    """
+
+    rates: Mapping[str, float]
+    decay: float = 0.0
+    factor: float = 1.0
+    per_occurrence: bool = False
+    radius: float = 0.0
+
+    @property
+    def moves_untouched(self) -> bool:
+        """Whether rows move in minibatches that do not hold them."""
+        return self.decay > 0
+
+
+@dataclass(frozen=True, slots=True)
+class Adam:
+    """Kingma and Ba (2015), algorithm 1, with torch's defaults for its moments.
+
+    Attributes:
+        rates: step sizes by parameter.
+        decay: L2 coefficient, added to the gradient.
+        radius: as in `Sgd`.
+    """
+
+    rates: Mapping[str, float]
+    decay: float = 0.0
+    radius: float = 0.0
+
+    @property
+    def moves_untouched(self) -> bool:
+        """Whether rows move in minibatches that do not hold them."""
+        return True
+
+
+Optimiser = Sgd | Adam
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Passes over a user's samples.
+
+    Attributes:
+        steps: what is done with every minibatch, one after the other; the optimisers within one
+            step take their gradients from the same values.
+        epochs: passes; the shuffles of a later phase go on from those before it.
+        tolerance: a user whose mean loss over the phase moved relatively less than this in an
+            epoch stops; 0 for never.
+        name: what `loss` finds as `v.phase`.
+    """
+
+    steps: tuple[tuple[Optimiser, ...], ...]
+    epochs: int
+    tolerance: float = 0.0
+    name: str = ""
+
+    @property
+    def optimisers(self) -> tuple[Optimiser, ...]:
+        """All of them."""
+        return tuple(optimiser for step in self.steps for optimiser in step)

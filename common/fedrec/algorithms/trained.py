@@ -1,0 +1,321 @@
+"""Algorithms that train on minibatches: what each of them declares, and what follows from it.
+
+An algorithm is its settings, its parameters, its phases and its loss; `fedrec.training.trainer`
+does the rest, on processors and on CUDA alike. By default the loss is the mean binary
+cross-entropy of `score`, shared parameters move by the means of the users' changes, and scores of
+all items are what `score` says of them.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedrec.algorithms.algorithm import Algorithm, RoundStart
+from fedrec.algorithms.batch import Batch, Values, cross_entropy
+from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
+from fedrec.algorithms.optimisers import Phase
+from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.declarations import Parameter
+    from fedrec.model.state import SharedState
+    from fedrec.training.cohort import Chunk
+
+__all__ = ["MOST_SAMPLES", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
+
+TRAINER_VERSION = 1
+"""Counted up whenever the trainer gives other bits."""
+SAMPLE_BITS = 12
+MOST_SAMPLES = 1 << SAMPLE_BITS
+"""As many training items of a user count where users are weighed by them."""
+_BYTES_PER_SAMPLE = 160
+_SCORED_USERS = 64
+_SCORED_VALUES = 1 << 22
+
+
+class TrainedSettings(AlgorithmSettings):
+    """Passes, minibatches and negatives."""
+
+    local_epochs: int = Field(
+        default=1, ge=1, le=100, description="Passes over a user's samples in each round."
+    )
+    batch_size: int = Field(default=256, ge=1, le=1_000_000, description="Samples in a minibatch.")
+    negatives_per_positive: int = Field(
+        default=4, ge=1, le=1000, description="Items sampled as negatives for each interaction."
+    )
+
+
+class TrainedAlgorithm(Algorithm):
+    """Parameters, phases and a loss; see the module's docstring.
+
+    Values that `score`, `loss` and `penalty` read are attributes named like the parameters, the
+    first axis of each the user: rows (n_users, n_rows, ...), others (n_users, ...). Scores of all
+    items are asked for with rows (1, n_items, ...) where a table is everybody's.
+    """
+
+    settings: TrainedSettings
+
+    @abstractmethod
+    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
+        """Return how a round's local training goes.
+
+        Args:
+            scalars: the shared scalars of the version that the round starts from.
+        """
+
+    @abstractmethod
+    def score(self, v: Values) -> torch.Tensor:
+        """Return the preference for each row, (n_users, n_rows)."""
+
+    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
+        """Return each user's loss of a minibatch, (n_users,); it is reported."""
+        return batch.mean(cross_entropy(self.score(v), batch.label))
+
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
+        """Return what is minimised beside the loss, (n_users,) or nothing; it is not reported."""
+        return 0.0
+
+    # What follows from the update structure.
+
+    @cached_property
+    def structure(self) -> UpdateStructure:
+        """The update structure of the rows that one may stand in for."""
+        dims = [entry.shape[0] for entry in self.parameters if entry.structured]
+        return UPDATES[self.update.structure](self.update, max(dims, default=1))
+
+    @property
+    def compression(self) -> Compressed | None:
+        """The structure where it compresses what was trained."""
+        return self.structure if isinstance(self.structure, Compressed) else None
+
+    @property
+    def compresses_users(self) -> bool:
+        """Whether each user's change is compressed on its own."""
+        return self.compression is not None and self.compression.by == "user"
+
+    def compress(
+        self, changes: dict[str, NDArray[np.int64]], n_users: int
+    ) -> tuple[dict[str, NDArray[np.int64]], int]:
+        """Compress the sum where clients do that, within the range that the sum has anyway."""
+        if self.compression is None or self.compresses_users:
+            return changes, 0
+        found, n_clipped = dict(changes), 0
+        for tensor in self.tensors:
+            if tensor.name not in self._structured:
+                continue
+            bound = float(n_users * tensor.bound)
+            rounded = np.rint(self.compression.compress(changes[tensor.name].astype(np.float64)))
+            inside = np.clip(rounded, -bound, bound)
+            found[tensor.name] = inside.astype(np.int64)
+            n_clipped += int((inside != rounded).sum())
+        return found, n_clipped
+
+    def paper_numbers(self) -> PaperNumbers | None:
+        """Return the size of a message as the CoLR paper counts it."""
+        return self.structure.paper_numbers(self.n_items) if self._structured else None
+
+    @property
+    def _structured(self) -> tuple[str, ...]:
+        return tuple(entry.name for entry in self.parameters if entry.structured)
+
+    # What users contribute.
+
+    @property
+    def _summed(self) -> tuple[Parameter, ...]:
+        moved = {
+            name
+            for phase in self.phases(self.initial_scalars)
+            for optimiser in phase.optimisers
+            for name in optimiser.rates
+        }
+        return tuple(
+            entry
+            for entry in self.parameters
+            if entry.scope in ("rows", "net") and entry.name in moved
+        )
+
+    @property
+    def weighs_users(self) -> bool:
+        """Whether something is divided by the users' numbers of training items."""
+        return any(entry.mean == "samples" for entry in self._summed)
+
+    @property
+    def counts_users(self) -> bool:
+        """Whether something is divided by the number of users."""
+        return any(entry.mean == "users" for entry in self._summed)
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether something is divided by the users who touched a row."""
+        return any(entry.mean == "holders" for entry in self._summed)
+
+    @property
+    def tensors(self) -> tuple[UpdateTensor, ...]:
+        """The changes of the shared parameters, and what they are divided by."""
+        found = []
+        for entry in self._summed:
+            row = (self.structure.width,) if entry.structured else entry.shape
+            found.append(
+                UpdateTensor(
+                    name=entry.name,
+                    shape=(self.n_items, *row) if entry.scope == "rows" else row,
+                    limit=self.update.clip if entry.limit is None else entry.limit,
+                    fraction_bits=self.update.fraction_bits
+                    if entry.fraction_bits is None
+                    else entry.fraction_bits,
+                    per_item=entry.scope == "rows",
+                    largest_weight=MOST_SAMPLES if entry.mean == "samples" else 1,
+                )
+            )
+        if self._structured and self.structure.counts_entries:
+            found.append(
+                UpdateTensor(
+                    name="entries",
+                    shape=(self.n_items, self.structure.width),
+                    limit=1.0,
+                    fraction_bits=0,
+                    per_item=True,
+                    signed=False,
+                )
+            )
+        if self.counts_users:
+            found.append(
+                UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False)
+            )
+        if self.weighs_users:
+            found.append(
+                UpdateTensor(
+                    name="samples",
+                    shape=(1,),
+                    limit=float(MOST_SAMPLES),
+                    fraction_bits=SAMPLE_BITS,
+                    signed=False,
+                )
+            )
+        return tuple(found)
+
+    def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the number of minibatches in an epoch."""
+        n_samples = n_positives * (1 + self.settings.negatives_per_positive)
+        return -(-n_samples // self.settings.batch_size)
+
+    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
+        """Return the memory of a user's samples and private parameters.
+
+        What trains is a block of few users, whatever the chunk.
+        """
+        own = sum(
+            math.prod(entry.whole_shape(n_items=self.n_items, n_users=1))
+            for entry in self.parameters
+            if entry.private
+        )
+        return _BYTES_PER_SAMPLE * n_steps * self.settings.batch_size + 12 * own
+
+    def start(
+        self,
+        shared: SharedState,
+        active: NDArray[np.int64],
+        round_id: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> RoundStart:
+        """Return the shared tensors, active rows only, and the round's basis B."""
+        import torch
+
+        start = super().start(shared, active, round_id, device, dtype)
+        basis = self.structure.basis(self.seed, round_id) if self._structured else None
+        if basis is None:
+            return start
+        return replace(start, basis=torch.from_numpy(basis).to(device, start.dtype))
+
+    def mean(
+        self, change: Mapping[str, NDArray[np.float64]], counts: NDArray[np.int64], round_id: int
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the mean change of every shared parameter, in the parameter's own shape."""
+        basis = self.structure.basis(self.seed, round_id) if self._structured else None
+        found = {}
+        for entry in self._summed:
+            values = change[entry.name]
+            if entry.structured and self.structure.counts_entries:
+                divisor: NDArray[np.float64] = change["entries"]
+            elif entry.mean == "holders":
+                divisor = counts.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float64)
+            else:
+                divisor = change[entry.mean][0]
+            values = values / np.maximum(divisor, 1.0)
+            if entry.structured and self.compression is not None:
+                values = self.compression.compress(values)
+            if entry.structured and basis is not None:
+                values = self.structure.merge(np.zeros((self.n_items, *entry.shape)), values, basis)
+            found[entry.name] = values
+        return found
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Move every shared parameter by the mean of its changes."""
+        means = self.mean(change, counts, round_id)
+        return shared.with_tensors(
+            **{name: shared.tensors[name] + mean for name, mean in means.items()}
+        )
+
+    # Scores.
+
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return what `score` says of all items, float32 (n_users, n_active)."""
+        import torch
+
+        if self.kept_scores:
+            return private[self.kept_scores].index_select(1, start.active)
+        n_users, n_active = chunk.n_users, len(start.active)
+        everybody = {
+            entry.name: start.shared[entry.name][None]
+            for entry in self.parameters
+            if entry.scope in ("rows", "net")
+        }
+        # As many users as this at a time, always: products depend on the number.
+        at_once = max(8, min(_SCORED_USERS, _SCORED_VALUES // (32 * max(n_active, 1))))
+        found = torch.empty((n_users, n_active), device=start.active.device)
+        for begin in range(0, n_users, at_once):
+            place = torch.arange(begin, begin + at_once, device=start.active.device)
+            place = place.clamp(max=n_users - 1)
+            own = {}
+            for entry in self.parameters:
+                if entry.scope == "own":
+                    own[entry.name] = private[entry.name].index_select(0, place)
+                elif entry.scope == "own_rows":
+                    rows = private[entry.name].index_select(0, place)
+                    own[entry.name] = rows.index_select(1, start.active)
+            scores = self.score(Values(everybody | own))
+            end = min(n_users, begin + at_once)
+            found[begin:end] = scores[: end - begin]
+        return found
+
+    @property
+    def initial_scalars(self) -> Mapping[str, float]:
+        """The shared scalars of version 0."""
+        return MappingProxyType(
+            {
+                entry.name: float(entry.initial.draw(np.zeros((), np.int64), ()))
+                for entry in self.parameters
+                if entry.scope == "scalar"
+            }
+        )

@@ -1,0 +1,216 @@
+"""Users in blocks of one shape: what a training step works on.
+
+A processor's matrix products choose their kernels, and with them their rounding, by shape. So a
+user's shapes follow from that user alone: the number of steps is the user's own; its rows are
+padded to the next quarter of a power of two; a minibatch is as wide as `batch_size`, or as the
+rows where one step has them all; a block holds users of one such size only, always the same
+number, of which the last may be nobody. Neighbours, chunks and order then change no bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
+from fedrec.training.cohort import Chunk
+from fedrec.training.samplers import Samples, sorted_rows
+
+__all__ = ["BLOCK_USERS", "Block", "blocks_of", "padded"]
+
+BLOCK_USERS = 8
+"""Users of a block on a processor. Fewer than four change bits, more leave its cache."""
+_CELLS_AT_ONCE = 1 << 20
+_PLACE_BITS = 21
+"""A user has fewer samples than 2^21; 42 bits of the word decide the order before the place."""
+_LAST = (1 << 63) - 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """Users who are trained at once, B of them with R rows each and M of them in a minibatch.
+
+    Attributes:
+        users: their positions in the chunk, int64 (B,); places without a user repeat the first.
+        n_users: how many there are; the other places come behind them.
+        item: active item positions, n_items where there is none, int64 (B, R).
+        label: float (B, R).
+        share: each minibatch's share of the user's samples, float (n_steps, B).
+        index: rows of each minibatch, counted through the block, int64 (epochs, n_steps, B x M);
+            None where every step is over all rows.
+        weight: a row's share of its minibatch's samples, 0 where there is none, float (epochs,
+            n_steps, B, M or R); one epoch where all are alike.
+    """
+
+    users: torch.Tensor
+    n_users: int
+    item: torch.Tensor
+    label: torch.Tensor
+    share: torch.Tensor
+    index: torch.Tensor | None
+    weight: torch.Tensor
+
+    def minibatches(
+        self, epoch: int
+    ) -> Iterator[tuple[torch.Tensor | None, torch.Tensor, torch.Tensor]]:
+        """Yield (rows or None, weight, share) of an epoch's steps."""
+        epoch = min(epoch, len(self.weight) - 1)
+        for step in range(len(self.share)):
+            index = None if self.index is None else self.index[epoch, step]
+            yield index, self.weight[epoch, step], self.share[step]
+
+
+def padded(n_rows: int) -> int:
+    """Return the rows of a user's table: at least one more than it has, in few sizes."""
+    unit = max(8, 1 << max(int(n_rows).bit_length() - 3, 0))
+    return (n_rows // unit + 1) * unit
+
+
+def blocks_of(
+    chunk: Chunk,
+    samples: Samples,
+    *,
+    seed: int,
+    round_id: int,
+    epochs: int,
+    batch_size: int,
+    gathers: bool,
+    dtype: torch.dtype,
+    block_users: int = BLOCK_USERS,
+) -> Iterator[Block]:
+    """Yield a chunk's users in blocks.
+
+    Args:
+        gathers: whether a step is over its minibatch's rows only, and not over all of a user's.
+        block_users: places of a block.
+    """
+    n_steps = -(-samples.n_samples // batch_size)
+    n_rows = np.array([padded(n) for n in samples.n_rows.tolist()], dtype=np.int64)
+    order = np.lexsort((n_rows, n_steps))
+    sizes = np.stack([n_steps[order], n_rows[order]])
+    ends = np.nonzero((sizes[:, 1:] != sizes[:, :-1]).any(0))[0] + 1
+    for members in np.split(order, ends):
+        if not len(members):
+            continue
+        steps, height = int(n_steps[members[0]]), int(n_rows[members[0]])
+        width = batch_size if gathers and steps > 1 else height
+        at_once = max(1, _CELLS_AT_ONCE // (block_users * epochs * steps * max(width, batch_size)))
+        for begin in range(0, len(members), at_once * block_users):
+            part = members[begin : begin + at_once * block_users]
+            group = _Group(chunk, samples, part, steps, height, batch_size, block_users, dtype)
+            yield from group.blocks(
+                *group.minibatches(seed=seed, round_id=round_id, epochs=epochs, gathers=gathers)
+            )
+
+
+class _Group:
+    """Blocks of users of one size, whose tables are made together."""
+
+    def __init__(
+        self,
+        chunk: Chunk,
+        samples: Samples,
+        members: np.ndarray[tuple[int], np.dtype[np.int64]],
+        n_steps: int,
+        height: int,
+        batch_size: int,
+        block_users: int,
+        dtype: torch.dtype,
+    ) -> None:
+        device = samples.item.device
+        self._n_users, self._block_users = len(members), block_users
+        self._n_steps, self._samples, self._dtype = n_steps, samples, dtype
+        self._batch_size = batch_size
+        places = -(-len(members) // block_users) * block_users
+        padded_members = np.append(members, np.full(places - len(members), -1))
+        # Places without a user stand for the first user of the chunk, with no samples.
+        real = torch.from_numpy(padded_members >= 0).to(device)
+        self._users = torch.from_numpy(np.maximum(padded_members, 0)).to(device)
+        self._sizes = torch.where(
+            real, (samples.pointers[1:] - samples.pointers[:-1])[self._users], 0
+        )
+        self._keys = chunk.user_keys[self._users]
+        self._begin = samples.pointers[:-1][self._users]
+        self._height = height
+        row = torch.arange(height, device=device)
+        n_rows = (samples.row_pointers[1:] - samples.row_pointers[:-1])[self._users]
+        self._there = (row < n_rows[:, None]) & real[:, None]
+        where = samples.row_pointers[:-1][self._users][:, None] + row
+        where = torch.where(self._there, where, 0)
+        self._where = where
+        self._item = torch.where(self._there, samples.item[where], chunk.n_items)
+        self._label = torch.where(self._there, samples.label[where], 0.0).to(dtype)
+
+    def minibatches(
+        self, *, seed: int, round_id: int, epochs: int, gathers: bool
+    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+        """Return rows and weights of all minibatches; see `Block`."""
+        if self._n_steps == 1:
+            # One minibatch has all samples, in whatever order.
+            count = torch.where(self._there, self._samples.count[self._where], 0.0).to(self._dtype)
+            return None, (count / self._sizes.clamp(min=1)[:, None])[None, None]
+        found = [
+            self._epoch(stream_key(seed, Purpose.SHUFFLE, round_id, epoch), gathers)
+            for epoch in range(epochs)
+        ]
+        index = torch.stack([index for index, _ in found]) if gathers else None
+        return index, torch.stack([weight for _, weight in found])
+
+    def _epoch(self, key: int, gathers: bool) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return an epoch's rows and weights, (n_steps, places, M) each."""
+        device, batch_size = self._users.device, self._batch_size
+        n_places, width = len(self._users), self._n_steps * batch_size
+        place = torch.arange(width, device=device)
+        streams = user_stream(key, self._keys)
+        words = shift_right(mix(streams[:, None] + place), 22)
+        there = place < self._sizes[:, None]
+        shuffled = sorted_rows(torch.where(there, (words << _PLACE_BITS) | place, _LAST))
+        sample = self._begin[:, None] + (shuffled & ((1 << _PLACE_BITS) - 1))
+        # The last row of a table is nobody's; what is no sample stands there.
+        nobody = self._height - 1
+        row = torch.where(there, self._samples.row[torch.where(there, sample, 0)], nobody)
+        row = row.view(n_places, self._n_steps, batch_size)
+        total = self._minibatch_sizes().T[:, :, None]
+        if not gathers:
+            weight = torch.zeros(
+                (n_places, self._n_steps, self._height), dtype=self._dtype, device=device
+            )
+            weight.scatter_add_(2, row, torch.ones_like(row, dtype=self._dtype))
+            weight[:, :, nobody] = 0.0
+            return row, (weight / total.clamp(min=1)).transpose(0, 1)
+        row = sorted_rows(row)
+        first = torch.ones_like(row, dtype=torch.bool)
+        torch.ne(row[:, :, 1:], row[:, :, :-1], out=first[:, :, 1:])
+        slot = torch.cumsum(first, 2) - 1
+        weight = torch.zeros_like(row, dtype=self._dtype)
+        weight.scatter_add_(2, slot, (row != nobody).to(self._dtype))
+        # Samples of one row write the same row.
+        distinct = torch.full_like(row, nobody).scatter_(2, slot, row)
+        offset = torch.arange(n_places, device=device) % self._block_users * self._height
+        return (
+            (distinct + offset[:, None, None]).transpose(0, 1),
+            (weight / total.clamp(min=1)).transpose(0, 1),
+        )
+
+    def _minibatch_sizes(self) -> torch.Tensor:
+        """Return the samples of every minibatch, int64 (n_steps, places)."""
+        number = torch.arange(self._n_steps, device=self._users.device)[:, None]
+        return (self._sizes[None] - number * self._batch_size).clamp(0, self._batch_size)
+
+    def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
+        """Yield the blocks; `index` and `weight` are of all places."""
+        share = self._minibatch_sizes() / self._sizes.clamp(min=1)
+        for begin in range(0, len(self._users), self._block_users):
+            part = slice(begin, begin + self._block_users)
+            yield Block(
+                users=self._users[part],
+                n_users=min(self._n_users - begin, self._block_users),
+                item=self._item[part],
+                label=self._label[part],
+                share=share[:, part].to(self._dtype),
+                index=None if index is None else index[:, :, part].flatten(2),
+                weight=weight[:, :, part].contiguous(),
+            )

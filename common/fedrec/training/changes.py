@@ -1,0 +1,37 @@
+"""What training hands over: users' changes, each user's own, before anything is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+__all__ = ["BlockChange", "ChangeSink"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockChange:
+    """The changes of some users.
+
+    Attributes:
+        item: active item positions of the users' rows, n_items where there is none, int64
+            (n_users, n_rows).
+        rows: by tensor, float (n_users, n_rows, width).
+        whole: by tensor that belongs to no items, float (n_users, size).
+        weight: by tensor, how many times each user's rounded values count, int64 (n_users,);
+            once where nothing is said.
+    """
+
+    item: torch.Tensor
+    rows: Mapping[str, torch.Tensor]
+    whole: Mapping[str, torch.Tensor]
+    weight: Mapping[str, torch.Tensor]
+
+
+class ChangeSink(Protocol):
+    """Takes changes block by block."""
+
+    def add_block(self, change: BlockChange) -> torch.Tensor:
+        """Add the users' changes up; return how many values of each were clipped, (n_users,)."""

@@ -1,0 +1,35 @@
+"""How a chunk of users is trained: exactly, in compiled code, or by the trainer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.training.trainer import Trainer
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.accelerators import Accelerator
+    from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["Fit", "fit_of"]
+
+Fit = Callable[["Chunk", "dict[str, torch.Tensor]"], "ChunkResult"]
+"""Trains a chunk of users with their private tensors."""
+
+
+def fit_of(
+    algorithm: Algorithm, start: RoundStart, sums: RoundSums, accelerator: Accelerator | None
+) -> Fit:
+    """Return what trains the chunks of a round and adds their contributions to `sums`."""
+    if isinstance(algorithm, TrainedAlgorithm):
+        if accelerator is not None and start.active.device.type == "cpu":
+            trained, compiled = algorithm, accelerator
+            return lambda chunk, private: compiled.fit(trained, chunk, start, private, sums)
+        trainer = Trainer(algorithm, start)
+        return lambda chunk, private: trainer.train(chunk, private, sums)
+    return lambda chunk, private: algorithm.fit(chunk, start, private, sums)
