@@ -59,11 +59,12 @@ def simulate(
 ) -> None:
     """Run the federation of a settings file in one process, on the data that it names.
 
-    It publishes the same bits as the coordinator and clients would, whatever the number of
-    clients and the protection, so neither is needed for research; --protect measures their
-    cost. Only update.compress = "client" and update.subset = "client" depend on how users are
-    dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
-    at once. The last line on stdout is the run's folder.
+    It publishes the same bits as the coordinator and clients would on the same kind of
+    processor, whatever the number of clients and the protection, so neither is needed for
+    research; --protect measures their cost. Only update.compress = "client" and
+    update.subset = "client" depend on how users are dealt: give --clients with them. Ctrl-C
+    stops after the round and saves; a second one stops at once. The last line on stdout is the
+    run's folder.
 
     With --seeds every seed has its processes' share of the cores, its own run folder and the same
     bits as alone; a seed that was stopped goes on by itself, with --resume.
