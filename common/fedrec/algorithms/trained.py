@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fedrec.model.state import SharedState
     from fedrec.training.cohort import Chunk
 
-__all__ = ["MOST_SAMPLES", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
+__all__ = ["MOST_SAMPLES", "SAMPLE_BITS", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
 TRAINER_VERSION = 1
 """Counted up whenever the trainer gives other bits."""

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from fedrec.algorithms import AlgorithmSettings, FedMFSettings, FedNCFSettings
+from fedrec.algorithms.trained import SAMPLE_BITS
 from fedrec.comparison.measurement import Measurement, Task
 from fedrec.comparison.references.reference import Reference
 from fedrec.comparison.training import measurements_of, train
@@ -24,8 +25,8 @@ __all__ = ["CentralisedMF", "CentralisedNCF", "centralised"]
 ROUNDS_BESIDE = TUNED["fedmf"].rounds.total
 """Rounds beside a run with another algorithm."""
 _WIDE_CLIP = 64.0
-_SUM_BITS = 61
-"""Sums of all users' values stay inside signed words of 64 bits."""
+_SUM_BITS = 61 - SAMPLE_BITS
+"""Sums of all users' values stay inside signed words of 64 bits, also where users are weighed."""
 _MOST_FRACTION_BITS = 40
 
 
