@@ -309,6 +309,19 @@ class TrainedAlgorithm(Algorithm):
             found[begin:end] = scores[: end - begin]
         return found
 
+    def preferences(
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return what `score` says of all items for `user_embedding`; what else is own is 0."""
+        import torch
+
+        tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
+        for entry in self.parameters:
+            if entry.scope == "own":
+                tensors[entry.name] = torch.zeros((1, *entry.shape))
+        tensors["user_embedding"] = torch.from_numpy(vector)[None]
+        return self.score(Values(tensors))[0].numpy()
+
     @property
     def initial_scalars(self) -> Mapping[str, float]:
         """The shared scalars of version 0."""

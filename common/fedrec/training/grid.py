@@ -33,7 +33,8 @@ class GridSum:
     def __init__(
         self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
-        rows, self.width = (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
+        rows = n_items if tensor.per_item else 1
+        self.width = tensor.size // tensor.shape[0] if tensor.per_item else tensor.size
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)

@@ -367,7 +367,7 @@ class _TrainedBlock:
             if name not in self._of._low:
                 begun = self._of._tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
-            changed = changed.flatten(2)
+            changed = changed.reshape(*block.item.shape, -1)
             compression = self._algorithm.compression
             if entry.structured and compression is not None and compression.by == "user":
                 changed = compression.compress_each(changed, self._start.n_items)
