@@ -353,6 +353,7 @@ class _TrainedBlock:
             held: training items of the chunk's users, int64.
         """
         block, own = self._block, slice(self._block.n_users)
+        compression = self._algorithm.compression
         rows: Tensors = {}
         whole: Tensors = {}
         for name in self._of._moved:
@@ -367,8 +368,8 @@ class _TrainedBlock:
                 begun = self._of._tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
             changed = changed.flatten(2)
-            if entry.structured and self._algorithm.compresses_users:
-                changed = self._algorithm.compress_each(changed, self._start.n_items)
+            if entry.structured and compression is not None and compression.by == "user":
+                changed = compression.compress_each(changed, self._start.n_items)
             rows[name] = changed[own]
         algorithm, samples = self._algorithm, held.index_select(0, block.users[own])
         weight = {}
