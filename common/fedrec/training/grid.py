@@ -6,6 +6,7 @@ sums are integers and depend neither on the order nor on how users are grouped (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -33,9 +34,8 @@ class GridSum:
     def __init__(
         self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
-        rows, self.width = (
-            (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
-        )
+        rows = n_items if tensor.per_item else 1
+        self.width = math.prod(tensor.shape[1:]) if tensor.per_item else tensor.size
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
