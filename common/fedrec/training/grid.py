@@ -133,7 +133,8 @@ class RoundSums:
         counts_rows: whether users who touch an item are counted.
         longest: largest length (L2 norm) of a user's whole change, in grid steps of all tensors
             alike; a longer one is shrunk. None for no limit; with one, what no user may change by
-            noise (`signed` is false) and the counts stay zero.
+            noise (`signed` is false) and the counts stay zero, and every user counts once: a
+            weight would make its change longer again.
     """
 
     def __init__(
@@ -186,7 +187,7 @@ class RoundSums:
         for name, inside in rounded.items():
             if name in change.rows:
                 self[name].put(item, inside.reshape(-1, inside.shape[-1]))
-            elif name in change.weight:
+            elif name in change.weight and self._longest is None:
                 weight = change.weight[name][:, None]
                 self[name].put_whole(inside.to(torch.float64) * weight)
             else:
