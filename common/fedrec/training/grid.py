@@ -6,6 +6,7 @@ sums are integers and depend neither on the order nor on how users are grouped (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -34,7 +35,7 @@ class GridSum:
         self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
         rows = n_items if tensor.per_item else 1
-        self.width = tensor.size // tensor.shape[0] if tensor.per_item else tensor.size
+        self.width = math.prod(tensor.shape[1:]) if tensor.per_item else tensor.size
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
@@ -132,7 +133,8 @@ class RoundSums:
         counts_rows: whether users who touch an item are counted.
         longest: largest length (L2 norm) of a user's whole change, in grid steps of all tensors
             alike; a longer one is shrunk. None for no limit; with one, what no user may change by
-            noise (`signed` is false) and the counts stay zero.
+            noise (`signed` is false) and the counts stay zero, and every user counts once: a
+            weight would make its change longer again.
     """
 
     def __init__(
@@ -185,7 +187,7 @@ class RoundSums:
         for name, inside in rounded.items():
             if name in change.rows:
                 self[name].put(item, inside.reshape(-1, inside.shape[-1]))
-            elif name in change.weight:
+            elif name in change.weight and self._longest is None:
                 weight = change.weight[name][:, None]
                 self[name].put_whole(inside.to(torch.float64) * weight)
             else:
