@@ -7,11 +7,11 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from fedrec.training.state import SharedState
 from numpy.typing import NDArray
 
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import UserSplit
+from fedrec.model.state import SharedState
 from fedrec.training.changes import BlockChange
 from fedrec.training.learner import Learner
 from fedrec.training.trainer import Trainer
