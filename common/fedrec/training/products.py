@@ -1,4 +1,4 @@
-"""Products whose bits do not depend on how many there are.
+"""Linear algebra whose bits do not depend on how many users or threads there are.
 
 A library for linear algebra chooses its kernels by shape: on an AMD EPYC a product in a batch of
 one differed from the same product in a batch of eight, and at times one in a batch of two did. So
@@ -8,9 +8,12 @@ number of users.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-__all__ = ["batched_product"]
+__all__ = ["batched_product", "one_thread"]
 
 _WORK = 1 << 24
 """Multiplications of a call: about as many as make the call itself cost nothing."""
@@ -37,6 +40,17 @@ def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         part = slice(min(begin, len(left) - at_once), min(begin + at_once, len(left)))
         torch.bmm(left[part], right[part], out=found[part])
     return found[:n]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let one thread decompose a large matrix: LAPACK would split it, and then bits differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _at_once(work: int) -> int:
