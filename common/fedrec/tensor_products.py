@@ -1,4 +1,4 @@
-"""Products whose bits do not depend on how many there are.
+"""Linear algebra whose bits do not depend on how many users or threads there are.
 
 A library for linear algebra chooses its kernels by shape: on an AMD EPYC a product in a batch of
 one differed from the same product in a batch of eight, and at times one in a batch of two did. So
@@ -8,9 +8,12 @@ number of users.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-__all__ = ["batched_product", "product_of_blocks"]
+__all__ = ["batched_product", "one_thread", "product_of_blocks"]
 
 _WORK = 1 << 24
 """Multiplications of a call: about as many as make the call itself cost nothing."""
@@ -55,6 +58,17 @@ def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     padded[:n_rows] = rows
     blocks = batched_product(padded.view(n_blocks, 16, inner), matrix.expand(n_blocks, -1, -1))
     return blocks.view(n_blocks * 16, -1)[:n_rows]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let one thread decompose a large matrix: LAPACK would split it, and then bits differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _at_once(work: int) -> int:
