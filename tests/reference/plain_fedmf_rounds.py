@@ -67,6 +67,4 @@ def fedmf_round(table, vectors, keys, histories, rule: Rule, structure: Structur
     divisor = entries if structure.normaliser == "entry" else counts[:, None]
     mean = compressed(structure, change / np.maximum(divisor, 1))
     moved = mean if basis is None else mean @ basis
-    return Round(
-        change=change, counts=counts, entries=entries, table=table + moved, vectors=after
-    )
+    return Round(change=change, counts=counts, entries=entries, table=table + moved, vectors=after)

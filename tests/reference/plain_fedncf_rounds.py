@@ -89,9 +89,9 @@ def fedncf_round(tensors, vectors, keys, histories, settings: Settings, *, seed,
         for name, value in net.items():
             network[name] += weight * (value - start[name])
     divisor = np.maximum(counts, 1)[:, None] if weighs else taking.sum()
-    following = {
-        name: (start[name] + move / total).numpy() for name, move in network.items()
-    } | {"item_embedding": table.numpy() + rows.numpy() / divisor}
+    following = {name: (start[name] + move / total).numpy() for name, move in network.items()} | {
+        "item_embedding": table.numpy() + rows.numpy() / divisor
+    }
     return Round(
         taking=taking,
         vectors=after,

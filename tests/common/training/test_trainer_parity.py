@@ -39,9 +39,7 @@ def users():
     """Of 4 to 14 training items out of 40: with 4 negatives for each, most items come twice."""
     data = generate(n_users=11, n_items=N_ITEMS, n_clusters=2, interactions_per_user=16, seed=3)
     place = np.arange(len(data.interactions))
-    return leave_one_out(
-        data.interactions.take(place % 16 >= place // 16), data.catalogue
-    )
+    return leave_one_out(data.interactions.take(place % 16 >= place // 16), data.catalogue)
 
 
 def learner_of(update, gamma, batch_size, **changes):
@@ -63,9 +61,7 @@ def learner_of(update, gamma, batch_size, **changes):
 
 def plain_round(learner, users, structure, table, vectors, round_id):
     settings = learner.plan.algorithm
-    rule = Rule(
-        rate=RATE, gamma=settings.regularisation, epochs=3, batch_size=settings.batch_size
-    )
+    rule = Rule(rate=RATE, gamma=settings.regularisation, epochs=3, batch_size=settings.batch_size)
     return fedmf_round(
         table, vectors, users.user_keys().tolist(),
         [users.train_of(index).tolist() for index in range(len(users))], rule, structure,

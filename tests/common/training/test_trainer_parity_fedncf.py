@@ -63,11 +63,7 @@ def plain_round(case, users, tensors, vectors, round_id, batch_size, epochs, nea
         epochs=epochs,
         rates=SGD if optimiser == "sgd" else ADAM,
         decay=decay,
-        optimiser=torch.optim.Adam
-        if optimiser == "adam"
-        else torch.optim.SGD
-        if decay
-        else None,
+        optimiser=torch.optim.Adam if optimiser == "adam" else torch.optim.SGD if decay else None,
     )
     return fedncf_round(
         tensors, vectors, users.user_keys().tolist(),
