@@ -204,7 +204,7 @@ class _Group:
 
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
         """Yield the blocks; `index` and `weight` are of all places."""
-        share = self._minibatch_sizes() / self._sizes.clamp(min=1)
+        share = self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
         for begin in range(0, len(self._users), self._block_users):
             part = slice(begin, begin + self._block_users)
             yield Block(
@@ -212,7 +212,7 @@ class _Group:
                 n_users=min(self._n_users - begin, self._block_users),
                 item=self._item[part],
                 label=self._label[part],
-                share=share[:, part].to(self._dtype),
+                share=share[:, part],
                 index=None if index is None else index[:, :, part].flatten(2),
                 weight=weight[:, :, part].contiguous(),
             )
