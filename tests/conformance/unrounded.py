@@ -23,13 +23,14 @@ class UnroundedSums:
     """A `ChangeSink` that adds up what it is given, in float64.
 
     Attributes:
+        rows, whole: sums by tensor, of active items and one row for nobody's places.
         blocks: every block's change as it came.
     """
 
     def __init__(self, n_active: int) -> None:
         self._n_active = n_active
-        self._rows: dict[str, torch.Tensor] = {}
-        self._whole: dict[str, torch.Tensor] = {}
+        self.rows: dict[str, torch.Tensor] = {}
+        self.whole: dict[str, torch.Tensor] = {}
         self._counts = torch.zeros(n_active + 1, dtype=torch.int64)
         self.blocks: list[BlockChange] = []
 
@@ -40,11 +41,11 @@ class UnroundedSums:
         for name, values in change.rows.items():
             flat = values.to(torch.float64).reshape(len(item), -1)
             nothing = torch.zeros((self._n_active + 1, flat.shape[1]), dtype=torch.float64)
-            self._rows.setdefault(name, nothing).index_add_(0, item, flat)
+            self.rows.setdefault(name, nothing).index_add_(0, item, flat)
         for name, values in change.whole.items():
             once = torch.ones(len(values), dtype=torch.int64)
             weighted = values.to(torch.float64) * change.weight.get(name, once)[:, None]
-            self._whole[name] = self._whole.get(name, 0.0) + weighted.sum(0)
+            self.whole[name] = self.whole.get(name, 0.0) + weighted.sum(0)
         self._counts.index_add_(0, item, torch.ones_like(item))
         return torch.zeros(len(change.item), dtype=torch.int64)
 
@@ -54,10 +55,10 @@ class UnroundedSums:
         for tensor in learner.layout.tensors:
             found[tensor.name] = np.zeros(tensor.shape)
             if tensor.per_item:
-                rows = self._rows[tensor.name][:-1].numpy()
+                rows = self.rows[tensor.name][:-1].numpy()
                 found[tensor.name][active] = rows.reshape(-1, *tensor.shape[1:])
             else:
-                found[tensor.name] += self._whole[tensor.name].numpy().reshape(tensor.shape)
+                found[tensor.name] += self.whole[tensor.name].numpy().reshape(tensor.shape)
         return found
 
     @property

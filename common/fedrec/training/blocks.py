@@ -92,10 +92,12 @@ def blocks_of(
     order = np.lexsort((n_rows, n_steps))
     sizes = np.stack([n_steps[order], n_rows[order]])
     ends = np.nonzero((sizes[:, 1:] != sizes[:, :-1]).any(0))[0] + 1
-    for members in np.split(order, ends):
-        if not len(members):
+    # Handed over once: a copy for each size would make a device wait.
+    placed = torch.from_numpy(order).to(samples.item.device)
+    for first, end in zip([0, *ends.tolist()], [*ends.tolist(), len(order)], strict=True):
+        if first == end:
             continue
-        steps, height = int(n_steps[members[0]]), int(n_rows[members[0]])
+        members, steps, height = placed[first:end], int(sizes[0, first]), int(sizes[1, first])
         width = batch_size if gathers and steps > 1 else height
         at_once = max(1, _CELLS_AT_ONCE // (block_users * epochs * steps * max(width, batch_size)))
         for begin in range(0, len(members), at_once * block_users):
@@ -113,7 +115,7 @@ class _Group:
         self,
         chunk: Chunk,
         samples: Samples,
-        members: np.ndarray[tuple[int], np.dtype[np.int64]],
+        members: torch.Tensor,
         n_steps: int,
         height: int,
         batch_size: int,
@@ -125,10 +127,9 @@ class _Group:
         self._n_steps, self._samples, self._dtype = n_steps, samples, dtype
         self._batch_size = batch_size
         places = -(-len(members) // block_users) * block_users
-        padded_members = np.append(members, np.full(places - len(members), -1))
         # Places without a user stand for the first user of the chunk, with no samples.
-        real = torch.from_numpy(padded_members >= 0).to(device)
-        self._users = torch.from_numpy(np.maximum(padded_members, 0)).to(device)
+        self._users = torch.cat([members, members.new_zeros(places - len(members))])
+        real = torch.arange(places, device=device) < len(members)
         self._sizes = torch.where(
             real, (samples.pointers[1:] - samples.pointers[:-1])[self._users], 0
         )
@@ -202,7 +203,7 @@ class _Group:
 
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
         """Yield the blocks; `index` and `weight` are of all places."""
-        share = self._minibatch_sizes() / self._sizes.clamp(min=1)
+        share = self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
         for begin in range(0, len(self._users), self._block_users):
             part = slice(begin, begin + self._block_users)
             yield Block(
@@ -210,7 +211,7 @@ class _Group:
                 n_users=min(self._n_users - begin, self._block_users),
                 item=self._item[part],
                 label=self._label[part],
-                share=share[:, part].to(self._dtype),
+                share=share[:, part],
                 index=None if index is None else index[:, :, part].flatten(2),
                 weight=weight[:, :, part].contiguous(),
             )
