@@ -219,9 +219,7 @@ class RoundSums:
             total._change = parts[name]
         self._counts = parts[""]
 
-    def add_parts(
-        self, parts: Mapping[str, torch.Tensor], *, finite: bool, n_shrunk: int
-    ) -> None:
+    def add_parts(self, parts: Mapping[str, torch.Tensor], *, finite: bool, n_shrunk: int) -> None:
         """Add the sums of other users, as their `parts`, `finite` and `n_shrunk` say."""
         for name, total in self.tensors.items():
             total._change += parts[name]

@@ -179,10 +179,7 @@ class ProcessRound:
         metrics, finite = np.zeros(4, dtype=np.int64), True
         for share in self._shares.values():
             self._sums.add_parts(
-                {
-                    name: torch.from_numpy(place.open("c"))
-                    for name, place in share.places.items()
-                },
+                {name: torch.from_numpy(place.open("c")) for name, place in share.places.items()},
                 finite=share.last["sums_finite"],
                 n_shrunk=share.last["n_shrunk"],
             )

@@ -80,9 +80,7 @@ def estimated_seconds(job: Job) -> float:
             weights += math.prod(entry.shape)
         else:
             values += math.prod(entry.shape)
-    passes = sum(
-        phase.epochs * len(phase.steps) for phase in algorithm.phases(job.start.scalars)
-    )
+    passes = sum(phase.epochs * len(phase.steps) for phase in algorithm.phases(job.start.scalars))
     held = job.cohort.n_positives
     users = [members for members, _ in job.cohort.levels(job.participating, algorithm.steps)]
     n_positives = sum(int(held[members].sum()) for members in users)

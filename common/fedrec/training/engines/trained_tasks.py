@@ -71,7 +71,9 @@ class TrainedTasks:
 
     def _take_sums(self, header: dict[str, Any], _: bytes) -> None:
         shape = header["shape"]
-        tensors = [UpdateTensor(**{**own, "shape": tuple(own["shape"])}) for own in shape["tensors"]]
+        tensors = [
+            UpdateTensor(**{**own, "shape": tuple(own["shape"])}) for own in shape["tensors"]
+        ]
         self._sums = SumsShape(**{**shape, "tensors": tuple(tensors)}).empty(_CPU)
         self._own = opened(header["places"], "r+")
         self._sums.lie_in({name: torch.from_numpy(own) for name, own in self._own.items()})
