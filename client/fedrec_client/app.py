@@ -216,14 +216,16 @@ class ClientApp:
         journal: RoundJournal,
     ) -> Finished | None:
         """Work through one key epoch; None when another one began."""
+        learner = None
         try:
             users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
             self._bind(store, membership, users)
             self._stop.check()
+            learner = self._learner(membership)
             session = Session(
                 membership,
                 link,
-                LocalModel(self._learner(membership), users, store),
+                LocalModel(learner, users, store),
                 store,
                 AuditLog(self._folder, self._clock),
                 journal,
@@ -233,6 +235,8 @@ class ClientApp:
             )
             ended = session.run()
         finally:
+            if learner is not None:
+                learner.close()
             membership.member.close()
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
@@ -249,6 +253,7 @@ class ClientApp:
             memory_mib=client.memory_mib,
             threads=client.threads,
             scratch=self._folder,
+            workers=client.workers,
         )
         self._record_environment(str(learner.device))
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.

@@ -46,6 +46,9 @@ def run(
         str | None, typer.Option(help="client.token_file: file with the access token.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
+    workers: Annotated[
+        str | None, typer.Option(help="client.workers: processes that train, or auto.")
+    ] = None,
     label: Annotated[str | None, typer.Option(help="client.label: a name for people.")] = None,
     plaintext: Annotated[
         bool | None, typer.Option("--plaintext", help="client.plaintext: loopback without TLS.")
@@ -77,6 +80,7 @@ def run(
             "client.authority_key": authority_key,
             "client.token_file": token_file,
             "client.device": device,
+            "client.workers": workers,
             "client.label": label,
             "client.plaintext": plaintext,
         },

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 from conformance.unrounded import UnroundedSums
-from fedrec.training.state import SharedState
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.model.state import SharedState
 from fedrec.training import trainer
 from fedrec.training.blocks import Block
 from fedrec.training.cohort import Chunk

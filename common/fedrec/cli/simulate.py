@@ -54,6 +54,10 @@ def simulate(
     jobs: Annotated[
         int, typer.Option(min=0, help="Processes at a time with --seeds; 0 is one a core.")
     ] = 0,
+    workers: Annotated[
+        str | None,
+        typer.Option(help="client.workers: processes that train, or auto."),
+    ] = None,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,7 +87,7 @@ def simulate(
     from fedrec.simulation.recording import record_simulation
     from fedrec.updates import UPDATES
 
-    settings = load_settings(settings_file, values_of(values))
+    settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
     for warning in (

@@ -13,7 +13,7 @@ import types
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
@@ -270,11 +270,19 @@ def _sections() -> tuple[tuple[str, str, type[Section]], ...]:
 
 
 def _allowed(annotation: Any, metadata: Iterable[object]) -> str:
-    optional = get_origin(annotation) in (Union, types.UnionType)
-    if optional:
-        annotation = next(kind for kind in get_args(annotation) if kind is not types.NoneType)
+    optional = False
+    if get_origin(annotation) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(annotation) if kind is not types.NoneType]
+        optional = len(kinds) < len(get_args(annotation))
+        if len(kinds) > 1:
+            return " or ".join(_allowed(kind, ()) for kind in kinds)
+        annotation = kinds[0]
+    if get_origin(annotation) is Annotated:
+        annotation, *within = get_args(annotation)
+        metadata = [limit for info in within for limit in getattr(info, "metadata", ())]
     if get_origin(annotation) is Literal:
-        return "one of " + ", ".join(json.dumps(choice) for choice in get_args(annotation))
+        choices = [json.dumps(choice) for choice in get_args(annotation)]
+        return choices[0] if len(choices) == 1 else "one of " + ", ".join(choices)
     words = _KINDS.get(annotation, str(annotation)) + _limits(metadata)
     return f"{words}, or left out" if optional else words
 

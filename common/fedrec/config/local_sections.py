@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
 from pydantic import Field
 
 from fedrec.data.settings import DataSettings
@@ -62,6 +64,12 @@ class ClientSettings(Section):
         "Private tables that take more lie in memory-mapped files.",
     )
     threads: int = Field(default=0, ge=0, description="CPU threads; 0 leaves it to torch.")
+    workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
+        default="auto",
+        description="Processes that train on a CPU; 1 trains in this one. auto takes one for each "
+        "processor (at most client.threads) in rounds that would take more than about five "
+        "seconds. The number changes no result.",
+    )
     label: str = Field(default="", max_length=64, description="A name for people to read.")
 
 

@@ -23,7 +23,15 @@ from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
 
-__all__ = ["BLOCK_BYTES", "TableRoom", "copy_rows", "give_back", "is_mapped", "rows_of"]
+__all__ = [
+    "BLOCK_BYTES",
+    "TableRoom",
+    "copy_rows",
+    "give_back",
+    "is_mapped",
+    "reserve",
+    "rows_of",
+]
 
 BLOCK_BYTES = 4 << 20
 """Bytes of a mapped table that are looked at before its pages are given back."""
@@ -68,7 +76,7 @@ class TableRoom:
         folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
         try:
             with tempfile.TemporaryFile(dir=folder) as file:
-                _reserve(file, size)
+                reserve(file, size)
                 return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
         except OSError as error:
             raise StorageError(
@@ -79,7 +87,7 @@ class TableRoom:
             ) from error
 
 
-def _reserve(file: IO[bytes], size: int) -> None:
+def reserve(file: IO[bytes], size: int) -> None:
     """Take the disk's blocks now: a disk that fills up later would kill whoever writes."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)

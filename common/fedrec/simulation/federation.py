@@ -218,6 +218,10 @@ class Federation:
         private = self._learner.refreshed(version.shared, self._users, version.private)
         return replace(version, private=private)
 
+    def close(self) -> None:
+        """End what trains in processes of its own."""
+        self._learner.close()
+
     def save(self, folder: CheckpointFolder) -> None:
         """Write a checkpoint."""
         folder.save(
@@ -292,6 +296,21 @@ def simulate(
         also=also,
         scratch=folder,
     )
+    try:
+        return _run(federation, settings, folder, resume, on_round, stop, timer)
+    finally:
+        federation.close()
+
+
+def _run(
+    federation: Federation,
+    settings: Settings,
+    folder: Path | None,
+    resume: bool,
+    on_round: Callable[[RoundReport], None] | None,
+    stop: Callable[[], bool],
+    timer: Clock,
+) -> SimulationResult:
     memory_bytes = settings.client.memory_mib << 20
     checkpoints = None if folder is None else CheckpointFolder(folder, map_above=memory_bytes)
     if resume and checkpoints is not None:

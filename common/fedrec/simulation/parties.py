@@ -17,6 +17,7 @@ from fedrec.ids import RoundId, UserId, digest
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import TableRoom, copy_rows
 from fedrec.streams import Purpose, stream_key, uniform, user_stream
+from fedrec.training.engines.choosing import engine_of
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
 from fedrec.wire.messages import RoundKind
@@ -146,6 +147,8 @@ def make_parties(
         scratch: folder for the files of mapped tables.
     """
     client = settings.client
+    # Parties train one after the other, in the same processes.
+    engine = engine_of(client.workers, threads=client.threads, folder=scratch)
     groups = (
         [np.arange(len(users), dtype=np.int64)]
         if n_clients == 1
@@ -164,6 +167,7 @@ def make_parties(
                 # All parties' tables together take no more than one party's would.
                 table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
+                workers=engine,
             ),
             users if n_clients == 1 else users.select(group),
             group,

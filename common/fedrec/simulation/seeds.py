@@ -128,11 +128,13 @@ def simulate_seeds(
     at_once = min(jobs or available_cores(), len(folders))
     share = max(1, available_cores() // at_once)
     threads = min(settings.client.threads or share, share)
+    asked = settings.client.workers
+    # "auto" takes no more processes than threads.
+    each = asked if asked == "auto" else min(asked, share)
+    within = {"threads": threads, "workers": each}
     waiting = [
         _Job(
-            settings=own.model_copy(
-                update={"client": own.client.model_copy(update={"threads": threads})}
-            ),
+            settings=own.model_copy(update={"client": own.client.model_copy(update=within)}),
             folder=folders[seed],
             n_clients=n_clients,
             protect=protect,

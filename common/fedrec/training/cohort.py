@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
 
-__all__ = ["Chunk", "Cohort"]
+__all__ = ["Chunk", "Cohort", "CohortTables"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +65,47 @@ def _rows_of(
     return out, values[where]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CohortTables:
+    """What training reads of a cohort: users lie one behind the other.
+
+    Attributes:
+        user_keys: users' identities for random streams, int64 (n_users,).
+        pointers: where each user's positives begin, int64 (n_users + 1,).
+        positives: active positions of their training items, ascending within a user.
+        excluded_pointers, excluded: what is never drawn as a negative, in the same form.
+        n_items: number of active items.
+    """
+
+    user_keys: NDArray[np.int64]
+    pointers: NDArray[np.int64]
+    positives: NDArray[np.int64]
+    excluded_pointers: NDArray[np.int64]
+    excluded: NDArray[np.int64]
+    n_items: int
+
+    def chunk_of(
+        self, members: NDArray[np.int64], device: torch.device, *, n_steps: int = 0
+    ) -> Chunk:
+        """Return some users as a chunk, int64 (n_chosen,), also those who cannot train."""
+        pointers, positives = _rows_of(self.pointers, self.positives, members)
+        excluded_pointers, excluded = _rows_of(self.excluded_pointers, self.excluded, members)
+
+        def move(values: NDArray[np.int64]) -> torch.Tensor:
+            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+
+        return Chunk(
+            user_index=move(members),
+            user_keys=move(self.user_keys[members]),
+            pointers=move(pointers),
+            positives=move(positives),
+            excluded_pointers=move(excluded_pointers),
+            excluded=move(excluded),
+            n_items=self.n_items,
+            n_steps=n_steps,
+        )
+
+
 class Cohort:
     """All users of one party, ready for training.
 
@@ -94,17 +135,24 @@ class Cohort:
         n_users = len(users.train_indptr) - 1
         owner = np.repeat(np.arange(n_users), np.diff(users.train_indptr))
         items = position[users.train_items]
-        self._pointers, self._positives = self._compress(owner, items, n_users)
-        self._excluded_pointers, self._excluded = self._pointers, self._positives
+        pointers, positives = self._compress(owner, items, n_users)
+        excluded_pointers, excluded = pointers, positives
         if exclude_held_out:
             held = np.concatenate([users.validation_items, users.test_items])
             holder = np.tile(np.arange(n_users), 2)
-            self._excluded_pointers, self._excluded = self._compress(
+            excluded_pointers, excluded = self._compress(
                 np.concatenate([owner, holder]),
                 np.concatenate([items, position[held]]),
                 n_users,
             )
-        self._keys = users.user_keys()
+        self.tables = CohortTables(
+            user_keys=users.user_keys(),
+            pointers=pointers,
+            positives=positives,
+            excluded_pointers=excluded_pointers,
+            excluded=excluded,
+            n_items=len(active),
+        )
 
     @staticmethod
     def _compress(
@@ -120,16 +168,46 @@ class Cohort:
     @property
     def n_users(self) -> int:
         """Users in the cohort."""
-        return len(self._pointers) - 1
+        return len(self.tables.user_keys)
 
     @property
     def party_key(self) -> int:
         """The smallest identity of its users: the party's own for random streams."""
-        return int(self._keys.min()) if len(self._keys) else 0
+        keys = self.tables.user_keys
+        return int(keys.min()) if len(keys) else 0
+
+    @property
+    def n_positives(self) -> NDArray[np.int64]:
+        """Training items of every user among the active ones, int64 (n_users,)."""
+        return np.diff(self.tables.pointers)
 
     def item_counts(self, n_items: int) -> NDArray[np.int64]:
         """Return how many users hold each item of the whole catalogue in their training data."""
         return np.bincount(self.users.train_items, minlength=n_items).astype(np.int64)
+
+    def levels(
+        self,
+        participating: NDArray[np.bool_] | None,
+        steps: Callable[[NDArray[np.int64]], NDArray[np.int64]],
+    ) -> Iterator[tuple[NDArray[np.int64], int]]:
+        """Yield the participating users by level of activity, and the most steps of the level.
+
+        Users are put together whose number of steps lies within the same power of two, so that
+        lockstep wastes little. A user takes part when it has a training item among the
+        active ones and, where negatives are drawn, at least one item left to draw.
+
+        Args:
+            steps: returns the number of steps of users by their number of positives.
+        """
+        positives = self.n_positives
+        usable = positives > 0
+        if self._needs_negatives:
+            usable &= np.diff(self.tables.excluded_pointers) < len(self.active)
+        if participating is not None:
+            usable &= participating
+        level = np.ceil(np.log2(np.maximum(steps(positives), 1))).astype(np.int64)
+        for value in np.unique(level[usable]):
+            yield np.nonzero(usable & (level == value))[0], 1 << int(value)
 
     def chunks(
         self,
@@ -140,48 +218,19 @@ class Cohort:
         memory_bytes: int,
         device: torch.device,
     ) -> Iterator[Chunk]:
-        """Yield the participating users in chunks of similar activity.
-
-        Users are put together whose number of steps lies within the same power of two, so that
-        lockstep wastes little. A user takes part when it has a training item among the
-        active ones and, where negatives are drawn, at least one item left to draw.
+        """Yield the participating users in chunks of one level; see `levels`.
 
         Args:
-            steps: returns the number of steps of users by their number of positives.
             bytes_per_user: returns the memory of a user by active items and steps of its chunk.
         """
-        positives = np.diff(self._pointers)
-        usable = positives > 0
-        if self._needs_negatives:
-            usable &= np.diff(self._excluded_pointers) < len(self.active)
-        if participating is not None:
-            usable &= participating
-        level = np.ceil(np.log2(np.maximum(steps(positives), 1))).astype(np.int64)
-        for value in np.unique(level[usable]):
-            n_steps = 1 << int(value)
+        for members, n_steps in self.levels(participating, steps):
             each = bytes_per_user(len(self.active), n_steps)
             at_once = max(1, memory_bytes // max(each, 1))
-            members = np.nonzero(usable & (level == value))[0]
             for start in range(0, len(members), at_once):
                 yield self.chunk_of(members[start : start + at_once], device, n_steps=n_steps)
 
     def chunk_of(
         self, members: NDArray[np.int64], device: torch.device, *, n_steps: int = 0
     ) -> Chunk:
-        """Return some users as a chunk, int64 (n_chosen,), also those who cannot train."""
-        pointers, positives = _rows_of(self._pointers, self._positives, members)
-        excluded_pointers, excluded = _rows_of(self._excluded_pointers, self._excluded, members)
-
-        def move(values: NDArray[np.int64]) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(device)
-
-        return Chunk(
-            user_index=move(members),
-            user_keys=move(self._keys[members]),
-            pointers=move(pointers),
-            positives=move(positives),
-            excluded_pointers=move(excluded_pointers),
-            excluded=move(excluded),
-            n_items=len(self.active),
-            n_steps=n_steps,
-        )
+        """Return some users as a chunk; see `CohortTables.chunk_of`."""
+        return self.tables.chunk_of(members, device, n_steps=n_steps)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import torch
 
@@ -15,7 +16,7 @@ from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
 from fedrec.training.changes import BlockChange
 
-__all__ = ["GridSum", "RoundSums"]
+__all__ = ["GridSum", "RoundSums", "SumsShape"]
 
 
 _EXACT = 1 << 53
@@ -207,3 +208,54 @@ class RoundSums:
     def add_counts(self, counts: torch.Tensor) -> None:
         """Add what was counted elsewhere, int64 (n_items,)."""
         self._counts[:-1] += counts
+
+    # Sums that several processes make, each its own.
+
+    @property
+    def parts(self) -> dict[str, torch.Tensor]:
+        """The tensors that the sums lie in, padding included: by name, "" for the counts."""
+        return {name: total._change for name, total in self.tensors.items()} | {"": self._counts}
+
+    def lie_in(self, parts: Mapping[str, torch.Tensor]) -> None:
+        """Go on in tensors of zeros like `parts`, which belong to the caller."""
+        for name, total in self.tensors.items():
+            total._change = parts[name]
+        self._counts = parts[""]
+
+    def add_parts(self, parts: Mapping[str, torch.Tensor], *, finite: bool, n_shrunk: int) -> None:
+        """Add the sums of other users, as their `parts`, `finite` and `n_shrunk` say."""
+        for name, total in self.tensors.items():
+            total._change += parts[name]
+            total.finite &= finite
+        self._counts += parts[""]
+        self._n_shrunk += n_shrunk
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumsShape:
+    """What a round's sums are of; see `RoundSums` and `GridSum`.
+
+    Attributes:
+        maximum_users: most users in the sums.
+    """
+
+    tensors: tuple[UpdateTensor, ...]
+    n_items: int
+    maximum_users: int
+    counts_rows: bool
+    longest: int | None
+
+    def empty(self, device: torch.device) -> RoundSums:
+        """Return sums with nothing in them."""
+        return RoundSums(
+            {
+                tensor.name: GridSum(
+                    tensor, self.n_items, maximum_users=self.maximum_users, device=device
+                )
+                for tensor in self.tensors
+            },
+            self.n_items,
+            device=device,
+            counts_rows=self.counts_rows,
+            longest=self.longest,
+        )

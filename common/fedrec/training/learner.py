@@ -25,8 +25,10 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import TableRoom, copy_rows, rows_of
 from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device
+from fedrec.training.engines.choosing import Workers, engine_of
+from fedrec.training.engines.engine import Engine
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
-from fedrec.training.grid import GridSum, RoundSums
+from fedrec.training.grid import RoundSums, SumsShape
 from fedrec.training.layout import Layout
 from fedrec.training.local_round import train_locally
 from fedrec.training.user_tables import open_tables
@@ -73,6 +75,10 @@ class Learner:
         scratch: folder for the files of mapped tables, None for the system's temporary one.
         table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
+        workers: processes that train, or the engine that learners share. Their owner closes it.
+
+    Attributes:
+        engine: what trains.
     """
 
     def __init__(
@@ -87,6 +93,7 @@ class Learner:
         scratch: Path | None = None,
         table_bytes: int = 0,
         measure_withheld: bool = False,
+        workers: Workers | Engine = 1,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -104,6 +111,15 @@ class Learner:
         self._evaluator = Evaluator(self)
         self._measures = measure_withheld or self.layout.mechanism is None
         self._exact: Learner | None = None
+        self.engine = (
+            workers
+            if isinstance(workers, Engine)
+            else engine_of(workers, threads=threads, folder=scratch)
+        )
+
+    def close(self) -> None:
+        """End worker processes, if there are any."""
+        self.engine.close()
 
     def warm_up(self) -> None:
         """Compile what training compiles, so that no round waits for it.
@@ -232,19 +248,15 @@ class Learner:
 
     def empty_sums(self, n_active: int) -> RoundSums:
         """Return a round's sums with nothing in them."""
+        return self.sums_shape(n_active).empty(self.device)
+
+    def sums_shape(self, n_active: int) -> SumsShape:
+        """Return what a round's sums are of."""
         mechanism = self.layout.mechanism
-        return RoundSums(
-            {
-                tensor.name: GridSum(
-                    tensor,
-                    n_active,
-                    maximum_users=self.layout.maximum_users,
-                    device=self.device,
-                )
-                for tensor in self.layout.tensors
-            },
-            n_active,
-            device=self.device,
+        return SumsShape(
+            tensors=self.layout.tensors,
+            n_items=n_active,
+            maximum_users=self.layout.maximum_users,
             counts_rows=self.algorithm.counts_rows,
             longest=None if mechanism is None else mechanism.bound,
         )
@@ -308,7 +320,9 @@ class Learner:
         if self.layout.mechanism is not None:
             if self._exact is None:
                 plan = self.plan.model_copy(update={"privacy": PrivacySettings()})
-                self._exact = Learner(plan, self.n_items, device=str(self.device))
+                self._exact = Learner(
+                    plan, self.n_items, device=str(self.device), workers=self.engine
+                )
             return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)

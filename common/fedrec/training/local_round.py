@@ -6,22 +6,21 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.training.fitting import fit_of
-from fedrec.training.user_tables import open_tables
+from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
+from fedrec.training.engines.engine import Job
 
 if TYPE_CHECKING:
     from fedrec.training.cohort import Cohort
     from fedrec.training.grid import RoundSums
     from fedrec.training.learner import Learner
 
-__all__ = ["LocalRound", "changes_of_sums", "train_locally", "training_sums"]
+__all__ = ["LocalRound", "changes_of_sums", "train_locally"]
 
 _MAXIMUM_CLIPPED = 1 << 20
 _N_TRAINING = 4
@@ -64,19 +63,26 @@ def train_locally(
         learner.algorithm.start(shared, cohort.active, round_id, learner.device),
         party_key=cohort.party_key,
     )
-    sums = learner.empty_sums(len(cohort.active))
-    fit = fit_of(learner.algorithm, start, sums, learner.accelerator)
-    tables = open_tables(private, learner.room, learner.device)
+    found = learner.engine.train(
+        Job(
+            algorithm=learner.algorithm,
+            accelerator=learner.accelerator,
+            start=start,
+            cohort=cohort,
+            participating=participating,
+            private=private,
+            sums=learner.sums_shape(len(cohort.active)),
+            memory_bytes=learner.memory_bytes,
+            room=learner.room,
+            device=learner.device,
+        )
+    )
+    sums, trained = found.sums, found.private
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-    for chunk in learner.chunks(cohort, participating):
-        own = tables.take(chunk.user_index)
-        result = fit(chunk, own)
-        tables.put(chunk.user_index, result.private)
-        metrics[:_N_TRAINING] += training_sums(result.loss, result.clipped)
-    trained = tables.finish()
+    metrics[:_N_TRAINING] = found.metrics
     n_trained, loss = int(metrics[0]), int(metrics[1])
     wrong = ""
-    if not sums.finite or not tables.finite:
+    if not sums.finite or not found.finite:
         wrong = "a value is no longer finite"
     elif n_trained and loss >= n_trained * int(MAXIMUM_LOSS * (1 << LOSS_BITS)):
         wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
@@ -93,7 +99,7 @@ def train_locally(
         metrics[3] = sums.n_shrunk
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     changes, n_clipped = learner.algorithm.compress(changes, n_trained)
-    metrics[2] = min(metrics[2] + n_clipped, n_trained * _MAXIMUM_CLIPPED)
+    metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
     counts[cohort.active] = sums.counts.cpu().numpy()
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
 
@@ -111,16 +117,3 @@ def changes_of_sums(
         else:
             changes[tensor.name] = summed
     return changes
-
-
-def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:
-    """Return (participants, loss, clipped values, clipped users) of a chunk, as integers."""
-    bounded = torch.nan_to_num(loss.clamp(0.0, MAXIMUM_LOSS), nan=MAXIMUM_LOSS)
-    units = torch.round(bounded * (1 << LOSS_BITS)).to(torch.int64)
-    parts = (
-        torch.ones_like(units),
-        units,
-        clipped.clamp(max=_MAXIMUM_CLIPPED),
-        (clipped > 0).to(torch.int64),
-    )
-    return torch.stack([part.sum() for part in parts]).cpu().numpy().astype(np.int64)

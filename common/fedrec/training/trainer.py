@@ -321,7 +321,10 @@ class _TrainedBlock:
             read = Values(self._values(leaves | moved, index), phase=phase)
             loss = self._algorithm.loss(read, batch)
             whole = loss + self._algorithm.penalty(read, batch)
-        found = torch.autograd.grad(whole, list(moved.values()), live)
+            # Each loss has its own gradient, times whether the user is live. As an argument of
+            # `grad` the latter would make torch import sympy: 50 MiB and a second a process.
+            total = torch.dot(whole, live)
+        found = torch.autograd.grad(total, list(moved.values()))
         return loss.detach(), dict(zip(names, found, strict=True))
 
     def _values(self, local: Tensors, index: torch.Tensor | None) -> Tensors:

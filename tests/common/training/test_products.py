@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from conformance.shape_dependence import ShapeDependence
-from fedrec.training.products import _at_once, batched_product, one_thread
+
+from fedrec.tensor_products import _at_once, batched_product, one_thread
 
 
 def matrices(n: int, n_rows: int, n_columns: int, seed: int) -> torch.Tensor:

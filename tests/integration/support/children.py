@@ -194,16 +194,16 @@ def _split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
 
 def _die_in_training(kill: KillClient, training: list[int]) -> None:
     """Die where a chunk of users has been trained but nothing of it is kept."""
-    from fedrec.training import local_round
+    from fedrec.training.engines import chunk_metrics
 
-    summed = local_round.training_sums
+    summed = chunk_metrics.training_sums
 
     def dying(*values: Any) -> Any:
         if training == [kill.round]:
             kill.strike()
         return summed(*values)
 
-    local_round.training_sums = dying
+    chunk_metrics.training_sums = dying
 
 
 class _DyingLink(Passing):

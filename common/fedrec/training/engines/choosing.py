@@ -1,0 +1,67 @@
+"""Which engine trains: processes where the trainer has long rounds, else this process."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Literal
+
+from fedrec.training.engines.engine import Engine, Job, Trained
+from fedrec.training.engines.processes import ProcessEngine
+from fedrec.training.engines.recipe import can_be_made_again
+from fedrec.training.engines.serial import SerialEngine
+from fedrec.training.engines.tasks import estimated_seconds
+from fedrec.training.fitting import is_trained_by_steps
+
+__all__ = ["Workers", "engine_of"]
+
+Workers = int | Literal["auto"]
+"""Processes that train; "auto" takes several where a round is long, one trains in this process."""
+
+LONG_ROUND_SECONDS = 5.0
+"""Starting workers takes two seconds, and each the memory of a Python with torch."""
+
+
+def engine_of(workers: Workers, *, threads: int = 0, folder: Path | None = None) -> Engine:
+    """Return what `client.workers` asks for.
+
+    Args:
+        threads: most processors that "auto" takes; 0 for all that this process may use.
+        folder: where workers' shared files lie; None for the system's temporary folder.
+    """
+    n_workers = _processors(threads) if workers == "auto" else workers
+    # Without an interpreter of its own, as within another program, there is nothing to start.
+    if n_workers < 2 or not sys.executable:
+        return SerialEngine()
+    least = LONG_ROUND_SECONDS if workers == "auto" else 0.0
+    return _ChoosingEngine(ProcessEngine(n_workers, folder), least)
+
+
+def _processors(threads: int) -> int:
+    if hasattr(os, "sched_getaffinity"):
+        found = len(os.sched_getaffinity(0))
+    else:
+        found = os.cpu_count() or 1
+    return min(found, threads) if threads else found
+
+
+class _ChoosingEngine(Engine):
+    """Processes for jobs that they can do and that take long enough."""
+
+    def __init__(self, processes: ProcessEngine, least_seconds: float) -> None:
+        self._processes, self._least = processes, least_seconds
+        self._serial = SerialEngine()
+
+    def train(self, job: Job) -> Trained:
+        """Train a job's users; see `Engine.train`."""
+        there = (
+            is_trained_by_steps(job.algorithm, job.device, job.accelerator)
+            and can_be_made_again(job.algorithm)
+            and estimated_seconds(job) >= self._least
+        )
+        return (self._processes if there else self._serial).train(job)
+
+    def close(self) -> None:
+        """End the processes."""
+        self._processes.close()

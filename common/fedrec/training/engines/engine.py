@@ -1,0 +1,84 @@
+"""What trains a party's users in a round: the seam behind which processes, or a cluster, work.
+
+A job says everything that a round's training follows from. Whatever carries it out, a user's
+results depend on that user alone and sums are integers, so that every engine gives the same bits.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.accelerators import Accelerator
+    from fedrec.algorithms.algorithm import Algorithm, RoundStart
+    from fedrec.model.state import PrivateState
+    from fedrec.model.tables import TableRoom
+    from fedrec.training.cohort import Cohort
+    from fedrec.training.grid import RoundSums, SumsShape
+
+__all__ = ["Engine", "Job", "Trained"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """A round's training of one party's users.
+
+    Attributes:
+        accelerator: what trains on a processor in place of the trainer; None for nothing.
+        start: what all users start from.
+        participating: which users train, bool (n_users,); None for all.
+        private: the users' private tables (refreshed).
+        sums: what users' changes are added up to.
+        memory_bytes: memory that users may take while they train, whoever trains them.
+        room: where private tables lie.
+    """
+
+    algorithm: Algorithm
+    accelerator: Accelerator | None
+    start: RoundStart
+    cohort: Cohort
+    participating: NDArray[np.bool_] | None
+    private: PrivateState
+    sums: SumsShape
+    memory_bytes: int
+    room: TableRoom
+    device: torch.device
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trained:
+    """What came of a job.
+
+    Attributes:
+        sums: the users' changes.
+        metrics: (participants, loss, clipped values, clipped users), int64 (4,).
+        private: all users' tables; who did not train has what it had.
+        finite: whether every value of the tables is finite.
+    """
+
+    sums: RoundSums
+    metrics: NDArray[np.int64]
+    private: PrivateState
+    finite: bool
+
+
+class Engine(ABC):
+    """Carries out jobs, one after the other."""
+
+    @abstractmethod
+    def train(self, job: Job) -> Trained:
+        """Train a job's users.
+
+        Raises:
+            FedrecError: they could not be trained; whether values diverged is the caller's to see.
+        """
+
+    def close(self) -> None:  # noqa: B027 (an engine may have nothing to end)
+        """End what the engine has started; the next job starts it again."""

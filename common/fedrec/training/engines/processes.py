@@ -1,0 +1,137 @@
+"""Training in worker processes on this machine, for what one thread of Python holds back.
+
+Workers start with the first job and stay until the engine is closed. Tables lie in files that all
+of them map; what goes through pipes is names, users' positions and a few numbers. Every worker has
+sums of its own, which are added up at the end of a round, in integers. A worker that dies is
+replaced, and what it did in the round is done again.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import weakref
+from pathlib import Path
+from typing import Any
+
+from fedrec.training.cohort import Cohort
+from fedrec.training.engines.engine import Engine, Job, Trained
+from fedrec.training.engines.private_files import PrivateFiles
+from fedrec.training.engines.process_round import ProcessRound
+from fedrec.training.engines.scratch import Scratch
+from fedrec.training.engines.tasks import tasks_of
+from fedrec.training.engines.worker_process import WorkerProcess
+
+__all__ = ["Crew", "ProcessEngine"]
+
+
+class ProcessEngine(Engine):
+    """Trains jobs of the trainer, on the processor, in processes.
+
+    Args:
+        n_workers: processes.
+        folder: where the folder of shared files is made; None for the system's temporary one.
+    """
+
+    def __init__(self, n_workers: int, folder: Path | None = None) -> None:
+        self.n_workers = n_workers
+        self._folder = folder
+        self._crew: Crew | None = None
+        self._end: weakref.finalize[..., ProcessEngine] | None = None
+
+    @property
+    def processes(self) -> tuple[int, ...]:
+        """The workers that run now."""
+        return () if self._crew is None else tuple(worker.pid for worker in self._crew.workers)
+
+    def train(self, job: Job) -> Trained:
+        """Train a job's users; see `Engine.train`.
+
+        Raises:
+            TrainingError: workers keep dying.
+            StorageError: there is no room for the shared files.
+        """
+        tasks = tasks_of(job, self.n_workers)
+        if self._crew is None:
+            self._crew = Crew(self._folder)
+            self._end = weakref.finalize(self, _end, self._crew, os.getpid())
+        try:
+            with ProcessRound(self._crew, job, tasks, n_workers=self.n_workers) as held:
+                return held.run()
+        except BaseException:
+            # Who works on after that would answer into another round.
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """End the workers and remove the shared files."""
+        if self._end is not None:
+            self._end()
+        self._crew = self._end = None
+
+
+class Crew:
+    """Running workers and the files that they share.
+
+    Attributes:
+        heard: (worker, what it says), None where it has died.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self.scratch = Scratch(folder)
+        self.private = PrivateFiles(self.scratch)
+        self.heard: queue.Queue[tuple[WorkerProcess, dict[str, Any] | None]] = queue.Queue()
+        self.workers: list[WorkerProcess] = []
+        self._cohorts: weakref.WeakKeyDictionary[Cohort, dict[str, Any]] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    def start(self) -> WorkerProcess:
+        """Return one more worker."""
+        worker = WorkerProcess(self.scratch.path, self.heard)
+        self.workers.append(worker)
+        return worker
+
+    def dismiss(self, worker: WorkerProcess) -> None:
+        """Take leave of a worker that has died."""
+        self.workers.remove(worker)
+        worker.end()
+
+    def cohort(self, cohort: Cohort) -> dict[str, Any]:
+        """Return what workers are told of a cohort; its tables are written once."""
+        known = self._cohorts.get(cohort)
+        if known is not None:
+            return known
+        tables = cohort.tables
+        places = self.scratch.keep(
+            {
+                "user_keys": tables.user_keys,
+                "pointers": tables.pointers,
+                "positives": tables.positives,
+                "excluded_pointers": tables.excluded_pointers,
+                "excluded": tables.excluded,
+            }
+        )
+        weakref.finalize(cohort, Path(places["pointers"].path).unlink, missing_ok=True)
+        told = {
+            "say": "cohort",
+            "n_items": tables.n_items,
+            "tables": {name: place.to_json() for name, place in places.items()},
+        }
+        self._cohorts[cohort] = told
+        return told
+
+    def end(self) -> None:
+        """End all workers, then remove what they share."""
+        for worker in self.workers:
+            worker.tell({"say": "end"})
+        for worker in self.workers:
+            worker.end()
+        self.workers.clear()
+        self.scratch.remove()
+
+
+def _end(crew: Crew, owner: int) -> None:
+    # A forked child leaves its parent's workers alone.
+    if os.getpid() == owner:
+        crew.end()

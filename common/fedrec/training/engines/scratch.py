@@ -1,0 +1,146 @@
+"""A folder of mapped files in which an engine and its workers share tables.
+
+Not in /dev/shm: a container's may have 64 MiB. The folder is the account's own and goes with the
+engine; where that was killed, its workers remove it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import StorageError
+from fedrec.model.tables import reserve
+
+__all__ = ["Place", "Scratch", "opened"]
+
+Form = tuple[str, Sequence[int]]
+_ALIGNED = 64
+_PREFIX, _LOCK = "fedrec-workers-", "lock"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where an array lies.
+
+    Attributes:
+        path: its file.
+        offset: bytes before it.
+    """
+
+    path: str
+    dtype: str
+    shape: tuple[int, ...]
+    offset: int
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `of_json` reads."""
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, values: Mapping[str, Any]) -> Place:
+        """Return a place that was sent."""
+        return cls(**{**values, "shape": tuple(values["shape"])})
+
+    def open(self, mode: Literal["r+", "c"] = "c") -> NDArray[Any]:
+        """Return the array, mapped; under "c" what is written there stays in this process."""
+        dtype = np.dtype(self.dtype)
+        if 0 in self.shape:
+            return np.empty(self.shape, dtype=dtype)
+        return np.memmap(self.path, dtype=dtype, mode=mode, offset=self.offset, shape=self.shape)
+
+
+def opened(
+    places: Mapping[str, Mapping[str, Any]], mode: Literal["r+", "c"] = "c"
+) -> dict[str, NDArray[Any]]:
+    """Return arrays by the names under which their places were sent."""
+    return {name: Place.of_json(place).open(mode) for name, place in places.items()}
+
+
+class Scratch:
+    """A folder for one engine's files.
+
+    Args:
+        parent: folder in which it is made; None for the system's temporary one.
+    """
+
+    def __init__(self, parent: Path | None) -> None:
+        within = Path(tempfile.gettempdir()) if parent is None else parent
+        try:
+            _remove_abandoned(within)
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=within))
+            # Locked before it has its name, so that nobody takes it for abandoned.
+            self._lock = (self.path / "new").open("wb")
+            fcntl.flock(self._lock, fcntl.LOCK_EX)
+            (self.path / "new").rename(self.path / _LOCK)
+        except OSError as error:
+            raise self._failed(within, 0, error) from error
+        self._n_files = 0
+
+    def lay_out(self, forms: Mapping[str, Form]) -> dict[str, Place]:
+        """Return places for arrays of zeros in one new file.
+
+        Args:
+            forms: type and shape of each, by name.
+
+        Raises:
+            StorageError: the disk has no room for them.
+        """
+        self._n_files += 1
+        path, places, end = self.path / f"{self._n_files}.tables", {}, 0
+        for name, (dtype, shape) in forms.items():
+            own = tuple(int(n) for n in shape)
+            places[name] = Place(path=str(path), dtype=dtype, shape=own, offset=end)
+            n_bytes = np.dtype(dtype).itemsize * int(np.prod(own, dtype=np.int64))
+            end += -(-n_bytes // _ALIGNED) * _ALIGNED
+        try:
+            with path.open("xb") as file:
+                if end:
+                    reserve(file, end)
+        except OSError as error:
+            path.unlink(missing_ok=True)
+            raise self._failed(self.path, end, error) from error
+        return places
+
+    def keep(self, arrays: Mapping[str, NDArray[Any]]) -> dict[str, Place]:
+        """Write arrays to a new file and return where they lie."""
+        places = self.lay_out({name: (str(own.dtype), own.shape) for name, own in arrays.items()})
+        for name, values in arrays.items():
+            places[name].open("r+")[...] = values
+        return places
+
+    def remove(self) -> None:
+        """Delete the folder; arrays that are mapped from it stay as they are."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._lock.close()
+
+    @staticmethod
+    def _failed(folder: Path, n_bytes: int, error: OSError) -> StorageError:
+        size = f"{max(1, n_bytes >> 20)} MiB"
+        return StorageError(
+            f"Worker processes share tables of {size} in files, which cannot be laid out in "
+            f"{folder}: {error.strerror or error}.",
+            remedy=f"Free {size} there, choose another folder (client.state for a client, "
+            "output.runs for a simulation, TMPDIR where there is neither), or set "
+            "client.workers = 1 to train in this process.",
+        )
+
+
+def _remove_abandoned(within: Path) -> None:
+    """Delete the folders of engines that were killed together with all their workers."""
+    for folder in within.glob(f"{_PREFIX}*"):
+        try:
+            with (folder / _LOCK).open("rb") as lock:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder, ignore_errors=True)
+        except OSError:
+            # In use, another account's, or just being made.
+            continue

@@ -1,0 +1,101 @@
+"""A worker's side of a round: tables that it maps, users whom it trains, sums of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedrec.algorithms.algorithm import Algorithm, RoundStart
+from fedrec.algorithms.declarations import UpdateTensor
+from fedrec.model.tables import copy_rows, give_back, rows_of
+from fedrec.training.cohort import CohortTables
+from fedrec.training.engines.chunk_metrics import training_sums
+from fedrec.training.engines.recipe import algorithm_from
+from fedrec.training.engines.scratch import opened
+from fedrec.training.fitting import Fit, fit_of
+from fedrec.training.grid import RoundSums, SumsShape
+
+__all__ = ["TrainedTasks"]
+
+_CPU = torch.device("cpu")
+
+
+class TrainedTasks:
+    """What a worker was told so far, and its answers."""
+
+    _algorithm: Algorithm
+    _tables: CohortTables
+    _start: RoundStart
+    _sums: RoundSums
+    _fit: Fit
+
+    def __init__(self) -> None:
+        self._old: dict[str, NDArray[Any]] = {}
+        self._new: dict[str, NDArray[Any]] = {}
+        self._own: dict[str, NDArray[Any]] = {}
+
+    def hear(self, header: dict[str, Any], body: bytes) -> dict[str, Any] | None:
+        """Take in what the engine says; return the answer to a task."""
+        found: dict[str, Callable[..., dict[str, Any] | None]] = {
+            "algorithm": self._begin,
+            "cohort": self._take_users,
+            "round": self._begin_round,
+            "sums": self._take_sums,
+            "task": self._train,
+        }
+        return found[header["say"]](header, body)
+
+    def _begin(self, header: dict[str, Any], _: bytes) -> None:
+        self._algorithm = algorithm_from(header["recipe"])
+
+    def _take_users(self, header: dict[str, Any], _: bytes) -> None:
+        self._tables = CohortTables(**opened(header["tables"]), n_items=header["n_items"])
+
+    def _begin_round(self, header: dict[str, Any], _: bytes) -> None:
+        tensors = {name: torch.from_numpy(own) for name, own in opened(header["start"]).items()}
+        active, basis = tensors.pop("active"), tensors.pop("basis", None)
+        self._start = RoundStart(
+            round=header["round"],
+            shared={name.removeprefix("shared."): own for name, own in tensors.items()},
+            n_items=header["n_items"],
+            active=active,
+            scalars=header["scalars"],
+            basis=basis,
+            party_key=header["party_key"],
+        )
+        self._old, self._new = opened(header["old"]), opened(header["new"], "r+")
+
+    def _take_sums(self, header: dict[str, Any], _: bytes) -> None:
+        shape = header["shape"]
+        tensors = [
+            UpdateTensor(**{**own, "shape": tuple(own["shape"])}) for own in shape["tensors"]
+        ]
+        self._sums = SumsShape(**{**shape, "tensors": tuple(tensors)}).empty(_CPU)
+        self._own = opened(header["places"], "r+")
+        self._sums.lie_in({name: torch.from_numpy(own) for name, own in self._own.items()})
+        self._fit = fit_of(self._algorithm, self._start, self._sums, None)
+
+    def _train(self, header: dict[str, Any], body: bytes) -> dict[str, Any]:
+        members = np.frombuffer(body, dtype=np.int64).copy()
+        chunk = self._tables.chunk_of(members, _CPU, n_steps=header["n_steps"])
+        private = {name: torch.from_numpy(rows_of(own, members)) for name, own in self._old.items()}
+        result = self._fit(chunk, private)
+        finite, rows = True, np.arange(len(members))
+        for name, values in result.private.items():
+            array = values.numpy()
+            finite = finite and bool(np.isfinite(array).all())
+            copy_rows(array, self._new[name], from_rows=rows, to_rows=members)
+        for own in self._own.values():
+            give_back(own)
+        return {
+            "say": "done",
+            "metrics": training_sums(result.loss, result.clipped).tolist(),
+            "private_finite": finite,
+            # Of all tasks of the round so far, as the sums in the file are.
+            "sums_finite": self._sums.finite,
+            "n_shrunk": self._sums.n_shrunk,
+        }

@@ -1,0 +1,101 @@
+"""A worker process: `python -m fedrec.training.engines.worker`, started by `ProcessEngine`.
+
+It hears frames on stdin, answers on stdout and trains one task at a time on one thread. It knows
+the algorithm, the round's model, users' tables and nothing else: no key, token or address. When
+its engine is gone it removes the shared folder and ends, in the midst of a task, too.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import signal
+import sys
+import threading
+import time
+import traceback
+from typing import IO, Any
+
+from fedrec.training.engines.frames import read_frame, write_frame
+
+__all__ = ["main"]
+
+Frame = tuple[dict[str, Any], bytes]
+_SECONDS_BETWEEN_LOOKS = 1.0
+
+
+def main() -> None:
+    """Work until the engine says so, or is gone."""
+    # Ctrl-C reaches every process of a terminal; the engine's decides what it means.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # What anything prints is no answer.
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    hello = read_frame(sys.stdin.buffer)
+    if hello is None:
+        return
+    told: queue.SimpleQueue[Frame] = queue.SimpleQueue()
+    for watch in (
+        lambda: _listen(sys.stdin.buffer, told, hello[0]["folder"]),
+        lambda: _watch(hello[0]["parent"], hello[0]["folder"]),
+    ):
+        threading.Thread(target=watch, daemon=True).start()
+    try:
+        _work(told, answers)
+    except BrokenPipeError:
+        _abandon(hello[0]["folder"])
+
+
+def _listen(pipe: IO[bytes], told: queue.SimpleQueue[Frame], folder: str) -> None:
+    while True:
+        frame = read_frame(pipe)
+        if frame is None:
+            _abandon(folder)
+        elif frame[0]["say"] == "end":
+            os._exit(0)
+        else:
+            told.put(frame)
+
+
+def _watch(parent: int, folder: str) -> None:
+    """Look whether the engine lives: a process that it forked may hold the pipe open."""
+    while os.getppid() == parent:
+        time.sleep(_SECONDS_BETWEEN_LOOKS)
+    _abandon(folder)
+
+
+def _abandon(folder: str) -> None:
+    """End where the engine was killed; nobody else is there to remove its files."""
+    shutil.rmtree(folder, ignore_errors=True)
+    os._exit(1)
+
+
+def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
+    # Only now: until here a worker must see at once that its engine is gone.
+    import torch
+
+    from fedrec.errors import FedrecError
+    from fedrec.training.engines.trained_tasks import TrainedTasks
+
+    torch.set_num_threads(1)
+    tasks = TrainedTasks()
+    while True:
+        header, body = told.get()
+        try:
+            answer = tasks.hear(header, body)
+        except Exception as error:
+            answer = {
+                "say": "failed",
+                "error": type(error).__name__,
+                "message": error.message if isinstance(error, FedrecError) else str(error),
+                "remedy": error.remedy if isinstance(error, FedrecError) else "",
+                "known": isinstance(error, FedrecError),
+                "where": traceback.format_exc(),
+            }
+        if answer is not None:
+            write_frame(answers, answer)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The engine's side of one worker process: its start, what it is told, what it says, its end."""
+
+from __future__ import annotations
+
+import os
+import queue
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from fedrec.training.engines.frames import read_frame, write_frame
+
+__all__ = ["WorkerProcess", "clean_environment"]
+
+_TAIL_BYTES = 4000
+_SECONDS_TO_END = 5.0
+_PASSED = frozenset(
+    {
+        # Where programs, libraries and caches are.
+        "PATH", "HOME", "USERPROFILE", "SYSTEMROOT", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH",
+        "TMPDIR", "TEMP", "TMP", "XDG_CACHE_HOME", "FEDREC_CACHE", "NUMBA_CACHE_DIR",
+        # How text is written.
+        "LANG", "LC_ALL", "LC_CTYPE", "PYTHONUTF8", "PYTHONIOENCODING", "PYTHONWARNINGS",
+        "PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX",
+        # Which instructions arithmetic uses: the same as here, or bits would differ.
+        "ATEN_CPU_CAPABILITY", "MKL_CBWR", "MKL_ENABLE_INSTRUCTIONS", "MKL_DEBUG_CPU_TYPE",
+        "OPENBLAS_CORETYPE", "NUMBA_CPU_NAME", "NUMBA_CPU_FEATURES", "NPY_DISABLE_CPU_FEATURES",
+        "DNNL_MAX_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "GLIBC_TUNABLES",
+    }
+)  # fmt: skip
+_ONE_THREAD = (
+    "OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS",
+    "VECLIB_MAXIMUM_THREADS",
+)  # fmt: skip
+
+
+def clean_environment() -> dict[str, str]:
+    """Return a worker's environment: what is named here and nothing else, so that no key or token
+    that somebody gave this process in its own reaches another."""
+    found = {name: value for name, value in os.environ.items() if name in _PASSED}
+    found |= dict.fromkeys(_ONE_THREAD, "1")
+    # Memory that a task has freed goes back at once.
+    found["MALLOC_TRIM_THRESHOLD_"] = found["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)
+    found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
+    return found
+
+
+class WorkerProcess:
+    """A process of `fedrec.training.engines.worker`.
+
+    Args:
+        folder: the shared files.
+        heard: takes (this, header) for everything it says, and (this, None) when it has died.
+    """
+
+    def __init__(
+        self, folder: Path, heard: queue.Queue[tuple[WorkerProcess, dict[str, Any] | None]]
+    ) -> None:
+        self._heard = heard
+        self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 (closed in `end`)
+        self._told: dict[str, object] = {}
+        # A new interpreter, never a fork: this process may have threads that hold locks, and a
+        # notebook has no main module to import. A group of its own leaves Ctrl-C to this one.
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "fedrec.training.engines.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            env=clean_environment(),
+            process_group=0,
+        )
+        self._ear = threading.Thread(target=self._listen, daemon=True)
+        self._ear.start()
+        self.tell({"say": "hello", "parent": os.getpid(), "folder": str(folder)})
+
+    @property
+    def pid(self) -> int:
+        """The process."""
+        return self._process.pid
+
+    def tell(self, header: Mapping[str, Any], body: bytes = b"") -> None:
+        """Send a frame; whether the process lives it says, or its silence, to `heard`."""
+        assert self._process.stdin is not None
+        with suppress(OSError):
+            write_frame(self._process.stdin, header, body)
+
+    def tell_once(self, matter: object, header: Mapping[str, Any]) -> None:
+        """Send a frame unless the last one of its kind was about the same object."""
+        if self._told.get(header["say"]) is not matter:
+            self._told[header["say"]] = matter
+            self.tell(header)
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        while True:
+            frame = read_frame(self._process.stdout)
+            self._heard.put((self, None if frame is None else frame[0]))
+            if frame is None:
+                return
+
+    def exit_code(self) -> int:
+        """Return how a process ended that has closed its answers."""
+        try:
+            return self._process.wait(_SECONDS_TO_END)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            return self._process.wait()
+
+    def last_words(self) -> str:
+        """Return the end of what it wrote to stderr."""
+        end = self._log.seek(0, os.SEEK_END)
+        self._log.seek(max(0, end - _TAIL_BYTES))
+        return self._log.read().decode(errors="replace").strip()
+
+    def end(self) -> None:
+        """End it, in the midst of a task, too."""
+        self.tell({"say": "end"})
+        self.exit_code()
+        self._ear.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with suppress(OSError):
+                    pipe.close()
+        self._log.close()

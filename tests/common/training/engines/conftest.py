@@ -1,0 +1,71 @@
+"""A federation of ninety users, and what one process makes of a round of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.training.learner import Learner
+
+N_ITEMS = 200
+
+
+@pytest.fixture(scope="session")
+def users():
+    data = generate(n_users=90, n_items=N_ITEMS, n_clusters=4, interactions_per_user=20, seed=1)
+    # Unequal activity, so that users fall into several levels.
+    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
+        np.linspace(0.25, 1.0, 90), 20
+    )
+    return leave_one_out(data.interactions.take(keep), data.catalogue)
+
+
+@pytest.fixture(scope="session")
+def plan_of():
+    def made(**changes):
+        settings = {
+            "federation": {"maximum_users": 256, "minimum_item_users": 2, "seed": 5},
+            "algorithm": {"dim": 8, "batch_size": 32},
+            "update": {"rank": 3},
+            "rounds": {"total": 2},
+        }
+        for section, values in changes.items():
+            # Another algorithm has other settings.
+            kept = {} if "name" in values else settings.get(section, {})
+            settings[section] = kept | values
+        return Plan.model_validate(settings)
+
+    return made
+
+
+@pytest.fixture(scope="session")
+def play(users):
+    """Return two training rounds of a learner, one upon the other."""
+
+    def played(learner: Learner, rounds=(2, 3), participating=None):
+        shared, private = learner.initial_shared(), learner.initial_private(users)
+        counted = learner.contribute("count", 1, shared, users, private)
+        shared, found = learner.apply("count", 1, shared, counted.vector), []
+        for number in rounds:
+            part = learner.contribute("train", number, shared, users, private, participating)
+            shared = learner.apply("train", number, shared, part.vector)
+            private = part.private
+            found.append(part)
+        return found
+
+    return played
+
+
+@pytest.fixture(scope="session")
+def same():
+    def compared(some, others):
+        assert len(some) == len(others)
+        for one, other in zip(some, others, strict=True):
+            assert np.array_equal(one.vector, other.vector)
+            assert set(one.private.tensors) == set(other.private.tensors)
+            for name, values in one.private.tensors.items():
+                assert np.array_equal(values, other.private.tensors[name]), name
+
+    return compared

@@ -1,0 +1,275 @@
+"""Worker processes: the bits of one process, whoever dies, and nothing left behind."""
+
+from __future__ import annotations
+
+import gc
+import os
+import resource
+import select
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedrec.errors import InternalError, StorageError, TrainingError
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import is_mapped
+from fedrec.training.engines import process_round
+from fedrec.training.engines.choosing import engine_of
+from fedrec.training.engines.processes import ProcessEngine
+from fedrec.training.engines.worker_process import WorkerProcess
+from fedrec.training.learner import Learner
+
+pytestmark = pytest.mark.slow
+
+KINDS = {
+    "fedmf, colr": {},
+    "fedmf, dense": {"update": {"structure": "dense"}},
+    "fedmf, scolr": {"update": {"structure": "scolr", "normaliser": "entry"}},
+    "fedmf, topk": {"update": {"structure": "topk"}},
+    "pfedrec": {
+        "algorithm": {"name": "pfedrec", "dim": 8, "batch_size": 32, "item_rate_scale": 0.01},
+        "update": {"structure": "dense", "clip": 256.0},
+    },
+    "fedncf": {
+        "algorithm": {"name": "fedncf", "dim": 8, "batch_size": 32},
+        "update": {"structure": "dense"},
+    },
+    "under noise": {
+        "update": {"structure": "dense"},
+        "privacy": {"mechanism": "gaussian", "epsilon": 8.0, "delta": 1e-5},
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def engine(tmp_path_factory):
+    made = engine_of(2, folder=tmp_path_factory.mktemp("shared"))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def own(tmp_path):
+    """An engine of this test's own."""
+    made = ProcessEngine(2, tmp_path)
+    yield made
+    made.close()
+
+
+def ended(pid: int, *, within: float = 30.0) -> bool:
+    """Wait for the end of any process."""
+    try:
+        watched = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([watched], [], [], within)[0])
+    finally:
+        os.close(watched)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, engine):
+    plan = plan_of(**KINDS[kind])
+    alone = play(Learner(plan, 200, device="cpu"))
+    same(play(Learner(plan, 200, device="cpu", workers=engine)), alone)
+    assert len(engine._processes.processes) == 2
+
+
+def test_three_processes_give_the_bits_of_one(plan_of, play, same, tmp_path):
+    learner = Learner(plan_of(), 200, device="cpu", workers=3, scratch=tmp_path)
+    try:
+        same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+        assert len(learner.engine._processes.processes) == 3
+    finally:
+        learner.close()
+
+
+def test_some_users_or_nobody_may_train(plan_of, play, same, users, engine):
+    for some in (np.arange(len(users)) % 5 == 0, np.zeros(len(users), bool)):
+        learners = [
+            Learner(plan_of(), 200, device="cpu", workers=workers) for workers in (1, engine)
+        ]
+        same(*(play(learner, participating=some) for learner in learners))
+
+
+def test_parties_share_the_processes(plan_of, users, play, same, engine):
+    learner = Learner(plan_of(), 200, device="cpu", workers=engine)
+    before = play(learner)
+    here = engine._processes.processes
+    other = Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu", workers=engine)
+    same(play(other), play(Learner(plan_of(algorithm={"dim": 4}), 200, device="cpu")))
+    same(play(learner), before)
+    assert engine._processes.processes == here
+
+
+def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, own, tmp_path):
+    plan = plan_of(**KINDS["pfedrec"])
+    learner = Learner(plan, 200, device="cpu", workers=own, scratch=tmp_path, table_bytes=1)
+    found, kept = play(learner), play(Learner(plan, 200, device="cpu"))
+    assert all(map(is_mapped, found[1].private.tensors.values()))
+    same(found, kept)
+    folder = own._crew.scratch.path
+    # Three tables after each of two rounds, with names as long as somebody has them.
+    assert len(own._crew.private._places) == 6
+    del found[0]
+    gc.collect()
+    assert len(own._crew.private._places) == 3
+    own.close()
+    assert not folder.exists()
+    same(found, kept[1:])
+
+
+class Killing:
+    """Kills workers as they are given tasks."""
+
+    def __init__(self, monkeypatch, wanted):
+        self.n_tasks, self.killed = 0, []
+        tell = WorkerProcess.tell
+
+        def telling(worker, header, body=b""):
+            tell(worker, header, body)
+            if header["say"] == "task":
+                self.n_tasks += 1
+                if wanted(self.n_tasks):
+                    os.kill(worker.pid, signal.SIGKILL)
+                    self.killed.append(worker.pid)
+
+        monkeypatch.setattr(WorkerProcess, "tell", telling)
+
+
+@pytest.mark.parametrize("at", [1, 5])
+def test_what_a_killed_worker_did_is_done_again(at, plan_of, play, same, own, monkeypatch, capsys):
+    killing = Killing(monkeypatch, lambda task: task == at)
+    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+    assert len(killing.killed) == 1 and len(own.processes) == 2
+    assert not set(killing.killed) & set(own.processes)
+    assert "worker process died" in capsys.readouterr().out
+
+
+def test_a_worker_killed_between_rounds_is_replaced(plan_of, play, same, own):
+    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+    alone = play(Learner(plan_of(), 200, device="cpu"))
+    same(play(learner), alone)
+    gone = own.processes[0]
+    os.kill(gone, signal.SIGKILL)
+    assert ended(gone)
+    same(play(learner), alone)
+    assert gone not in own.processes
+
+
+def test_workers_that_always_die_end_the_round_and_not_the_engine(
+    plan_of, play, same, own, monkeypatch
+):
+    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+    with monkeypatch.context() as patched:
+        killing = Killing(patched, lambda task: True)
+        with pytest.raises(TrainingError, match=r"died 5 times in round 2.*exit code -9") as caught:
+            play(learner)
+        assert "client.workers" in caught.value.remedy
+    assert own.processes == () and all(map(ended, killing.killed))
+    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+
+
+def test_divergence_is_told_as_in_one_process(plan_of, users, own):
+    said = []
+    for workers in (1, own):
+        plan = plan_of(federation={"minimum_item_users": 4})
+        learner = Learner(plan, 200, device="cpu", workers=workers)
+        shared, private = learner.initial_shared(), learner.initial_private(users)
+        counted = learner.contribute("count", 1, shared, users, private)
+        shared = learner.apply("count", 1, shared, counted.vector)
+        vectors = private.tensors["user_embedding"]
+        for broken in (vectors * np.nan, vectors * np.float32(1e5)):
+            with pytest.raises(TrainingError) as caught:
+                learner.contribute(
+                    "train", 2, shared, users, PrivateState({"user_embedding": broken})
+                )
+            said.append((caught.value.message, caught.value.remedy))
+    assert said[:2] == said[2:]
+    assert "finite" in said[0][0] and "exploded" in said[1][0]
+
+
+def test_a_defect_in_a_worker_is_told_here(plan_of, play, own, monkeypatch, capsys):
+    monkeypatch.setattr(
+        process_round, "recipe_of", lambda _: {"module": "no_such_module", "name": "Nothing"}
+    )
+    with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
+        play(Learner(plan_of(), 200, device="cpu", workers=own))
+    assert own.processes == ()
+    assert "Traceback" in capsys.readouterr().out
+
+
+def test_no_secret_reaches_a_worker(plan_of, play, own, monkeypatch):
+    # What people give programs in their environment, and what nobody has heard of.
+    for name in ("AWS_SECRET_ACCESS_KEY", "FEDREC_CLIENT__TOKEN_FILE", "GITHUB_TOKEN", "MINE"):
+        monkeypatch.setenv(name, "do-not-tell")
+    read, write = os.pipe()
+    os.set_inheritable(write, False)
+    play(Learner(plan_of(), 200, device="cpu", workers=own), (2,))
+    for pid in own.processes:
+        place = Path(f"/proc/{pid}")
+        environment = (place / "environ").read_bytes()
+        assert b"do-not-tell" not in environment and b"OMP_NUM_THREADS=1" in environment
+        assert b"do-not-tell" not in (place / "cmdline").read_bytes()
+        held = {os.readlink(entry) for entry in (place / "fd").iterdir()}
+        assert os.readlink(f"/proc/self/fd/{write}") not in held
+        assert not any(entry.startswith("socket:") for entry in held)
+    os.close(read)
+    os.close(write)
+    folder = own._crew.scratch.path
+    assert folder.stat().st_mode & 0o077 == 0
+
+
+def test_a_full_disk_is_told_with_what_to_do(plan_of, play, same, own):
+    learner = Learner(plan_of(), 200, device="cpu", workers=own)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, before[1]))
+    try:
+        with pytest.raises(StorageError, match="share tables") as caught:
+            play(learner, (2,))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert "client.workers = 1" in caught.value.remedy
+    same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
+
+
+def test_a_folder_that_is_not_there_is_told(plan_of, play, tmp_path):
+    learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path / "gone")
+    with pytest.raises(StorageError, match="gone"):
+        play(learner)
+
+
+def test_closing_leaves_no_process_and_no_file(plan_of, play, tmp_path):
+    learner = Learner(plan_of(), 200, device="cpu", workers=2, scratch=tmp_path)
+    play(learner, (2,))
+    pids = learner.engine._processes.processes
+    assert [path.name for path in tmp_path.iterdir()]
+    learner.close()
+    assert all(map(ended, pids)) and not list(tmp_path.iterdir())
+    # The next round starts others.
+    play(learner, (2,))
+    pids = learner.engine._processes.processes
+    del learner
+    gc.collect()
+    assert all(map(ended, pids)) and not list(tmp_path.iterdir())
+
+
+def test_folders_of_engines_that_were_killed_are_removed(own, plan_of, play, tmp_path):
+    play(Learner(plan_of(), 200, device="cpu", workers=own), (2,))
+    abandoned = tmp_path / "fedrec-workers-killed"
+    abandoned.mkdir()
+    (abandoned / "lock").touch()
+    (abandoned / "1.tables").write_bytes(bytes(100))
+    half_made = tmp_path / "fedrec-workers-made"
+    half_made.mkdir()
+    other = ProcessEngine(2, tmp_path)
+    play(Learner(plan_of(), 200, device="cpu", workers=other), (2,))
+    try:
+        assert not abandoned.exists() and half_made.exists()
+        assert own._crew.scratch.path.exists() and other._crew.scratch.path.exists()
+    finally:
+        other.close()

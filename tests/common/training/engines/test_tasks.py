@@ -1,0 +1,150 @@
+"""How users are cut into tasks, and which engine a job gets."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from fedrec.algorithms import FedMF
+from fedrec.config.local_sections import ClientSettings
+from fedrec.training.engines import choosing
+from fedrec.training.engines.choosing import engine_of
+from fedrec.training.engines.engine import Engine, Job
+from fedrec.training.engines.frames import read_frame, write_frame
+from fedrec.training.engines.recipe import algorithm_from, can_be_made_again, recipe_of
+from fedrec.training.engines.serial import SerialEngine
+from fedrec.training.engines.tasks import estimated_seconds, tasks_of
+from fedrec.training.learner import Learner
+
+
+class Watching(Engine):
+    """Keeps the jobs that it passes on."""
+
+    def __init__(self):
+        self.jobs: list[Job] = []
+
+    def train(self, job):
+        self.jobs.append(job)
+        return SerialEngine().train(job)
+
+
+@pytest.fixture
+def job_of(plan_of, play):
+    def made(participating=None, **changes):
+        watching = Watching()
+        play(Learner(plan_of(**changes), 200, device="cpu", workers=watching), (2,), participating)
+        return watching.jobs[0]
+
+    return made
+
+
+@pytest.mark.parametrize("n_workers", [1, 2, 5])
+def test_every_user_who_trains_is_in_one_task(job_of, users, n_workers):
+    some = np.arange(len(users)) % 3 > 0
+    job = job_of(some)
+    tasks = tasks_of(job, n_workers)
+    members = np.concatenate([task.members for task in tasks])
+    able = some & (job.cohort.n_positives > 0)
+    assert np.array_equal(np.sort(members), np.nonzero(able)[0])
+    assert all((np.diff(task.members) > 0).all() for task in tasks)
+    costs = [task.cost for task in tasks]
+    assert costs == sorted(costs, reverse=True)
+    assert sum(costs) == job.cohort.n_positives[able].sum()
+    # None is so large that the others wait for it: a fourth of a worker's part, and one user.
+    assert max(costs) <= 1.5 * sum(costs) / (4 * n_workers) + job.cohort.n_positives.max()
+
+
+def test_no_task_takes_more_memory_than_a_worker_has(job_of):
+    job = job_of()
+    levels = dict.fromkeys(task.n_steps for task in tasks_of(job, 2))
+    each = {n: job.algorithm.bytes_per_user(len(job.cohort.active), n) for n in levels}
+    memory = 2 * 3 * max(each.values())
+    small = Job(**{name: getattr(job, name) for name in Job.__slots__} | {"memory_bytes": memory})
+    for task in tasks_of(small, 2):
+        assert len(task.members) * each[task.n_steps] <= memory // 2
+
+
+def test_nobody_makes_no_task(job_of, users):
+    assert tasks_of(job_of(np.zeros(len(users), bool)), 2) == []
+
+
+def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, users):
+    half = np.arange(len(users)) % 2 == 0
+    one = estimated_seconds(job_of())
+    held = job_of().cohort.n_positives
+    share = held[half].sum() / held.sum()
+    assert estimated_seconds(job_of(half)) == pytest.approx(one * share)
+    assert estimated_seconds(job_of(algorithm={"local_epochs": 4})) == pytest.approx(2 * one)
+    # One positive and one negative in place of one and four.
+    fewer = estimated_seconds(job_of(algorithm={"negatives_per_positive": 1}))
+    assert fewer == pytest.approx(one * 2 / 5)
+    assert estimated_seconds(job_of(algorithm={"dim": 80})) > 3 * one
+
+
+def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
+    monkeypatch.setattr(choosing, "_processors", lambda threads: threads or 2)
+    engine, job = engine_of("auto"), job_of()
+    asked = []
+    monkeypatch.setattr(
+        choosing.ProcessEngine, "train", lambda self, job: asked.append(self.n_workers)
+    )
+    engine.train(job)
+    assert asked == []
+    monkeypatch.setattr(choosing, "LONG_ROUND_SECONDS", estimated_seconds(job) / 2)
+    engine_of("auto", threads=3).train(job)
+    assert asked == [3]
+    # One processor gains nothing; a number is taken at its word.
+    assert isinstance(engine_of("auto", threads=1), SerialEngine)
+    assert isinstance(engine_of(1), SerialEngine)
+    engine_of(2, threads=1).train(job)
+    assert asked == [3, 2]
+
+
+def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
+    plan = plan_of(algorithm={"name": "fedals", "dim": 8}, update={"structure": "dense"})
+    learner = Learner(plan, 200, device="cpu", workers=2)
+    same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
+    assert learner.engine._processes.processes == ()
+
+
+def test_an_algorithm_is_made_again_from_its_recipe(plan_of):
+    first = Learner(plan_of(update={"structure": "scolr"}), 200, device="cpu").algorithm
+    again = algorithm_from(recipe_of(first))
+    assert type(again) is type(first)
+    assert (again.settings, again.update) == (first.settings, first.update)
+    assert (again.n_items, again.seed, again.n_rounds) == (200, 5, 2)
+
+
+def test_a_class_that_no_other_process_can_import_stays_here(plan_of):
+    plan = plan_of()
+    first = Learner(plan, 200, device="cpu").algorithm
+
+    class Cell(FedMF):
+        """As a notebook's cell, or a test, has it."""
+
+    assert can_be_made_again(first)
+    first.__class__ = Cell
+    assert not can_be_made_again(first)
+
+
+def test_frames_come_back_and_a_torn_one_is_the_end():
+    pipe = io.BytesIO()
+    write_frame(pipe, {"say": "task", "n_steps": 4}, bytes(range(100)))
+    write_frame(pipe, {"say": "end"})
+    raw = pipe.getvalue()
+    pipe.seek(0)
+    assert read_frame(pipe) == ({"say": "task", "n_steps": 4}, bytes(range(100)))
+    assert read_frame(pipe) == ({"say": "end"}, b"")
+    assert read_frame(pipe) is None
+    for length in (5, 20, 60):
+        assert read_frame(io.BytesIO(raw[:length])) is None
+
+
+def test_the_setting_is_auto_or_a_number_of_processes():
+    assert ClientSettings().workers == "auto"
+    assert ClientSettings(workers=3).workers == 3
+    for wrong in (0, -1, "many", 1.5, True):
+        with pytest.raises(ValueError):
+            ClientSettings.model_validate({"workers": wrong}, strict=True)
