@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
@@ -46,6 +47,7 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the stopped run in this folder.")
     ] = None,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
     seeds: Annotated[
         str | None,
@@ -63,8 +65,9 @@ def simulate(
     processor, whatever the number of clients and the protection, so neither is needed for
     research; --protect measures their cost. Only update.compress = "client" and
     update.subset = "client" depend on how users are dealt: give --clients with them. Ctrl-C
-    stops after the round and saves; a second one stops at once. The last line on stdout is the
-    run's folder.
+    stops after the round and saves; a second one stops at once. What was stopped goes on with
+    --resume to the same bits, and is refused where training rounds otherwise, unless
+    --accept-other-arithmetic is given. The last line on stdout is the run's folder.
 
     With --seeds every seed has its processes' share of the cores, its own run folder and the same
     bits as alone; a seed that was stopped goes on by itself, with --resume.
@@ -131,6 +134,7 @@ def simulate(
             protect=protect,
             folder=run.path,
             resume=resume is not None,
+            accept_other_arithmetic=accept_other_arithmetic,
             on_round=note,
             stop=stop.requested,
             users=users,
