@@ -10,6 +10,7 @@ from client.fake_federation import USERS, World
 
 from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import RefusedError
+from fedrec.ids import RoundId
 from fedrec_client.exporting import export_model
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.recommendation import recommend
@@ -113,6 +114,8 @@ def test_another_run_begins_under_whatever_there_is(
     with pytest.raises(RefusedError, match=OTHER):
         world.app().run(new_run=True)
     world.run = "run-2"
+    world.rounds.clear()
+    world.published_round = RoundId(0)
     world.app().run(new_run=True)
     found = state_of(world).provenance
     assert found is not None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import AsJson, new_console, print_json
@@ -90,6 +90,7 @@ def evaluate(
     from fedrec.data.source import read_users
     from fedrec.provenance import provenance_of
 
+    check_is_resumed(accept_other_arithmetic, resume)
     chosen = _protocols(protocols)
     if settings_file.is_dir():
         raise SettingsError(

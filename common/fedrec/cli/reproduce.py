@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
 from fedrec.cli.stop_request import StopRequest
@@ -78,6 +78,7 @@ def reproduce(
     if show_list:
         _list(name, as_json)
         return
+    check_is_resumed(accept_other_arithmetic, resume)
     if not name and resume is None:
         raise SettingsError(
             "It is not said what to reproduce.", remedy="`fedrec reproduce --list` shows all rows."

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
@@ -86,6 +86,7 @@ def simulate(
     from fedrec.simulation.recording import record_simulation
     from fedrec.updates import UPDATES
 
+    check_is_resumed(accept_other_arithmetic, resume)
     settings = load_settings(settings_file, values_of(values))
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
