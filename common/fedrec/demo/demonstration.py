@@ -14,7 +14,6 @@ from rich.progress import Progress
 from rich.table import Table
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.arithmetic import arithmetic_of
 from fedrec.audit.wire import WireReport
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
@@ -28,6 +27,7 @@ from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DEVICE, DemoData, load_data, prepare
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
 from fedrec.reports.figures import SizeBar
 from fedrec.reports.html import Fact
@@ -137,7 +137,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     folder = RunFolder.create(options.runs, "demo")
     catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
     folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
-    folder.write_environment(arithmetic_of(DEVICE))
+    folder.write_environment(provenance_of(plan, DEVICE))
     workspace = prepare(folder.path, plan, data, n_clients=options.n_clients)
     chosen = protection_of(plan, len(data.catalogue)).chosen
     console.print(

@@ -9,13 +9,13 @@ from typing import Any
 
 from rich.console import Console
 
-from fedrec.arithmetic import arithmetic_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.workspace import DEVICE, DemoData, prepare
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
 from fedrec.reports.result_row import ResultRow
 from fedrec.reports.run_folder import RunFolder
@@ -82,7 +82,7 @@ def run_second_act(
     folder = RunFolder(path)
     catalogue = {"catalogue": str(path / "catalogue.csv")}
     folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
-    folder.write_environment(arithmetic_of(DEVICE))
+    folder.write_environment(provenance_of(plan, DEVICE))
     announce(
         console,
         "Second act",

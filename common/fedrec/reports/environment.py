@@ -10,11 +10,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import fedrec
-from fedrec.arithmetic import Arithmetic
+from fedrec.formats import RUN_FORMAT
+from fedrec.provenance import Provenance
 
-__all__ = ["ENVIRONMENT_NAME", "Environment", "describe_environment"]
+__all__ = ["Environment", "describe_environment"]
 
-ENVIRONMENT_NAME = "environment.json"
 _PACKAGES = ("numpy", "torch", "tenseal", "grpcio", "protobuf", "safetensors", "pyarrow")
 
 
@@ -25,9 +25,11 @@ class Environment:
     Attributes:
         packages: (name, version) of what is installed among the libraries that matter.
         cpu_count: logical processors that this process may use.
-        arithmetic: how training rounds here, its device included; None where others train.
+        format: the number of the folder's format.
+        provenance: what trains here and how that rounds; None where others train.
     """
 
+    format: int
     fedrec: str
     python: str
     packages: tuple[tuple[str, str], ...]
@@ -35,20 +37,26 @@ class Environment:
     machine: str
     cpu: str
     cpu_count: int
-    arithmetic: Arithmetic | None = None
+    provenance: Provenance | None = None
 
     def to_json(self) -> str:
-        """Return the content of `environment.json`."""
-        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
+        """Return the content of `environment.json`; what trains stands beside the rest."""
+        record = asdict(self)
+        trains = record.pop("provenance") or {"path": None, "arithmetic": None, "accepted": []}
+        return json.dumps(record | trains, indent=2, ensure_ascii=False) + "\n"
 
 
-def describe_environment(arithmetic: Arithmetic | None = None) -> Environment:
+def describe_environment(
+    provenance: Provenance | None = None, *, format_number: int = RUN_FORMAT
+) -> Environment:
     """Look at this machine; imports none of the packages.
 
     Args:
-        arithmetic: that of the training, where this machine trains.
+        provenance: of the training, where this machine trains.
+        format_number: of the folder that the description is for.
     """
     return Environment(
+        format=format_number,
         fedrec=fedrec.__version__,
         python=platform.python_version(),
         packages=tuple((name, found) for name in _PACKAGES if (found := _installed(name))),
@@ -56,7 +64,7 @@ def describe_environment(arithmetic: Arithmetic | None = None) -> Environment:
         machine=platform.machine(),
         cpu=_cpu_model(),
         cpu_count=_usable_cpus(),
-        arithmetic=arithmetic,
+        provenance=provenance,
     )
 
 

@@ -13,15 +13,16 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from fedrec.arithmetic import Arithmetic
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.loading import PATHS
 from fedrec.config.schema import Settings
 from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
+from fedrec.provenance import Provenance
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.comparison_table import ComparisonTable
-from fedrec.reports.environment import ENVIRONMENT_NAME, describe_environment
+from fedrec.reports.environment import describe_environment
 from fedrec.reports.html import ReportContent, render_report
 from fedrec.reports.ledger import Ledger
 from fedrec.reports.metrics_table import metrics_parquet
@@ -83,12 +84,14 @@ class RunFolder:
 
         Raises:
             DataError: there is none.
+            VersionMismatch: it has another format, or no number of one.
         """
         if not (Path(path) / SETTINGS_NAME).is_file():
             raise DataError(
                 f"{path} is no run folder: it has no {SETTINGS_NAME}.",
                 remedy="Give the folder whose path the run printed.",
             )
+        check_run_folder(Path(path))
         return cls(Path(path))
 
     @contextmanager
@@ -109,9 +112,32 @@ class RunFolder:
             settings = _seen_from(settings, self.path)
         self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
 
-    def write_environment(self, arithmetic: Arithmetic | None = None) -> None:
-        """Write versions, machine and, where this process trains, its device and arithmetic."""
-        self._write(ENVIRONMENT_NAME, describe_environment(arithmetic).to_json())
+    def write_environment(self, provenance: Provenance | None = None) -> None:
+        """Write format, versions, machine and, where this process trains, what trains how."""
+        self._write(ENVIRONMENT_NAME, describe_environment(provenance).to_json())
+
+    def go_on(self, present: Provenance, *, accepted: bool, clock: Clock | None = None) -> None:
+        """Check that what trains is what trained here, or write down that another was accepted.
+
+        For folders of several trainings; a single one's checkpoint knows better, by the round.
+
+        Raises:
+            RefusedError: it is another, which nobody accepted.
+            StorageError: the folder's record is damaged.
+        """
+        path = self.path / ENVIRONMENT_NAME
+        try:
+            found = Provenance.from_json(json.loads(path.read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{path} cannot be read: {error}.", remedy="Restore the folder from a backup."
+            ) from error
+        now = (clock or SystemClock()).now()
+        kept = found.continued(
+            present, what=f"The run folder {self.path}", round_id=None, now=now, accepted=accepted
+        )
+        if kept != found:
+            self.write_environment(kept)
 
     def append_round(self, report: RoundReport) -> None:
         """Add a round to `rounds.jsonl`; what is there is readable while the run goes on.
