@@ -145,6 +145,8 @@ def make_parties(
                 # All parties' tables together take no more than one party's would.
                 table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
+                device_memory_mib=client.device_memory_mib,
+                beside=n_clients,
             ),
             users if n_clients == 1 else users.select(group),
             group,

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -21,9 +22,16 @@ Fit = Callable[["Chunk", "dict[str, torch.Tensor]"], "ChunkResult"]
 """Trains a chunk of users with their private tensors."""
 
 
-def fit_of(algorithm: Algorithm, start: RoundStart, sums: RoundSums) -> Fit:
-    """Return what trains the chunks of a round and adds their contributions to `sums`."""
+def fit_of(
+    algorithm: Algorithm, start: RoundStart, sums: RoundSums, room: BlockRoom | None = None
+) -> Fit:
+    """Return what trains the chunks of a round and adds their contributions to `sums`.
+
+    Args:
+        room: how many users fit a device at once; None for a processor's blocks, which have one
+            size.
+    """
     if isinstance(algorithm, TrainedAlgorithm):
-        trainer = Trainer(algorithm, start)
+        trainer = Trainer(algorithm, start, room)
         return lambda chunk, private: trainer.train(chunk, private, sums)
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

@@ -15,21 +15,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.algorithms import ALGORITHMS, RoundStart
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.training.cohort import Chunk, Cohort
-from fedrec.training.device import choose_device
+from fedrec.training.block_memory import BlockRoom
+from fedrec.training.device import choose_device, memory_on
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
 from fedrec.training.local_round import train_locally
 from fedrec.training.state import PrivateState, SharedState
-from fedrec.training.tables import TableRoom, copy_rows, rows_of
-from fedrec.training.user_tables import open_tables
+from fedrec.training.tables import TableRoom, copy_rows
+from fedrec.training.user_tables import DeviceTables, open_tables
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner"]
@@ -64,13 +66,21 @@ class Learner:
         plan: what the federation agreed on.
         n_items: items in the catalogue.
         device: auto, cpu, cuda or cuda:N.
-        memory_mib: memory that a chunk of users may take while it trains; private tables that
-            take more are mapped.
+        memory_mib: memory that a chunk of users may take while it trains on a processor; private
+            tables that take more are mapped.
         threads: CPU threads, 0 for torch's own choice.
         also: protocols to measure under besides the plan's, where one process holds everybody.
         scratch: folder for the files of mapped tables, None for the system's temporary one.
         table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
+        device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
+            is free there.
+        beside: learners of this process that keep tables on the device, this one included.
+
+    Attributes:
+        device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
+            for blocks of users while they train, a quarter for the samples and private rows of
+            their chunk, a quarter for private tables that stay there.
     """
 
     def __init__(
@@ -85,6 +95,8 @@ class Learner:
         scratch: Path | None = None,
         table_bytes: int = 0,
         measure_withheld: bool = False,
+        device_memory_mib: int = 0,
+        beside: int = 1,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -96,6 +108,9 @@ class Learner:
         self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
+        self.device_bytes = memory_on(self.device, device_memory_mib)
+        self.on_device = DeviceTables(self.device, self.device_bytes // 4 // beside)
+        self._block_room: BlockRoom | None = None
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
         self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
@@ -110,7 +125,12 @@ class Learner:
         """
         data = generate(n_users=4, n_items=12, n_clusters=2, interactions_per_user=4)
         users = leave_one_out(data.interactions, data.catalogue)
-        small = Learner(self.plan, len(data.catalogue), device=str(self.device))
+        small = Learner(
+            self.plan,
+            len(data.catalogue),
+            device=str(self.device),
+            device_memory_mib=self.device_bytes >> 20,
+        )
         small.contribute("train", 1, small.initial_shared(), users, small.initial_private(users))
 
     def initial_shared(self) -> SharedState:
@@ -224,9 +244,24 @@ class Learner:
             participating=participating,
             steps=self.algorithm.steps,
             bytes_per_user=self.algorithm.bytes_per_user,
-            memory_bytes=self.memory_bytes,
+            memory_bytes=self.chunk_bytes,
             device=self.device,
         )
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Memory that a chunk's samples, private rows or scores may take where they are."""
+        return self.device_bytes // 4 if self.device_bytes else self.memory_bytes
+
+    def block_room(self, start: RoundStart, sums: RoundSums) -> BlockRoom | None:
+        """Return how many users train on the device at once; None on a processor."""
+        if not self.device_bytes or not isinstance(self.algorithm, TrainedAlgorithm):
+            return None
+        room = self._block_room
+        if room is None or room.n_items != len(start.active):
+            room = BlockRoom(self.algorithm, start, sums, self.device_bytes // 2)
+            self._block_room = room
+        return room
 
     def refreshed(
         self,
@@ -250,7 +285,7 @@ class Learner:
             return known[2]
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        tables = open_tables(private, self.room, self.device)
+        tables = open_tables(private, self.room, self.on_device)
         for chunk in self.chunks(cohort):
             own = tables.take(chunk.user_index)
             tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
@@ -275,7 +310,12 @@ class Learner:
         if self.layout.mechanism is not None:
             if self._exact is None:
                 plan = self.plan.model_copy(update={"privacy": PrivacySettings()})
-                self._exact = Learner(plan, self.n_items, device=str(self.device))
+                self._exact = Learner(
+                    plan,
+                    self.n_items,
+                    device=str(self.device),
+                    device_memory_mib=self.device_bytes >> 20,
+                )
             return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
@@ -305,13 +345,10 @@ class Learner:
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        at_once = max(16, self.memory_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
+        at_once = max(16, self.chunk_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
-            own = {
-                name: torch.from_numpy(rows_of(values, rows)).to(self.device)
-                for name, values in private.tensors.items()
-            }
+            own = self.on_device.rows(private, rows)
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)
             scores[:, start.active] = self.algorithm.scores(chunk, start, own)

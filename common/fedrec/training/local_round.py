@@ -64,8 +64,8 @@ def train_locally(
         party_key=cohort.party_key,
     )
     sums = learner.empty_sums(len(cohort.active))
-    fit = fit_of(learner.algorithm, start, sums)
-    tables = open_tables(private, learner.room, learner.device)
+    fit = fit_of(learner.algorithm, start, sums, learner.block_room(start, sums))
+    tables = open_tables(private, learner.room, learner.on_device)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     for chunk in learner.chunks(cohort, participating):
         own = tables.take(chunk.user_index)
