@@ -21,7 +21,7 @@ from per_client_loop import Cost, Work, compare, plan_of, tensors_of
 from torch import nn
 
 from fedrec.data.splits import UserSplit
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.model.state import PrivateState, SharedState
 
 DIM, BATCH, RATE, ITEM_SCALE = 32, 256, 0.1, 80.0
 

@@ -18,9 +18,9 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.protocols import Ranking, draw_candidates
 from fedrec.ids import UserId
+from fedrec.model.state import PrivateState
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 PER_USER = 165
 

@@ -19,7 +19,7 @@ from fedmf_client import BATCH, DIM, EPOCHS, ClientModel, train_client
 from per_client_loop import Cost, Work, compare, plan_of, tensors_of
 
 from fedrec.data.splits import UserSplit
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.model.state import PrivateState, SharedState
 
 
 def plain_round(users: UserSplit, shared: SharedState, private: PrivateState) -> torch.Tensor:

@@ -25,8 +25,8 @@ from measuring import describe_machine, interleaved, print_ratio, summary
 from fedrec.config.schema import Plan
 from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.splits import UserSplit
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState, SharedState
 
 __all__ = [
     "Cost",

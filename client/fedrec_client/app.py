@@ -251,9 +251,19 @@ class ClientApp:
             threads=client.threads,
             scratch=self._folder,
         )
+        self._record_environment(str(learner.device))
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
         self._stop.aside(learner.warm_up)
         return learner
+
+    def _record_environment(self, device: str) -> None:
+        """Leave in the state folder where this run's rounds are trained; the last start counts."""
+        from fedrec.arithmetic import arithmetic_of
+        from fedrec.recommender.storage import write_whole
+        from fedrec.reports.environment import ENVIRONMENT_NAME, describe_environment
+
+        found = describe_environment(arithmetic_of(device))
+        write_whole(self._folder / ENVIRONMENT_NAME, found.to_json().encode(), private=True)
 
     def _bind(self, store: PrivateStore, membership: Membership, users: UserSplit) -> None:
         pin = RunPin(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from fedrec.errors import BadSignature, FedrecError, ProtocolError, RefusedError, StorageError
 from fedrec.ids import RoundId
-from fedrec.training.state import SharedState
+from fedrec.model.state import SharedState
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.link import Link

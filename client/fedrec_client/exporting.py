@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.data.writing import prepare_folder
@@ -176,7 +176,7 @@ def _model_file(held: HeldModel) -> ModelFile:
     if shared.holders is not None:
         enough = np.where(shared.holders >= least, shared.holders, 0)
         shared = replace(shared, holders=enough.astype(np.int64))
-    algorithm = ALGORITHMS[held.plan.algorithm.name](held.plan, len(held.catalogue))
+    algorithm = algorithm_of(held.plan, len(held.catalogue))
     needed = {name: shared.tensors[name] for name in algorithm.recommending}
     shared = replace(shared, tensors=MappingProxyType(needed))
     return ModelFile(

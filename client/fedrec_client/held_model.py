@@ -11,7 +11,7 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import CatalogueMismatch, StorageError
 from fedrec.ids import RoundId
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.model.state import PrivateState, SharedState
 from fedrec_client.durable import FileRef
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.stored_state import RunPin, StoredState

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedrec.data import UserSplit
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.wire.messages import RoundKind
 from fedrec_client.measured import record_measured
 from fedrec_client.membership import Membership

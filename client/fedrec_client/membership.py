@@ -24,9 +24,9 @@ from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, derive
 from fedrec.ids import ClientId, RoundId, canonical, digest
+from fedrec.model.state import SharedState
 from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
 from fedrec.training.layout import Layout
-from fedrec.training.state import SharedState
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,

@@ -13,7 +13,7 @@ from typing import Any
 
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import RoundId
-from fedrec.training.state import PrivateState
+from fedrec.model.state import PrivateState
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.durable import (
     FileRef,

@@ -9,7 +9,7 @@ from client.fake_federation import World
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.training.state import SharedState
+from fedrec.model.state import SharedState
 from fedrec.wire.messages import UNSAID, RevealStatement, Snapshot, Wait
 from fedrec_client.private_store import PrivateStore
 

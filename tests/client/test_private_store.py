@@ -9,8 +9,8 @@ import pytest
 
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import ClientId, RoundId
-from fedrec.training.state import PrivateState
-from fedrec.training.tables import is_mapped
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import is_mapped
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore

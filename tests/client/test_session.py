@@ -8,7 +8,7 @@ import pytest
 from client.fake_federation import FakeRound, Killed, World, down
 
 from fedrec.errors import RoundClosed
-from fedrec.training.tables import TableRoom, is_mapped
+from fedrec.model.tables import TableRoom, is_mapped
 from fedrec.wire.messages import Finished, Wait
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import JOURNAL_FILE

@@ -14,7 +14,7 @@ from client.following import follow, make_snapshot, played, sealed_snapshot
 
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
-from fedrec.training.state import SharedState
+from fedrec.model.state import SharedState
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
 from fedrec_client.private_store import PrivateStore

@@ -7,7 +7,7 @@ import pytest
 from client.fake_federation import USERS, World
 
 from fedrec.ids import RoundId
-from fedrec.training.state import PrivateState
+from fedrec.model.state import PrivateState
 from fedrec.wire.messages import MakeSnapshot
 from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore

@@ -9,6 +9,7 @@ subclasses the suite with a fixture `name` of its own.
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -17,12 +18,13 @@ from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, plan_
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.layout import shared_values
 from fedrec.training.learner import Contribution
-from fedrec.training.state import PrivateState, SharedState
 
 WITHOUT_A_DRAW = frozenset({"ease"})
 """Algorithms whose initial state nothing is drawn for, so that it is the same for every seed."""
@@ -34,7 +36,9 @@ class AlgorithmSuite(ContributionSuite):
     @pytest.fixture(
         scope="class",
         params=[
-            (name, update) for name in sorted(ALGORITHMS) for update in ALGORITHMS[name].updates
+            (name, update)
+            for name in sorted(ALGORITHMS)
+            for update in ALGORITHMS[name].about.updates
         ],
         ids="-".join,
     )
@@ -126,11 +130,11 @@ class AlgorithmSuite(ContributionSuite):
         self, party: Party, plan: Plan
     ) -> None:
         first = party.algorithm.initial_shared().canonical_bytes()
-        again = type(party.algorithm)(plan, N_ITEMS)
+        again = algorithm_of(plan, N_ITEMS)
         assert again.initial_shared().canonical_bytes() == first
         seed = plan.federation.model_copy(update={"seed": plan.federation.seed + 1})
         other = plan.model_copy(update={"federation": seed})
-        different = type(party.algorithm)(other, N_ITEMS)
+        different = algorithm_of(other, N_ITEMS)
         drawn = different.initial_shared().canonical_bytes() != first
         assert drawn is (party.algorithm.name not in WITHOUT_A_DRAW)
 
@@ -230,6 +234,29 @@ class AlgorithmSuite(ContributionSuite):
             own = rows_of(private, rows)
             found = self.scores(party, shared, party.users.select(rows), own)
             assert np.array_equal(found, everybody[rows])
+
+    def test_scores_are_read_from_what_is_named_alone(
+        self, party: Party, finished: tuple[SharedState, PrivateState]
+    ) -> None:
+        shared, private = finished
+        named, kept = party.algorithm.scoring, party.algorithm.kept_scores
+        assert set(named) <= {entry.name for entry in party.algorithm.parameters}
+        spoilt = shared.with_tensors(
+            **{
+                name: np.full_like(values, np.nan)
+                for name, values in shared.tensors.items()
+                if name not in named
+            }
+        )
+        own = PrivateState(
+            MappingProxyType({n: values for n, values in private.tensors.items() if n in named})
+        )
+        wanted = self.scores(party, shared, party.users, private)
+        assert np.array_equal(self.scores(party, spoilt, party.users, own), wanted)
+        if kept:
+            assert kept in named
+            active = party.learner.active_items(shared)
+            assert np.array_equal(private.tensors[kept][:, active], wanted[:, active])
 
     # States on disk.
 

@@ -136,7 +136,7 @@ class ContributionSuite:
         assert trained.n_clipped == 0
         tight = self.clipped(party, 1e-3)
         found = tight.train()
-        if not party.algorithm.clips:
+        if not party.algorithm.about.clips:
             assert np.array_equal(found.vector, trained.vector)
             return
         sums = tight.learner.metrics(found.vector)

@@ -14,10 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS, Algorithm
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import UserSplit
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Contribution, Learner
-from fedrec.training.state import PrivateState, SharedState
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5
@@ -49,7 +50,7 @@ def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
         "update": {"structure": structure},
     }
     merged: dict[str, dict[str, Any]] = {}
-    if not ALGORITHMS[name].clips:
+    if not ALGORITHMS[name].about.clips:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():
@@ -79,7 +80,7 @@ class Party:
         counts = learner.contribute("count", 1, learner.initial_shared(), users, private)
         return cls(
             learner=learner,
-            algorithm=ALGORITHMS[plan.algorithm.name](plan, N_ITEMS),
+            algorithm=algorithm_of(plan, N_ITEMS),
             users=users,
             shared=learner.apply("count", 1, learner.initial_shared(), counts.vector),
             private=private,

@@ -15,7 +15,7 @@ from integration.support.links import Passing
 from integration.support.proxy import Proxy
 
 from fedrec.identity.identity import Identity
-from fedrec.training.state import PrivateState
+from fedrec.model.state import PrivateState
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.events import ClientEvent

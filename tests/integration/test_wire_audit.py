@@ -20,8 +20,8 @@ import fedrec.wire.grpc_link as grpc_link
 from fedrec.audit.wire import WireReport, audit_wire
 from fedrec.authority.folder import AuthorityFolder
 from fedrec.identity.identity import Identity
+from fedrec.model.state import PrivateState
 from fedrec.training.layout import vector_spec
-from fedrec.training.state import PrivateState
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link

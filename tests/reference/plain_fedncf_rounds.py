@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from reference.plain_fedncf import train_user
 
 from fedrec.data import UserSplit
-from fedrec.training.state import PrivateState, SharedState
+from fedrec.model.state import PrivateState, SharedState
 
 NEAR_A_KINK = 5e-6
 """A unit whose input is this close to 0 in float64 may be on either side of it in float32."""

@@ -1,7 +1,8 @@
 """Algorithms: one file each, one line each in `ALGORITHMS` or in an installed package."""
 
+from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
@@ -11,10 +12,14 @@ from fedrec.algorithms.registry import Registry
 
 __all__ = [
     "ALGORITHMS",
+    "DEFAULT_ALGORITHM",
     "EASE",
+    "STARTING_ALGORITHM",
+    "About",
     "Algorithm",
     "AlgorithmSettings",
     "ChunkResult",
+    "Circumstances",
     "EASESettings",
     "FedALS",
     "FedALSSettings",
@@ -25,7 +30,9 @@ __all__ = [
     "PFedRec",
     "PFedRecSettings",
     "Parameter",
+    "Problem",
     "RoundStart",
+    "Shapes",
     "UpdateTensor",
 ]
 
@@ -38,3 +45,7 @@ ALGORITHMS = Registry(
         "fedncf": FedNCF,
     }
 )
+DEFAULT_ALGORITHM: type[Algorithm] = FedMF
+"""What trains where a settings file names no algorithm."""
+STARTING_ALGORITHM: type[Algorithm] = FedALS
+"""What a first settings file names: it needs few rounds and little tuning."""

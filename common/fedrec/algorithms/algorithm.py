@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.about import About
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.errors import SettingsError
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.streams import Purpose, stream_key, user_stream
-from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
     from fedrec.updates import PaperNumbers
@@ -84,61 +84,24 @@ class Algorithm(ABC):
 
     Attributes:
         settings_type: its section of the settings.
-        updates, protections, protocols: what it can be combined with, any with any other; no
-            protections means every one.
-        combination_reason: why it goes with nothing else.
         negatives_per_positive: items that training draws for each interaction; 0 for none.
-        counts_rows: whether users count which item rows they touched; what is not needed as a
-            denominator stays zero.
-        clips: whether `update.clip` and `update.fraction_bits` have a say in what users
-            contribute; settings without a use are refused.
-        not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
-            they do, as for sums of changes that are divided by the number of users.
-        needs_everybody: whether rounds over different clients do not belong together.
-        exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
-            plan is refused under "none" unless it is accepted on the command line.
-        divergence_remedy: what to change when training diverges.
+        about: what is said of it, and what it goes with.
     """
 
     name: ClassVar[str]
     settings_type: ClassVar[type[AlgorithmSettings]]
-    updates: ClassVar[tuple[str, ...]] = ("dense",)
-    protections: ClassVar[tuple[str, ...]] = ()
-    protocols: ClassVar[tuple[str, ...]] = ("full", "sampled", "paper")
-    combination_reason: ClassVar[str] = "the algorithm names no other that it was made for."
-    counts_rows: bool = True
-    clips: ClassVar[bool] = True
-    not_under_noise: ClassVar[str] = (
-        "nobody has said what its sums mean with noise and divided by a fixed number"
-    )
-    needs_everybody: ClassVar[bool] = False
-    exposed_in_the_clear: ClassVar[str] = ""
-    divergence_remedy: ClassVar[str] = "Lower the step sizes among the settings of algorithm.name."
+    about: ClassVar[About] = About()
 
     settings: AlgorithmSettings
     negatives_per_positive: int = 0
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        self.n_items = n_items
-        self.settings = plan.algorithm
-        self.seed = plan.federation.seed
-        self.update = plan.update
-        self.n_rounds = plan.rounds.total
-        self.negatives_per_positive = getattr(plan.algorithm, "negatives_per_positive", 0)
-
-    @staticmethod
-    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
-        """Return what is wrong with a plan for this algorithm: (settings, sentence), or None."""
-        return None
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Return what somebody who chooses these settings of the algorithm should know.
-
-        Args:
-            n_items: size of the catalogue; 0 where nobody knows.
-        """
-        return []
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        self.settings = settings
+        self.n_items = shapes.n_items
+        self.seed = shapes.seed
+        self.update = shapes.update
+        self.n_rounds = shapes.n_rounds
+        self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
 
     @property
     @abstractmethod
@@ -152,8 +115,26 @@ class Algorithm(ABC):
 
     @property
     def kept_scores(self) -> str:
-        """The private table that has a user's scores of all items; empty where none does."""
+        """Name of the private tensor that already holds users' scores of all items.
+
+        It is (n_users, n_items), and whoever asks for recommendations is answered from it. Empty
+        where scores are computed.
+        """
         return ""
+
+    @property
+    def counts_rows(self) -> bool:
+        """Whether users count which rows they touched; what divides nothing stays zero."""
+        return True
+
+    @property
+    def scoring(self) -> tuple[str, ...]:
+        """Names of the shared and private tensors that `scores` reads; no other is given to it.
+
+        By default what recommending needs, and everything that is a user's own.
+        """
+        private = (entry.name for entry in self.parameters if entry.private)
+        return (*self.recommending, *private)
 
     @property
     @abstractmethod
@@ -278,9 +259,10 @@ class Algorithm(ABC):
 
         Args:
             chunk: the users with their training items, also those who cannot train.
-            private: their private tensors (refreshed), first axis n_users.
+            private: those of their private tensors (refreshed) that `scoring` names, first axis
+                n_users.
         """
-        from fedrec.training.grid import product_of_blocks
+        from fedrec.tensor_products import product_of_blocks
 
         return product_of_blocks(
             private["user_embedding"], start.shared["item_embedding"].T.contiguous()

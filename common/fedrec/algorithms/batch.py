@@ -6,13 +6,26 @@ its share of the minibatch's samples, so that means over samples are sums over r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Batch", "cross_entropy", "dot"]
+__all__ = ["Batch", "Values", "cross_entropy", "dot"]
+
+
+class Values:
+    """A minibatch's parameters by name, and `phase`, the name of the one that runs."""
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor], phase: str = "") -> None:
+        self.phase = phase
+        self.__dict__.update(tensors)
+
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> torch.Tensor: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +60,7 @@ def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         vectors: (n_users, dim).
     """
     if rows.shape[0] == 1 != vectors.shape[0]:
-        from fedrec.training.grid import product_of_blocks
+        from fedrec.tensor_products import product_of_blocks
 
         return product_of_blocks(vectors, rows[0].T.contiguous())
     # A matrix product would choose its order of summation by the shape.

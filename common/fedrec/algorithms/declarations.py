@@ -1,4 +1,4 @@
-"""What an algorithm declares: its settings, its model's tensors and the tensors of its update."""
+"""What makes an algorithm: settings and shapes, its tensors and those of its update."""
 
 from __future__ import annotations
 
@@ -8,15 +8,33 @@ from typing import Literal
 import numpy as np
 
 from fedrec.algorithms.initial import Initial, Normal
-from fedrec.config.section import Section
+from fedrec.section import Section
+from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["AlgorithmSettings", "Parameter", "Scope", "UpdateTensor"]
+__all__ = ["AlgorithmSettings", "Parameter", "Scope", "Shapes", "UpdateTensor"]
 
 
 class AlgorithmSettings(Section):
     """The recommender and its local training."""
 
     name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shapes:
+    """What an algorithm is made for besides its settings.
+
+    Attributes:
+        n_items: items in the catalogue.
+        seed: the federation's public seed.
+        update: what is trained and sent in place of a full item table.
+        n_rounds: training rounds that will be published.
+    """
+
+    n_items: int
+    seed: int
+    update: UpdateSettings
+    n_rounds: int
 
 
 Scope = Literal["rows", "net", "scalar", "own_rows", "own"]

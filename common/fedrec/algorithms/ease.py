@@ -35,16 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.initial import Constant
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.training.state import SharedState
+from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -75,37 +75,15 @@ class EASESettings(AlgorithmSettings):
 class EASE(Algorithm):
     """Co-occurrence counts and the model that follows; see the module's docstring."""
 
-    not_under_noise: ClassVar[str] = (
-        "its sums are exact counts of pairs, of which a user has as many as the square of"
-        " a history, and the model solves them exactly: noise that hides one user leaves "
-        "nothing of them"
-    )
     name: ClassVar[str] = "ease"
     settings_type: ClassVar[type[AlgorithmSettings]] = EASESettings
-    updates: ClassVar[tuple[str, ...]] = ("dense",)
-    protocols: ClassVar[tuple[str, ...]] = ("full", "sampled")
-    combination_reason: ClassVar[str] = (
-        "ease sums exact counts of pairs of items, which have no low-rank form and cannot be "
-        "compressed, and no negatives are drawn that could leave held-out items out."
-    )
-    divergence_remedy: ClassVar[str] = (
-        "Raise algorithm.regularisation, and set rounds.minimum_clients to the number of clients, "
-        "so that all parts are counted over the same users."
-    )
-    clips: ClassVar[bool] = False
-    needs_everybody: ClassVar[bool] = True
-    exposed_in_the_clear: ClassVar[str] = (
-        "which pairs of items each client's users hold, and how many of its users hold them; "
-        "of a client with one user that is the user's complete history"
-    )
 
     settings: EASESettings
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
-        self.n_pairs = n_items * (n_items - 1) // 2
-        self.n_parts = self.n_rounds
-        self.part_length = max(1, -(-self.n_pairs // self.n_parts))
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        super().__init__(settings, shapes)
+        self.n_pairs = self.n_items * (self.n_items - 1) // 2
+        self.part_length = max(1, -(-self.n_pairs // self.n_rounds))
         self._check_size()
         self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
 
@@ -124,56 +102,11 @@ class EASE(Algorithm):
         if self.part_length > _MOST_PAIRS_AT_ONCE:
             raise SettingsError(
                 f"The catalogue has {n_items} items, which are {n_pairs} pairs: with rounds.total "
-                f"= {self.n_parts} a round would sum {self.part_length} of them, "
+                f"= {self.n_rounds} a round would sum {self.part_length} of them, "
                 f"{4 * self.part_length} bytes without encryption and some "
                 f"{15 * self.part_length} under bfv; {_MOST_PAIRS_AT_ONCE} pairs are the most.",
                 remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more.",
             )
-
-    @staticmethod
-    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
-        """Refuse rounds that leave users out: their parts would not belong together."""
-        rounds = plan.rounds
-        if rounds.user_fraction < 1:
-            return (
-                ("rounds.user_fraction",),
-                f"rounds.user_fraction is {rounds.user_fraction:g}, but every round of ease "
-                "counts another part of the pairs, all of them over the same users. Set "
-                "rounds.user_fraction = 1.",
-            )
-        if rounds.clients_per_round:
-            return (
-                ("rounds.clients_per_round",),
-                f"rounds.clients_per_round is {rounds.clients_per_round}, but every round of ease "
-                "counts another part of the pairs, all of them over the same clients. Set "
-                "rounds.clients_per_round = 0, which asks everybody.",
-            )
-        return None
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Say what the counts give away, and what different clients in the rounds do to them."""
-        least = plan.federation.minimum_item_users
-        found = [
-            "ease discloses to every key holder, exactly, how many users hold each pair of items "
-            f"that {least} or more hold. Small pair counts are disclosed as such: a pair that one "
-            "user holds is a fact about that user. `fedrec audit` says which users the sums of "
-            "this machine's data would determine."
-        ]
-        if plan.rounds.total > 1:
-            found.append(
-                "Each of the rounds counts another part of the pairs. Set rounds.minimum_clients "
-                f"(now {plan.rounds.minimum_clients}) to the number of clients: a round that "
-                "closes with fewer sums over fewer users than the others."
-            )
-        if n_items > _MANY_ITEMS:
-            gibibytes = _WEIGHING_BYTES * n_items**2 / 2**30
-            found.append(
-                f"{n_items} items: every client needs about {gibibytes:.1f} GiB of memory to "
-                "compute the weights, and minutes in every round. Leave rare items out of the "
-                "catalogue, or raise rounds.deadline_seconds."
-            )
-        return found
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -243,7 +176,7 @@ class EASE(Algorithm):
         """Count the round's part of the pairs; the loss is that of the version at the start."""
         import torch
 
-        from fedrec.algorithms.ease_kernel import count_pairs
+        from fedrec.algorithms.pair_counts import count_pairs
 
         counts = np.zeros(self.part_length, dtype=np.int64)
         count_pairs(
@@ -357,6 +290,54 @@ def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
     except np.linalg.LinAlgError:
         raise TrainingError(
             "The pair counts fit no set of users, so that no item weights follow from them.",
-            remedy=EASE.divergence_remedy,
+            remedy=EASE.about.divergence_remedy,
         ) from None
     return np.asarray(np.linalg.inv(system), dtype=np.float64)
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say what the counts give away, and what different clients in the rounds do to them."""
+    found = [
+        "ease discloses to every key holder, exactly, how many users hold each pair of items "
+        f"that {at.minimum_item_users} or more hold. Small pair counts are disclosed as such: a "
+        "pair that one user holds is a fact about that user. `fedrec audit` says which users the "
+        "sums of this machine's data would determine."
+    ]
+    if at.n_rounds > 1:
+        found.append(
+            "Each of the rounds counts another part of the pairs. Set rounds.minimum_clients "
+            f"(now {at.minimum_clients}) to the number of clients: a round that "
+            "closes with fewer sums over fewer users than the others."
+        )
+    if at.n_items > _MANY_ITEMS:
+        gibibytes = _WEIGHING_BYTES * at.n_items**2 / 2**30
+        found.append(
+            f"{at.n_items} items: every client needs about {gibibytes:.1f} GiB of memory to "
+            "compute the weights, and minutes in every round. Leave rare items out of the "
+            "catalogue, or raise rounds.deadline_seconds."
+        )
+    return found
+
+
+EASE.about = About(
+    summary="exact counts of pairs, which every client gets to know",
+    protocols=("full", "sampled"),
+    combination_reason="ease sums exact counts of pairs of items, which have no low-rank form and "
+    "cannot be compressed, and no negatives are drawn that could leave held-out items out.",
+    warnings=_warnings,
+    clips=False,
+    not_under_noise="its sums are exact counts of pairs, of which a user has as many as the "
+    "square of a history, and the model solves them exactly: noise that hides one user leaves "
+    "nothing of them",
+    needs_everybody="every round of ease counts another part of the pairs, all of them",
+    exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
+    "users hold them; of a client with one user that is the user's complete history",
+    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
+    "number of clients, so that all parts are counted over the same users.",
+    shortfall="algorithm.regularisation and federation.minimum_item_users",
+    starter={"update.structure": "dense", "rounds.total": 4},
+    grid=tuple(
+        {"algorithm.regularisation": value} for value in ("30", "100", "300", "1000", "3000")
+    ),
+    audit="pairs",
+)

@@ -35,16 +35,16 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.initial import Constant, Normal
 from fedrec.linear import product, symmetric_eigen
-from fedrec.training.state import SharedState
+from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import Plan
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -97,36 +97,8 @@ class FedALS(Algorithm):
 
     settings: FedALSSettings
 
-    not_under_noise: ClassVar[str] = (
-        "its users send the matrices of least squares, which noise makes indefinite, so "
-        "that items can no longer be solved"
-    )
     name: ClassVar[str] = "fedals"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedALSSettings
-    updates: ClassVar[tuple[str, ...]] = ("dense",)
-    protocols: ClassVar[tuple[str, ...]] = ("full", "sampled")
-    combination_reason: ClassVar[str] = (
-        "fedals sums statistics of solved users, not trained item rows, so that there is no "
-        "low-rank form, and no negatives are drawn that could leave held-out items out."
-    )
-    divergence_remedy: ClassVar[str] = (
-        "Raise algorithm.regularisation, or lower algorithm.alpha or algorithm.momentum."
-    )
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Say what few users in a sum give away."""
-        found = [
-            "fedals sums what users hold, with no negatives among it: the update of a client with "
-            "one user is that user's vector and items. Clients need many users, or others in "
-            "their sum whom they trust."
-        ]
-        if plan.rounds.user_fraction < 1 or plan.rounds.clients_per_round:
-            found.append(
-                "federation.minimum_item_users counts all users. With a part of them in each "
-                "round a row can be about fewer."
-            )
-        return found
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -317,3 +289,47 @@ def _gram(table: torch.Tensor) -> torch.Tensor:
     padded[: len(table)] = table
     blocks = padded.view(n_blocks, 16, -1)
     return torch.bmm(blocks.transpose(1, 2), blocks).sum(0).to(torch.float32)
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say what few users in a sum give away."""
+    found = [
+        "fedals sums what users hold, with no negatives among it: the update of a client with "
+        "one user is that user's vector and items. Clients need many users, or others in "
+        "their sum whom they trust."
+    ]
+    if at.user_fraction < 1 or at.clients_per_round:
+        found.append(
+            "federation.minimum_item_users counts all users. With a part of them in each "
+            "round a row can be about fewer."
+        )
+    return found
+
+
+_TRIED = ("algorithm.alpha", "algorithm.regularisation", "algorithm.frequency_exponent")
+
+FedALS.about = About(
+    summary="least squares, few rounds",
+    protocols=("full", "sampled"),
+    combination_reason="fedals sums statistics of solved users, not trained item rows, so that "
+    "there is no low-rank form, and no negatives are drawn that could leave held-out items out.",
+    warnings=_warnings,
+    not_under_noise="its users send the matrices of least squares, which noise makes indefinite, "
+    "so that items can no longer be solved",
+    divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
+    "algorithm.momentum.",
+    shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
+    starter={"update.structure": "dense", "update.clip": 2.0, "rounds.total": 10},
+    # The last three are those of the reference iALS.
+    grid=tuple(
+        dict(zip(_TRIED, values, strict=True))
+        for values in (
+            ("1", "10", "0.5"),
+            ("1", "3", "0.5"),
+            ("1", "30", "0.5"),
+            ("1", "10", "0"),
+            ("5", "20", "0"),
+            ("10", "50", "0"),
+        )
+    ),
+)

@@ -16,14 +16,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.batch import Batch, dot
+from fedrec.algorithms.about import About
+from fedrec.algorithms.batch import Batch, Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
 from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Normal
@@ -32,8 +32,6 @@ from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
 if TYPE_CHECKING:
     import torch
-
-    from fedrec.config.schema import Plan
 
 __all__ = ["FedMF", "FedMFSettings"]
 
@@ -63,26 +61,8 @@ class FedMF(TrainedAlgorithm):
 
     settings: FedMFSettings
 
-    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "fedmf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedMFSettings
-    updates: ClassVar[tuple[str, ...]] = ("dense", "colr", "scolr", "svd", "topk")
-    combination_reason: ClassVar[str] = (
-        "FedMF sums changes of item rows, which every protection can add, and measures by scores "
-        "of single items, which every protocol can rank."
-    )
-    divergence_remedy: ClassVar[str] = (
-        "Lower algorithm.learning_rate or raise algorithm.regularisation."
-    )
-
-    @staticmethod
-    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
-        """Refuse ranks that the length of the vectors does not allow."""
-        from fedrec.updates import UPDATES
-
-        assert isinstance(plan.algorithm, FedMFSettings)
-        problem = UPDATES[plan.update.structure].problem(plan.update, plan.algorithm.dim)
-        return (("update.rank", "algorithm.dim"), problem) if problem else None
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -90,9 +70,7 @@ class FedMF(TrainedAlgorithm):
         dim = self.settings.dim
         begin = Normal(1.0 / math.sqrt(dim))
         return (
-            Parameter(
-                "item_embedding", "rows", (dim,), begin, mean="holders", structured=True
-            ),
+            Parameter("item_embedding", "rows", (dim,), begin, mean="holders", structured=True),
             Parameter("user_embedding", "own", (dim,), begin),
         )
 
@@ -102,11 +80,11 @@ class FedMF(TrainedAlgorithm):
         step = Sgd({"user_embedding": rate, "item_embedding": rate}, per_occurrence=True)
         return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         """Return <p, q_i>."""
         return dot(v.item_embedding, v.user_embedding)
 
-    def penalty(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor | float:
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return gamma (|p|^2 + |q_i|^2), the mean over the samples."""
         gamma = self.settings.regularisation
         if not gamma:
@@ -124,3 +102,23 @@ class FedMF(TrainedAlgorithm):
             negatives_per_positive=self.settings.negatives_per_positive,
             regularisation=self.settings.regularisation,
         )
+
+
+FedMF.about = About(
+    summary="the papers' base, with CoLR",
+    updates=("dense", "colr", "scolr", "svd", "topk"),
+    combination_reason="FedMF sums changes of item rows, which every protection can add, and "
+    "measures by scores of single items, which every protocol can rank.",
+    not_under_noise="",
+    divergence_remedy="Lower algorithm.learning_rate or raise algorithm.regularisation.",
+    starter={
+        "algorithm.dim": 16,
+        "algorithm.learning_rate": 2.0,
+        "algorithm.regularisation": 0.005,
+        "algorithm.local_epochs": 1,
+        "update.structure": "colr",
+        "update.rank": 4,
+        "update.clip": 2.0,
+        "rounds.total": 60,
+    },
+)

@@ -28,14 +28,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
+from fedrec.algorithms.about import About, Circumstances, Problem
+from fedrec.algorithms.batch import Values
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
 from fedrec.algorithms.initial import Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -43,8 +44,6 @@ from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
     import torch
-
-    from fedrec.config.schema import Plan
 
 __all__ = ["FedNCF", "FedNCFSettings"]
 
@@ -99,18 +98,11 @@ class FedNCF(TrainedAlgorithm):
 
     settings: FedNCFSettings
 
-    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "fedncf"
     settings_type: ClassVar[type[AlgorithmSettings]] = FedNCFSettings
-    combination_reason: ClassVar[str] = (
-        "fedncf sums changes of item rows and of a network, for which no low-rank form is defined."
-    )
-    divergence_remedy: ClassVar[str] = (
-        "Lower algorithm.item_rate_scale, algorithm.user_rate_scale or algorithm.learning_rate."
-    )
 
-    def __init__(self, plan: Plan, n_items: int) -> None:
-        super().__init__(plan, n_items)
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        super().__init__(settings, shapes)
         largest, decay = max(self.rates.values()), self.settings.weight_decay
         if self.settings.optimiser == "sgd" and largest * decay > 1.0:
             raise SettingsError(
@@ -118,42 +110,6 @@ class FedNCF(TrainedAlgorithm):
                 "values round in each minibatch.",
                 remedy="Lower algorithm.weight_decay or algorithm.item_rate_scale.",
             )
-
-    @staticmethod
-    def problem(plan: Plan) -> tuple[tuple[str, ...], str] | None:
-        """Refuse decay where whole tables are averaged."""
-        settings = plan.algorithm
-        assert isinstance(settings, FedNCFSettings)
-        if not settings.weight_decay or settings.aggregation == "mf_secavg":
-            return None
-        return (
-            ("algorithm.weight_decay", "algorithm.aggregation"),
-            f"algorithm.weight_decay is {settings.weight_decay:g} with aggregation = "
-            '"plain", under which it would move every row of every user. Set weight_decay = 0 or '
-            'aggregation = "mf_secavg".',
-        )
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Say what Adam makes no use of, and when its steps are large."""
-        settings, found = plan.algorithm, []
-        assert isinstance(settings, FedNCFSettings)
-        if settings.optimiser == "sgd":
-            return []
-        fields = type(settings).model_fields
-        unused = [
-            f"algorithm.{name}"
-            for name in ("user_rate_scale", "item_rate_scale")
-            if getattr(settings, name) != fields[name].default
-        ]
-        if unused:
-            found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
-        if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
-            found.append(
-                f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
-                "about that much in each minibatch. 0.001 is usual."
-            )
-        return found
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -195,7 +151,7 @@ class FedNCF(TrainedAlgorithm):
         step = rule(self.rates, decay=self.settings.weight_decay)
         return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         """Return the network's scores; the first layer takes users and items apart."""
         import torch
 
@@ -216,4 +172,51 @@ class FedNCF(TrainedAlgorithm):
 
         tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
         user = torch.from_numpy(vector)[None]
-        return self.score(SimpleNamespace(**tensors, user_embedding=user))[0].numpy()
+        return self.score(Values(tensors | {"user_embedding": user}))[0].numpy()
+
+
+def _contradiction(settings: AlgorithmSettings) -> Problem | None:
+    """Refuse decay where whole tables are averaged."""
+    assert isinstance(settings, FedNCFSettings)
+    if not settings.weight_decay or settings.aggregation == "mf_secavg":
+        return None
+    return (
+        ("algorithm.weight_decay", "algorithm.aggregation"),
+        f"algorithm.weight_decay is {settings.weight_decay:g} with aggregation = "
+        '"plain", under which it would move every row of every user. Set weight_decay = 0 or '
+        'aggregation = "mf_secavg".',
+    )
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say what Adam makes no use of, and when its steps are large."""
+    settings, found = at.settings, []
+    assert isinstance(settings, FedNCFSettings)
+    if settings.optimiser == "sgd":
+        return []
+    fields = type(settings).model_fields
+    unused = [
+        f"algorithm.{name}"
+        for name in ("user_rate_scale", "item_rate_scale")
+        if getattr(settings, name) != fields[name].default
+    ]
+    if unused:
+        found.append(f"{' and '.join(unused)} is for sgd; adam moves everything by eta.")
+    if settings.learning_rate > _LARGEST_USUAL_ADAM_RATE:
+        found.append(
+            f"algorithm.learning_rate is {settings.learning_rate:g}; adam moves every value by "
+            "about that much in each minibatch. 0.001 is usual."
+        )
+    return found
+
+
+FedNCF.about = About(
+    summary="a shared network scores users and items",
+    combination_reason="fedncf sums changes of item rows and of a network, for which no low-rank "
+    "form is defined.",
+    contradiction=_contradiction,
+    warnings=_warnings,
+    not_under_noise="",
+    divergence_remedy="Lower algorithm.item_rate_scale, algorithm.user_rate_scale or "
+    "algorithm.learning_rate.",
+)

@@ -40,26 +40,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from types import MappingProxyType, SimpleNamespace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.batch import dot
+from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.batch import Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
 from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.linear import product
-from fedrec.training.state import PrivateState
+from fedrec.model.state import PrivateState
 
 if TYPE_CHECKING:
     import torch
-
-    from fedrec.config.schema import Plan
 
 __all__ = ["PFedRec", "PFedRecSettings"]
 
@@ -96,24 +95,8 @@ class PFedRec(TrainedAlgorithm):
 
     settings: PFedRecSettings
 
-    not_under_noise: ClassVar[str] = ""
     name: ClassVar[str] = "pfedrec"
     settings_type: ClassVar[type[AlgorithmSettings]] = PFedRecSettings
-    combination_reason: ClassVar[str] = (
-        "pfedrec averages whole item tables, for which no low-rank form is defined."
-    )
-    divergence_remedy: ClassVar[str] = "Lower algorithm.item_rate_scale or algorithm.learning_rate."
-
-    @staticmethod
-    def warnings(plan: Plan, n_items: int = 0) -> list[str]:
-        """Say when the public range is too narrow for the large steps of item rows."""
-        if plan.update.clip >= _USUAL_CLIP:
-            return []
-        return [
-            f"update.clip is {plan.update.clip:g}, but PFedRec takes large steps: with 16 about "
-            "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
-            "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl."
-        ]
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
@@ -146,15 +129,19 @@ class PFedRec(TrainedAlgorithm):
         tensors[self.kept_scores][:] = scores.astype(np.float32)
         return PrivateState(MappingProxyType(tensors))
 
+    @property
+    def item_rate(self) -> float:
+        """Step size of item rows, eta N lr_eta."""
+        return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
+
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return two steps on every minibatch: the head's, then the rows'."""
         settings = self.settings
         head = Sgd({"user_embedding": settings.learning_rate, "user_bias": settings.learning_rate})
-        item_rate = settings.learning_rate * self.n_items * settings.item_rate_scale
-        rows = Sgd({"item_embedding": item_rate})
+        rows = Sgd({"item_embedding": self.item_rate})
         return (Phase(steps=((head,), (rows,)), epochs=settings.local_epochs),)
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         """Return <w, E_i> + c."""
         return dot(v.item_embedding, v.user_embedding) + v.user_bias[:, None]
 
@@ -168,3 +155,23 @@ class PFedRec(TrainedAlgorithm):
             negatives_per_positive=self.settings.negatives_per_positive,
             regularisation=_FOLDING_PULL,
         )
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say when the public range is too narrow for the large steps of item rows."""
+    if at.update.clip >= _USUAL_CLIP:
+        return []
+    return [
+        f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "
+        "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
+        "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl."
+    ]
+
+
+PFedRec.about = About(
+    summary="a score function of each user's own",
+    combination_reason="pfedrec averages whole item tables, for which no low-rank form is defined.",
+    warnings=_warnings,
+    not_under_noise="",
+    divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",
+)

@@ -8,9 +8,11 @@ and a name that is not among them is refused.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from functools import cached_property
 from importlib.metadata import EntryPoint, entry_points
 
+from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.errors import SettingsError
 
@@ -67,5 +69,12 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
         raise SettingsError(
             f"{about}, but that calls itself {kind.name!r}, or its settings do.",
             remedy=f"Let `name` of both classes be the entry point's in {package}.",
+        )
+    # What an older package says of itself, as of what it exposes, would go unheard.
+    beside = sorted(field.name for field in fields(About) if hasattr(kind, field.name))
+    if beside or not isinstance(kind.about, About):
+        raise SettingsError(
+            f"{about}, whose class says {', '.join(beside) or 'about'} where nobody reads it.",
+            remedy=f"Say it in `about`, a `fedrec.algorithms.About`, in {package}.",
         )
     return kind

@@ -12,7 +12,8 @@ import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType, SimpleNamespace
+from functools import cached_property
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,20 +21,22 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
-from fedrec.algorithms.batch import Batch, cross_entropy
+from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.optimisers import Phase
-from fedrec.updates import UPDATES, Compressed, PaperNumbers
+from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
 
 if TYPE_CHECKING:
     import torch
 
     from fedrec.algorithms.declarations import Parameter
+    from fedrec.model.state import SharedState
     from fedrec.training.cohort import Chunk
-    from fedrec.training.state import SharedState
 
-__all__ = ["MOST_SAMPLES", "TrainedAlgorithm", "TrainedSettings"]
+__all__ = ["MOST_SAMPLES", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
+TRAINER_VERSION = 1
+"""Counted up whenever the trainer gives other bits."""
 SAMPLE_BITS = 12
 MOST_SAMPLES = 1 << SAMPLE_BITS
 """As many training items of a user count where users are weighed by them."""
@@ -73,28 +76,24 @@ class TrainedAlgorithm(Algorithm):
         """
 
     @abstractmethod
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         """Return the preference for each row, (n_users, n_rows)."""
 
-    def loss(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor:
+    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         """Return each user's loss of a minibatch, (n_users,); it is reported."""
         return batch.mean(cross_entropy(self.score(v), batch.label))
 
-    def penalty(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor | float:
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return what is minimised beside the loss, (n_users,) or nothing; it is not reported."""
         return 0.0
 
     # What follows from the update structure.
 
-    @property
-    def structure(self):  # type: ignore[no-untyped-def]
+    @cached_property
+    def structure(self) -> UpdateStructure:
         """The update structure of the rows that one may stand in for."""
-        found = self.__dict__.get("_structure")
-        if found is None:
-            dims = {entry.shape[0] for entry in self.parameters if entry.structured} or {1}
-            found = UPDATES[self.update.structure](self.update, max(dims))
-            self.__dict__["_structure"] = found
-        return found
+        dims = [entry.shape[0] for entry in self.parameters if entry.structured]
+        return UPDATES[self.update.structure](self.update, max(dims, default=1))
 
     @property
     def compression(self) -> Compressed | None:
@@ -305,7 +304,7 @@ class TrainedAlgorithm(Algorithm):
                 elif entry.scope == "own_rows":
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
-            scores = self.score(SimpleNamespace(**everybody, **own, phase=""))
+            scores = self.score(Values(everybody | own))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found

@@ -7,11 +7,12 @@ determined by better ones: what an audit finds is a lower bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from fedrec.audit.pairs import audit_pairs
 from fedrec.audit.report import AuditReport, Finding
 from fedrec.audit.rows import audit_rows
+from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 
@@ -19,10 +20,8 @@ __all__ = ["AUDITS", "AuditReport", "Finding", "audit", "audit_pairs", "audit_ro
 
 Audit = Callable[[Plan, UserSplit, int], AuditReport]
 
-AUDITS: dict[str, Audit] = {
-    "ease": audit_pairs,
-}
-"""By algorithm; those that are not named sum rows over the holders of items."""
+AUDITS: Mapping[str, Audit] = {"rows": audit_rows, "pairs": audit_pairs}
+"""By the kind of an algorithm's sums, as `About.audit` names it."""
 
 
 def audit(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
@@ -32,4 +31,4 @@ def audit(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         users: all users whose data meets in the sums.
         n_items: size of the catalogue.
     """
-    return AUDITS.get(plan.algorithm.name, audit_rows)(plan, users, n_items)
+    return AUDITS[about_algorithm(plan).audit](plan, users, n_items)

@@ -19,12 +19,13 @@ from types import MappingProxyType
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 __all__ = ["IndexLeak", "RoundLeak", "audit_indices", "guessed_items", "leak_of"]
 
@@ -92,9 +93,11 @@ def audit_indices(
     learner = Learner(plan, n_items, device="cpu")
     rows = [tensor for tensor in learner.layout.tensors if tensor.per_item]
     if not rows:
+        able = [name for name, kind in ALGORITHMS.items() if kind.about.audit == "rows"]
         raise SettingsError(
             f"algorithm.name is {plan.algorithm.name}, whose updates have no rows of items.",
-            remedy='Audit its sums with `fedrec audit sums`, or set algorithm.name = "fedmf".',
+            remedy="Audit its sums with `fedrec audit sums`, or set algorithm.name to one of "
+            f"{', '.join(able)}.",
         )
     total = learner.contribute(
         "count", RoundId(1), learner.initial_shared(), users, learner.initial_private(users)

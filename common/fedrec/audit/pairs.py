@@ -153,7 +153,7 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
 
 
 def _gram(pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int) -> NDArray[np.int32]:
-    from fedrec.algorithms.ease_kernel import count_pairs
+    from fedrec.algorithms.pair_counts import count_pairs
 
     counts = np.zeros(n_items * (n_items - 1) // 2, dtype=np.int64)
     count_pairs(pointers, items, 0, counts)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from numba import njit
 
-from fedrec.algorithms.fedmf_kernel import COMPILED
+from fedrec.compiling import COMPILED
 
 __all__ = ["look_for_users"]
 

@@ -16,6 +16,7 @@ from typing import Literal
 
 import typer
 
+from fedrec.cli.fingerprint import bits_as_json, bits_of_this_machine, print_bits
 from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 
 __all__ = ["EPILOG", "Finding", "doctor", "examine"]
@@ -54,13 +55,18 @@ def doctor(as_json: AsJson = False) -> None:
 
     Ends with exit code 1 if something that every part needs does not work. A missing extra is
     only a warning: a coordinator needs no torch, a client no database.
+
+    Where clients can train, it ends with a fingerprint of what small calculations give here, bit
+    by bit: machines with the same one and the same arithmetic train to the same bits.
     """
     findings = examine()
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
-        print_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]})
+        shown = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
+        print_json(shown | {"bits": bits_as_json()})
     else:
         _print(findings)
+        print_bits()
     raise typer.Exit(1 if failed else 0)
 
 
@@ -98,7 +104,10 @@ def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
         yield Finding(
-            name="Python", verdict="fail", found=version, remedy="Install Python 3.11 or newer."
+            name="Python",
+            verdict="fail",
+            found=version,
+            remedy="Install Python 3.11, 3.12 or 3.13.",
         )
     else:
         yield Finding(name="Python", verdict="ok", found=version)
@@ -158,6 +167,14 @@ def _torch_device() -> Iterator[Finding]:
     if torch.cuda.is_available():
         found = f"cuda, {torch.cuda.get_device_name(0)}"
     yield Finding(name="torch device", verdict="ok", found=found)
+
+
+def _arithmetic() -> Iterator[Finding]:
+    """Compute the probes; what they are is printed below the findings."""
+    found = bits_of_this_machine()
+    if found is not None:
+        told = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
+        yield Finding(name="arithmetic", verdict="ok", found=told)
 
 
 def _encryption() -> Iterator[Finding]:
@@ -243,6 +260,7 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _packages,
     _processor,
     _torch_device,
+    _arithmetic,
     _encryption,
     _disk,
     _cache,

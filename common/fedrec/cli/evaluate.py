@@ -81,6 +81,7 @@ def evaluate(
     train on all users' data in one place, which a deployed federation never does. Ctrl-C stops
     after the round and saves; a second one stops at once. The last line on stdout is the folder.
     """
+    from fedrec.arithmetic import arithmetic_of
     from fedrec.comparison.comparing import compare
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
@@ -100,7 +101,7 @@ def evaluate(
     if resume is None:
         # What is refused on resuming must not have replaced the run's own settings.
         run.write_settings(settings)
-        run.write_environment()
+        run.write_environment(arithmetic_of(settings.client.device))
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt(), _progress() as listener:
         result = compare(

@@ -14,7 +14,6 @@ AcceptExposure = Annotated[
     bool,
     typer.Option(
         FLAG,
-        help="Run without encryption an algorithm that shows the coordinator what users hold "
-        "(ease).",
+        help="Run without encryption an algorithm that shows the coordinator what users hold.",
     ),
 ]

@@ -6,22 +6,29 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 __all__ = ["EPILOG", "init"]
 
-EPILOG = (
-    "Examples:\n"
-    "  fedrec init\n"
-    "  fedrec init run.toml --data data/interactions.csv --clients 3\n"
-    "  fedrec init run.toml --algorithm fedmf --clients 3\n"
-    "  fedrec init run.toml --algorithm ease --clients 3\n"
-    "  fedrec init plain.toml --protection none --name trial"
+_START = STARTING_ALGORITHM.name
+_OTHERS = [
+    name for name, kind in ALGORITHMS.items() if kind.about.starter is not None and name != _START
+]
+
+EPILOG = "\n".join(
+    [
+        "Examples:",
+        "  fedrec init",
+        "  fedrec init run.toml --data data/interactions.csv --clients 3",
+        *(f"  fedrec init run.toml --algorithm {name} --clients 3" for name in _OTHERS),
+        "  fedrec init plain.toml --protection none --name trial",
+    ]
 )
 
 CATALOGUE_FILE = "catalogue.csv"
@@ -32,12 +39,14 @@ def init(
         "run.toml"
     ),
     algorithm: Annotated[
-        Literal["fedmf", "fedals", "ease"],
+        str,
         typer.Option(
-            help="fedals: least squares, few rounds; fedmf: the papers' base, with CoLR; ease: "
-            "exact counts of pairs, which every client gets to know."
+            help="; ".join(
+                f"{name}: {ALGORITHMS[name].about.summary}" for name in (_START, *_OTHERS)
+            )
+            + "."
         ),
-    ] = "fedals",
+    ] = _START,
     protection: Annotated[
         str, typer.Option(help="How updates are protected: bfv, ckks, paillier, masks or none.")
     ] = "bfv",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrec.algorithms import ALGORITHMS
 from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
+from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
@@ -95,7 +95,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
     if masks is not None:
         upload += masks.up_bytes
         download += masks.down_bytes
-    paper = ALGORITHMS[plan.algorithm.name](plan, n_items).paper_numbers()
+    paper = algorithm_of(plan, n_items).paper_numbers()
     per_round = n_clients * (upload + download) + n_holders * holder
     return Price(
         protection=chosen,
@@ -234,7 +234,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
     """
     exposed = exposure_of(plan)
     found = [
-        *ALGORITHMS[plan.algorithm.name].warnings(plan, n_items),
+        *algorithm_warnings(plan, n_items),
         *UPDATES[plan.update.structure].warnings(plan.update),
         *_index_warnings(plan),
     ]

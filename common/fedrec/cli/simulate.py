@@ -59,11 +59,12 @@ def simulate(
 ) -> None:
     """Run the federation of a settings file in one process, on the data that it names.
 
-    It publishes the same bits as the coordinator and clients would, whatever the number of
-    clients and the protection, so neither is needed for research; --protect measures their
-    cost. Only update.compress = "client" and update.subset = "client" depend on how users are
-    dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
-    at once. The last line on stdout is the run's folder.
+    It publishes the same bits as the coordinator and clients would on the same kind of
+    processor, whatever the number of clients and the protection, so neither is needed for
+    research; --protect measures their cost. Only update.compress = "client" and
+    update.subset = "client" depend on how users are dealt: give --clients with them. Ctrl-C
+    stops after the round and saves; a second one stops at once. The last line on stdout is the
+    run's folder.
 
     With --seeds every seed has its processes' share of the cores, its own run folder and the same
     bits as alone; a seed that was stopped goes on by itself, with --resume.
@@ -72,8 +73,8 @@ def simulate(
     by side, each with the round that its own validation chose. `fedrec evaluate` adds seeds,
     references and the protocol paper.
     """
-    from fedrec.algorithms import ALGORITHMS
     from fedrec.comparison.training import further_protocols
+    from fedrec.config.algorithm import algorithm_warnings
     from fedrec.config.exposure import check_exposure
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
@@ -86,7 +87,7 @@ def simulate(
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
     for warning in (
-        *ALGORITHMS[chosen.algorithm.name].warnings(chosen),
+        *algorithm_warnings(chosen),
         *UPDATES[chosen.update.structure].warnings(chosen.update),
     ):
         typer.echo(f"warning: {warning}", err=True)

@@ -39,8 +39,8 @@ def tune(
         typer.Option(
             "--try",
             metavar="KEY=V1,V2,...",
-            help="Values to try; repeat it for combinations. Without it fedals and ease have a "
-            "grid of their own.",
+            help="Values to try; repeat it for combinations. Without it the algorithm's own "
+            "grid is tried, where it has one.",
         ),
     ] = None,
     accept_exposure: AcceptExposure = False,

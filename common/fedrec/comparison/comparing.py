@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol as Shape
 
-from fedrec.algorithms import ALGORITHMS
 from fedrec.comparison.measurement import Measurement, Stopped, Task
 from fedrec.comparison.parts import Parts
 from fedrec.comparison.references import REFERENCES, Reference
@@ -17,6 +16,7 @@ from fedrec.comparison.training import (
     protocol_groups,
     train,
 )
+from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
@@ -98,7 +98,7 @@ def jobs_of(
         )
     jobs = []
     negatives = draws_negatives(settings.plan)
-    allowed = ALGORITHMS[settings.algorithm.name].protocols
+    allowed = about_algorithm(settings).protocols
     for group in protocol_groups(protocols, negatives=negatives):
         if negatives and not set(group) & set(allowed):
             continue

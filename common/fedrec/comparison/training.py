@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedrec.algorithms import ALGORITHMS
 from fedrec.comparison.measurement import Measurement, Stopped, Task
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan, Settings
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.reports.round_report import RoundReport
@@ -20,7 +20,7 @@ _MOST_CELLS = 1 << 27
 
 def draws_negatives(plan: Plan) -> bool:
     """Tell whether the plan's algorithm trains on sampled negatives."""
-    return ALGORITHMS[plan.algorithm.name](plan, 1).negatives_per_positive > 0
+    return algorithm_of(plan, 1).negatives_per_positive > 0
 
 
 def protocol_groups(

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
@@ -14,32 +15,12 @@ from fedrec.evaluation.metrics import Rates
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.federation import never, simulate
 
-__all__ = ["GRIDS", "MOST_TRIALS", "Trial", "grid_of", "tried", "try_settings"]
+__all__ = ["MOST_TRIALS", "Trial", "grid_of", "tried", "try_settings"]
 
 Values = Mapping[str, str]
 """Settings as text by dotted key, as flags give them."""
 
 MOST_TRIALS = 100
-
-_FEDALS = ("algorithm.alpha", "algorithm.regularisation", "algorithm.frequency_exponent")
-
-GRIDS: Mapping[str, tuple[Values, ...]] = {
-    "fedals": tuple(
-        dict(zip(_FEDALS, values, strict=True))
-        for values in (
-            ("1", "10", "0.5"),
-            ("1", "3", "0.5"),
-            ("1", "30", "0.5"),
-            ("1", "10", "0"),
-            ("5", "20", "0"),
-            ("10", "50", "0"),
-        )
-    ),
-    "ease": tuple(
-        {"algorithm.regularisation": value} for value in ("30", "100", "300", "1000", "3000")
-    ),
-}
-"""What is tried by default. The last three of fedals are those of the reference iALS."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +50,14 @@ def grid_of(algorithm: str, given: Sequence[str]) -> tuple[Values, ...]:
         SettingsError: a text of another form, too many combinations, or no grid to fall back on.
     """
     if not given:
-        if algorithm not in GRIDS:
+        own = ALGORITHMS[algorithm].about.grid
+        if not own:
             raise SettingsError(
                 f"There is no grid of settings to try for {algorithm}.",
                 remedy="Say what to try, as in --try algorithm.learning_rate=0.5,1,2; repeat it "
                 "for combinations.",
             )
-        return GRIDS[algorithm]
+        return own
     columns: dict[str, list[str]] = {}
     for text in given:
         key, _, listed = text.partition("=")

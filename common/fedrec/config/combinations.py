@@ -12,11 +12,13 @@ from dataclasses import dataclass
 from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import about_algorithm
 from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.protection.masks import Tolerance, parameters_for
+from fedrec.updates import UPDATES
 
 __all__ = ["COMBINATIONS", "Combination", "Conflict", "check_plan", "find_conflicts"]
 
@@ -55,12 +57,12 @@ class Combination:
 COMBINATIONS: tuple[Combination, ...] = tuple(
     Combination(
         algorithm=name,
-        updates=algorithm.updates,
-        protections=algorithm.protections or tuple(PROTECTIONS),
-        protocols=algorithm.protocols,
-        reason=algorithm.combination_reason,
+        updates=kind.about.updates,
+        protections=kind.about.protections or tuple(PROTECTIONS),
+        protocols=kind.about.protocols,
+        reason=kind.about.combination_reason,
     )
-    for name, algorithm in ALGORITHMS.items()
+    for name, kind in ALGORITHMS.items()
 )
 
 
@@ -119,15 +121,42 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
 
 
 def _algorithm(plan: Plan) -> Iterator[Conflict]:
-    problem = ALGORITHMS[plan.algorithm.name].problem(plan)
+    problem = about_algorithm(plan).contradiction(plan.algorithm)
     if problem:
         yield Conflict(keys=problem[0], sentence=problem[1])
 
 
+def _rank(plan: Plan) -> Iterator[Conflict]:
+    """Refuse ranks that the length of the vectors does not allow."""
+    dim = getattr(plan.algorithm, "dim", None)
+    if dim is None or plan.update.structure not in about_algorithm(plan).updates:
+        return
+    problem = UPDATES[plan.update.structure].problem(plan.update, dim)
+    if problem:
+        yield Conflict(keys=("update.rank", "algorithm.dim"), sentence=problem)
+
+
+def _everybody(plan: Plan) -> Iterator[Conflict]:
+    """Refuse rounds that leave somebody out where their sums belong together."""
+    rounds, reason = plan.rounds, about_algorithm(plan).needs_everybody
+    if not reason:
+        return
+    if rounds.user_fraction < 1:
+        yield Conflict(
+            keys=("rounds.user_fraction",),
+            sentence=f"rounds.user_fraction is {rounds.user_fraction:g}, but {reason} over the "
+            "same users. Set rounds.user_fraction = 1.",
+        )
+    if rounds.clients_per_round:
+        yield Conflict(
+            keys=("rounds.clients_per_round",),
+            sentence=f"rounds.clients_per_round is {rounds.clients_per_round}, but {reason} over "
+            "the same clients. Set rounds.clients_per_round = 0, which asks everybody.",
+        )
+
+
 def _unused(plan: Plan) -> Iterator[Conflict]:
     """Refuse settings of another update structure: they would be ignored."""
-    from fedrec.updates import UPDATES
-
     used = UPDATES[plan.update.structure].own_settings
     every = {name for structure in UPDATES.values() for name in structure.own_settings}
     for name in sorted(every - used):
@@ -143,7 +172,7 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
 
 def _unclipped(plan: Plan) -> Iterator[Conflict]:
     """Refuse a public range where users contribute nothing that could be clipped or rounded."""
-    if ALGORITHMS[plan.algorithm.name].clips:
+    if about_algorithm(plan).clips:
         return
     for name in ("clip", "fraction_bits"):
         default = type(plan.update).model_fields[name].default
@@ -304,6 +333,8 @@ def _privacy(plan: Plan) -> Iterator[Conflict]:
 
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _algorithm,
+    _rank,
+    _everybody,
     _unused,
     _unclipped,
     _preset,

@@ -19,9 +19,9 @@ from pydantic.fields import FieldInfo
 
 from fedrec.algorithms import ALGORITHMS, AlgorithmSettings
 from fedrec.config.schema import Plan, Settings, section_type
-from fedrec.config.section import Section
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS
+from fedrec.section import Section
 
 __all__ = [
     "SettingInfo",

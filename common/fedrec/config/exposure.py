@@ -6,7 +6,7 @@ of them for a client. Whoever starts a command says so on that command.
 
 from __future__ import annotations
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
 
@@ -17,7 +17,7 @@ def exposure_of(plan: Plan) -> str:
     """Return what the coordinator would read of each client; nothing where that is covered."""
     if plan.protection.name != "none":
         return ""
-    return ALGORITHMS[plan.algorithm.name].exposed_in_the_clear
+    return about_algorithm(plan).exposed_in_the_clear
 
 
 def check_exposure(plan: Plan, *, accepted: bool) -> None:

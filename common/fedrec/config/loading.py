@@ -24,9 +24,9 @@ from pydantic import TypeAdapter, ValidationError
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.explain import all_settings, unknown_sentence, wrong_sentence
 from fedrec.config.schema import Settings, section_type
-from fedrec.config.section import Section
 from fedrec.data.public import PUBLIC, cached_path
 from fedrec.errors import SettingsError
+from fedrec.section import Section
 
 __all__ = ["PATHS", "LoadedSettings", "Origin", "load_settings", "load_with_sources"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import about_algorithm, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy.gaussian import FEWEST_STEPS
 from fedrec.privacy.mechanism import mechanism_of
@@ -38,19 +39,19 @@ def _without_use(plan: Plan) -> Iterator[Problem]:
 
 
 def _algorithm(plan: Plan) -> Iterator[Problem]:
-    algorithm = ALGORITHMS[plan.algorithm.name]
-    if algorithm.not_under_noise:
-        able = [name for name, kind in ALGORITHMS.items() if not kind.not_under_noise]
+    reason = about_algorithm(plan).not_under_noise
+    if reason:
+        able = [name for name, kind in ALGORITHMS.items() if not kind.about.not_under_noise]
         yield (
             ("algorithm.name", "privacy.mechanism"),
             f"algorithm.name = {plan.algorithm.name!r} cannot be trained with "
-            f"privacy.mechanism = {plan.privacy.mechanism!r}: {algorithm.not_under_noise}. Set "
+            f"privacy.mechanism = {plan.privacy.mechanism!r}: {reason}. Set "
             f"algorithm.name to one of {', '.join(able)}.",
         )
         return
     divisors = [
         tensor.name
-        for tensor in algorithm(plan, 1).tensors
+        for tensor in algorithm_of(plan, 1).tensors
         if not tensor.signed and tensor.name != _COUNTS
     ]
     if divisors:

@@ -1,9 +1,9 @@
 """The settings of a federation: one TOML file, every field with its sentence.
 
-The sections `federation`, `algorithm`, `update`, `protection`, `privacy`, `evaluation` and `rounds`
-make up the *plan*, on which coordinator and clients must agree byte by byte. The sections `data`,
-`coordinator`, `client` and `output` are local to a machine and travel nowhere; see
-`local_sections`.
+The sections `federation`, `algorithm`, `update`, `training`, `protection`, `privacy`, `evaluation`
+and `rounds` make up the *plan*, on which coordinator and clients must agree byte by byte. The
+sections `data`, `coordinator`, `client` and `output` are local to a machine and travel nowhere;
+see `local_sections`.
 """
 
 from __future__ import annotations
@@ -13,15 +13,16 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, field_validator
 
-from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings
+from fedrec.algorithms import ALGORITHMS, DEFAULT_ALGORITHM, AlgorithmSettings
 from fedrec.config.local_sections import (
     ClientSettings,
     CoordinatorSettings,
     DataSettings,
     OutputSettings,
 )
-from fedrec.config.section import Section
 from fedrec.protection import PROTECTIONS
+from fedrec.section import Section
+from fedrec.updates.settings import UpdateSettings
 
 __all__ = [
     "ClientSettings",
@@ -35,6 +36,7 @@ __all__ = [
     "ProtectionSettings",
     "RoundSettings",
     "Settings",
+    "TrainingSettings",
     "UpdateSettings",
     "section_type",
 ]
@@ -64,56 +66,6 @@ class FederationSettings(Section):
         ge=1,
         description="Items held by fewer users are never updated: with one holder an item's row "
         "is that user's data.",
-    )
-
-
-class UpdateSettings(Section):
-    """What is trained and sent in place of a full item table."""
-
-    structure: Literal["dense", "colr", "scolr", "svd", "topk"] = Field(
-        default="colr",
-        description="dense trains n_items x dim values, colr and scolr n_items x rank; svd and "
-        "topk train dense and compress, without shrinking the vector that is sent.",
-    )
-    rank: int = Field(
-        default=4,
-        ge=1,
-        le=1024,
-        description="Rank of the update (colr), of the largest one (scolr), or what is left of "
-        "it (svd); at most dim.",
-    )
-    ratio: float = Field(
-        default=0.0625,
-        gt=0,
-        le=1,
-        description="Share of all n_items x dim values that is kept (topk).",
-    )
-    compress: Literal["user", "client"] = Field(
-        default="user",
-        description="Whose change is compressed before it is sent (svd, topk): each user's, as "
-        "in the papers, or the sum of a client's users.",
-    )
-    subset: Literal["user", "client"] = Field(
-        default="user",
-        description="Who draws rows of B (scolr): each user, as in the paper, or each client for "
-        "all its users.",
-    )
-    normaliser: Literal["item", "entry"] = Field(
-        default="item",
-        description="Changes are divided by the users who touched the item, or by those who "
-        "trained that very value (scolr); entry sends a count for every value.",
-    )
-    clip: float = Field(
-        default=1.0,
-        gt=0,
-        le=1e6,
-        description="Every value of a user's update is clipped to [-clip, clip]; a public range.",
-    )
-    fraction_bits: int = Field(
-        default=20,
-        ge=4,
-        le=40,
-        description="Values are rounded to multiples of clip x 2^-fraction_bits.",
     )
 
 
@@ -221,6 +173,16 @@ class PrivacySettings(Section):
     )
 
 
+class TrainingSettings(Section):
+    """How users are trained where they are."""
+
+    accelerated: bool = Field(
+        default=True,
+        description="Train in compiled code on processors where an algorithm has any; false "
+        "trains by autograd everywhere, as CUDA devices do. All parties do the same.",
+    )
+
+
 class EvaluationSettings(Section):
     """How the model is measured; clients measure, only sums leave them."""
 
@@ -291,12 +253,17 @@ class RoundSettings(Section):
     )
 
 
+def _default_algorithm() -> AlgorithmSettings:
+    return DEFAULT_ALGORITHM.settings_type(name=DEFAULT_ALGORITHM.name)
+
+
 class Plan(Section):
     """What coordinator and clients must agree on."""
 
     federation: FederationSettings = FederationSettings()
-    algorithm: SerializeAsAny[AlgorithmSettings] = FedMFSettings()
+    algorithm: SerializeAsAny[AlgorithmSettings] = _default_algorithm()
     update: UpdateSettings = UpdateSettings()
+    training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
     privacy: PrivacySettings = PrivacySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
@@ -332,7 +299,7 @@ def section_type(section: str, values: Mapping[str, object]) -> type[Section]:
         ValueError: for an algorithm that does not exist.
     """
     if section == "algorithm":
-        name = values.get("name", FedMFSettings().name)
+        name = values.get("name", DEFAULT_ALGORITHM.name)
         if not isinstance(name, str) or name not in ALGORITHMS:
             raise ValueError(f"There is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}.")
         return ALGORITHMS[name].settings_type

@@ -3,38 +3,31 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedrec.algorithms import ALGORITHMS, EASESettings, FedALSSettings, FedMFSettings
+from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.config.explain import all_settings, as_toml, section_sentences
-from fedrec.config.schema import (
-    FederationSettings,
-    Plan,
-    ProtectionSettings,
-    RoundSettings,
-    UpdateSettings,
-)
+from fedrec.config.schema import FederationSettings, Plan, ProtectionSettings
 from fedrec.errors import SettingsError
 from fedrec.protection import PROTECTIONS
 
 __all__ = ["TUNED", "Starter", "users_with_room"]
 
-TUNED: dict[str, Plan] = {
-    "fedmf": Plan(
-        algorithm=FedMFSettings(dim=16, learning_rate=2.0, regularisation=0.005, local_epochs=1),
-        update=UpdateSettings(structure="colr", rank=4, clip=2.0),
-        rounds=RoundSettings(total=60),
-    ),
-    "fedals": Plan(
-        algorithm=FedALSSettings(),
-        update=UpdateSettings(structure="dense", clip=2.0),
-        rounds=RoundSettings(total=10),
-    ),
-    "ease": Plan(
-        algorithm=EASESettings(),
-        update=UpdateSettings(structure="dense"),
-        rounds=RoundSettings(total=4),
-    ),
+
+def _tuned(name: str, values: Mapping[str, object]) -> Plan:
+    """Return the plan of an algorithm's starter, whose keys are dotted."""
+    sections: dict[str, dict[str, object]] = {"algorithm": {"name": name}}
+    for key, value in values.items():
+        section, _, field = key.partition(".")
+        sections.setdefault(section, {})[field] = value
+    return Plan.model_validate(sections)
+
+
+TUNED: Mapping[str, Plan] = {
+    name: _tuned(name, kind.about.starter)
+    for name, kind in ALGORITHMS.items()
+    if kind.about.starter is not None
 }
 """Algorithms as they were tuned on MovieLens-100K's validation items; for demo and starter."""
 
@@ -75,7 +68,7 @@ class Starter:
     """
 
     name: str = "movies"
-    algorithm: str = "fedals"
+    algorithm: str = STARTING_ALGORITHM.name
     protection: str = "bfv"
     n_clients: int = 0
     n_users: int = 0
@@ -131,7 +124,7 @@ class Starter:
 
     def _values(self) -> dict[str, object]:
         """Return what the file sets; None shows a setting without setting it."""
-        tuned, algorithm = TUNED[self.algorithm], ALGORITHMS[self.algorithm]
+        tuned, about = TUNED[self.algorithm], ALGORITHMS[self.algorithm].about
         summed = min(self.n_clients, _MOST_SUMMED)
         least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
         room = users_with_room(self.n_users) if self.n_users else 0
@@ -144,7 +137,7 @@ class Starter:
             **{f"algorithm.{key}": value for key, value in tuned.algorithm.model_dump().items()},
             "update.structure": tuned.update.structure,
             **({} if tuned.update.structure == "dense" else {"update.rank": tuned.update.rank}),
-            **({"update.clip": tuned.update.clip} if algorithm.clips else {}),
+            **({"update.clip": tuned.update.clip} if about.clips else {}),
             "protection.name": self.protection,
             "protection.preset": PROTECTIONS[self.protection].presets[0],
             "evaluation.protocol": "full",
@@ -153,7 +146,7 @@ class Starter:
             "rounds.minimum_clients": max(least, -(-2 * summed // 3)) if summed else 3,
             "rounds.minimum_summands": 3,
         }
-        if algorithm.needs_everybody and self.n_clients:
+        if about.needs_everybody and self.n_clients:
             values["rounds.minimum_clients"] = self.n_clients
             if self.n_clients > _MOST_SUMMED:
                 values["rounds.recompute_limit"] = self.n_clients

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fedrec.config.schema import DataSettings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import require_if_public
 from fedrec.data.readers import read_interactions
+from fedrec.data.settings import DataSettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.errors import SettingsError
 

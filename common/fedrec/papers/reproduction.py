@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+from fedrec.arithmetic import arithmetic_of
 from fedrec.comparison.training import draws_negatives, protocol_groups
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
@@ -140,7 +141,7 @@ def _run(
         ) from error
     run = RunFolder(part)
     run.write_settings(settings)
-    run.write_environment()
+    run.write_environment(arithmetic_of(settings.client.device))
     with watch(part.name, settings.rounds.total + 2) as told:
 
         def note(report: RoundReport) -> None:

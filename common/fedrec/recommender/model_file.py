@@ -24,9 +24,9 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import FedrecError, StorageError, VersionMismatch
 from fedrec.ids import RoundId, UserId
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.tensor_file import file_parts
 from fedrec.recommender.storage import write_whole
-from fedrec.training.state import PrivateState, SharedState
-from fedrec.training.tensor_file import file_parts
 
 __all__ = ["MODEL_NAME", "USERS_NAME", "ModelFile", "UsersFile"]
 

@@ -3,8 +3,8 @@
 The algorithm says what of its model is served (`Algorithm.serving`): always a row for each item,
 `item_embedding`, to which users' vectors are compared, by an inner product unless it says
 otherwise. A user's vector is its `user_embedding`, or, where the algorithm keeps none, what
-`Algorithm.fold_in` makes of the whole history. Users who have scores of their own
-(`personal_scores`) are answered from those.
+`Algorithm.fold_in` makes of the whole history. Where an algorithm keeps users' scores
+(`Algorithm.kept_scores`), they are answered from those.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec.ids import RoundId
@@ -58,7 +58,7 @@ class Recommender:
         self._model = model
         self._users = users
         self._names: Ids = np.array(catalogue.item_ids, dtype=np.object_)
-        self._algorithm = ALGORITHMS[model.plan.algorithm.name](model.plan, len(catalogue))
+        self._algorithm = algorithm_of(model.plan, len(catalogue))
         self._active = np.ones(len(catalogue), dtype=np.bool_)
         if model.shared.holders is not None:
             self._active = model.shared.holders >= model.plan.federation.minimum_item_users
@@ -77,15 +77,25 @@ class Recommender:
             name in found and found[name].shape == shapes[name]
             for name in self._algorithm.recommending
         )
-        if fits and self._users is not None and self._algorithm.keeps_vectors:
-            vectors = self._users.private.tensors.get("user_embedding")
-            fits = vectors is not None and vectors.shape[1:] == self._items.shape[1:]
+        if fits and self._users is not None:
+            fits = self._fit(self._users)
         if not fits:
             raise StorageError(
                 f"The model is no {self._algorithm.name} model of {len(self.catalogue)} items, or "
                 "its users' vectors do not fit it.",
                 remedy="Use the files of one run.",
             )
+
+    def _fit(self, users: UsersFile) -> bool:
+        """Return whether what users are answered from has this model's shape."""
+        tensors, kept = users.private.tensors, self._algorithm.kept_scores
+        if kept:
+            wanted = (len(users.user_ids), len(self.catalogue))
+            return kept in tensors and tensors[kept].shape == wanted
+        if not self._algorithm.keeps_vectors:
+            return True
+        vectors = tensors.get("user_embedding")
+        return vectors is not None and vectors.shape[1:] == self._items.shape[1:]
 
     @cached_property
     def _serving(self) -> dict[str, NDArray[np.float32]]:
@@ -177,11 +187,11 @@ class Recommender:
         known = self._known_users()
         rows = self._rows_of([users] if isinstance(users, str) else users)
         seen = [known.seen_of(row) if exclude_seen else _NOTHING for row in rows.tolist()]
-        own = known.private.tensors.get("personal_scores")
+        kept = self._algorithm.kept_scores
         scores = (
-            self._scores_of(self._vectors_of(known, rows))
-            if own is None
-            else (row.copy() for row in own[rows])
+            (row.copy() for row in known.private.tensors[kept][rows])
+            if kept
+            else self._scores_of(self._vectors_of(known, rows))
         )
         best = self._best(scores, n, self._allowed(candidates, block), seen)
         return side_by_side(best, one=isinstance(users, str))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import fedrec
+from fedrec.arithmetic import Arithmetic
 
-__all__ = ["Environment", "describe_environment"]
+__all__ = ["ENVIRONMENT_NAME", "Environment", "describe_environment"]
 
+ENVIRONMENT_NAME = "environment.json"
 _PACKAGES = ("numpy", "torch", "tenseal", "grpcio", "protobuf", "safetensors", "pyarrow")
 
 
@@ -22,6 +25,7 @@ class Environment:
     Attributes:
         packages: (name, version) of what is installed among the libraries that matter.
         cpu_count: logical processors that this process may use.
+        arithmetic: how training rounds here, its device included; None where others train.
     """
 
     fedrec: str
@@ -31,10 +35,19 @@ class Environment:
     machine: str
     cpu: str
     cpu_count: int
+    arithmetic: Arithmetic | None = None
+
+    def to_json(self) -> str:
+        """Return the content of `environment.json`."""
+        return json.dumps(asdict(self), indent=2, ensure_ascii=False) + "\n"
 
 
-def describe_environment() -> Environment:
-    """Look at this machine; imports none of the packages."""
+def describe_environment(arithmetic: Arithmetic | None = None) -> Environment:
+    """Look at this machine; imports none of the packages.
+
+    Args:
+        arithmetic: that of the training, where this machine trains.
+    """
     return Environment(
         fedrec=fedrec.__version__,
         python=platform.python_version(),
@@ -43,6 +56,7 @@ def describe_environment() -> Environment:
         machine=platform.machine(),
         cpu=_cpu_model(),
         cpu_count=_usable_cpus(),
+        arithmetic=arithmetic,
     )
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from fedrec.arithmetic import Arithmetic
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.loading import PATHS
 from fedrec.config.schema import Settings
@@ -20,7 +21,7 @@ from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.comparison_table import ComparisonTable
-from fedrec.reports.environment import describe_environment
+from fedrec.reports.environment import ENVIRONMENT_NAME, describe_environment
 from fedrec.reports.html import ReportContent, render_report
 from fedrec.reports.ledger import Ledger
 from fedrec.reports.metrics_table import metrics_parquet
@@ -32,7 +33,6 @@ __all__ = ["RunFolder"]
 SETTINGS_NAME = "resolved.toml"
 ROUNDS_NAME = "rounds.jsonl"
 METRICS_NAME = "metrics.parquet"
-ENVIRONMENT_NAME = "environment.json"
 LEDGER_NAME = "ledger.json"
 REPORT_NAME = "report.html"
 RESULTS_STEM = "results"
@@ -109,9 +109,9 @@ class RunFolder:
             settings = _seen_from(settings, self.path)
         self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
 
-    def write_environment(self) -> None:
-        """Write versions and machine."""
-        self._write(ENVIRONMENT_NAME, _pretty(asdict(describe_environment())))
+    def write_environment(self, arithmetic: Arithmetic | None = None) -> None:
+        """Write versions, machine and, where this process trains, its device and arithmetic."""
+        self._write(ENVIRONMENT_NAME, describe_environment(arithmetic).to_json())
 
     def append_round(self, report: RoundReport) -> None:
         """Add a round to `rounds.jsonl`; what is there is readable while the run goes on.

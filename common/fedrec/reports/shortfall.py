@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Plan
 from fedrec.evaluation.metrics import MetricSums, Rates, Scorer
 from fedrec.reports.round_report import RoundReport
 
 __all__ = ["shortfall"]
 
-_REMEDIES = {
-    "fedals": "algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",
-    "ease": "algorithm.regularisation and federation.minimum_item_users",
-}
-_OTHERWISE = "rounds.total and the rates in the section algorithm"
 _REFERENCES: tuple[tuple[Scorer, str], ...] = (
     ("popularity", "popularity"),
     ("untrained", "the untrained model"),
@@ -48,7 +44,7 @@ def shortfall(
     said = (
         f"with NDCG@{plan.evaluation.at} {validation.ndcg:.4f} on validation no better than "
         f"{' and '.join(equals)}. These settings do not suit the data: change "
-        f"{_REMEDIES.get(plan.algorithm.name, _OTHERWISE)}; fedrec tune tries values"
+        f"{about_algorithm(plan).shortfall}; fedrec tune tries values"
     )
     clipped = max((report.clipped_users for report in rounds), default=0)
     if clipped:

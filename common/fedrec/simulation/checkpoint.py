@@ -19,10 +19,10 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, StorageError, VersionMismatch
 from fedrec.ids import RoundId, digest
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.result import Version
-from fedrec.training.state import PrivateState, SharedState
 
 __all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
 

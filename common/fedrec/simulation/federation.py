@@ -29,6 +29,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
+from fedrec.model.tables import TableRoom
 from fedrec.privacy.mechanism import fewest_clients
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
@@ -38,7 +39,6 @@ from fedrec.simulation.privacy import PrivacyAccount
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.summing import add_segments, make_adder
 from fedrec.training.learner import Contribution
-from fedrec.training.tables import TableRoom
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Federation", "never", "round_kind", "simulate"]

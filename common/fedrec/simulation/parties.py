@@ -14,11 +14,11 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId, UserId, digest
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.tables import TableRoom, copy_rows
 from fedrec.streams import Purpose, stream_key, uniform, user_stream
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
-from fedrec.training.state import PrivateState, SharedState
-from fedrec.training.tables import TableRoom, copy_rows
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Party", "join_private", "make_parties", "split_private", "throw_coins", "user_groups"]

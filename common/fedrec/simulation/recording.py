@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fedrec.arithmetic import arithmetic_of
 from fedrec.errors import DataError
 from fedrec.reports.environment import describe_environment
 from fedrec.reports.figures import quality_by_round, size_bars
@@ -23,7 +24,7 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
         StorageError: a file cannot be written; the checkpoint is still there.
     """
     run.write_settings(result.settings)
-    run.write_environment()
+    run.write_environment(arithmetic_of(result.settings.client.device))
     run.write_metrics(result.rounds, result.evaluation)
     run.write_results(result.comparison())
     run.write_ledger(_ledger(result))
@@ -92,6 +93,7 @@ def _figures(result: SimulationResult) -> tuple[Figure, ...]:
 
 def _facts(result: SimulationResult) -> tuple[Fact, ...]:
     machine = describe_environment()
+    arithmetic = arithmetic_of(result.settings.client.device)
     settings = [
         Fact(name=f"{section}.{key}", value=str(value))
         for section, values in result.settings.plan.model_dump().items()
@@ -103,4 +105,6 @@ def _facts(result: SimulationResult) -> tuple[Fact, ...]:
         Fact(name="Python", value=machine.python),
         *(Fact(name=name, value=version) for name, version in machine.packages),
         Fact(name="machine", value=f"{machine.cpu}, {machine.cpu_count} processors"),
+        Fact(name="device", value=arithmetic.device),
+        Fact(name="arithmetic", value=arithmetic.digest()),
     )

@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedrec.algorithms import ALGORITHMS
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
 from fedrec.evaluation.no_learning import no_learning_rates
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.shortfall import shortfall
-from fedrec.training.state import PrivateState, SharedState
 
 __all__ = ["SimulationResult", "Version"]
 
@@ -169,7 +169,7 @@ class SimulationResult:
     def _formula(self) -> Rates | None:
         """Return what the leak is worth without any learning; None where there is none."""
         settings, holders = self.settings, self.best.shared.holders
-        algorithm = ALGORITHMS[settings.algorithm.name](settings.plan, len(self.catalogue))
+        algorithm = algorithm_of(settings.plan, len(self.catalogue))
         if settings.evaluation.protocol != "paper" or holders is None:
             return None
         if not algorithm.negatives_per_positive:

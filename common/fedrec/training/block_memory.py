@@ -141,7 +141,7 @@ def block_bytes(
             # The steps left out are alive in `block`, as all steps' tables are.
             short = replace(block, share=block.share[:_STEPS_COUNTED])
             trainer.train_block(chunk, short, private, counted, found)
-    return live.peak
+    return int(live.peak)
 
 
 def _users_of(size: BlockSize, n_users: int, n_items: int) -> tuple[Chunk, Samples]:
@@ -173,7 +173,7 @@ def _users_of(size: BlockSize, n_users: int, n_items: int) -> tuple[Chunk, Sampl
     return chunk, samples
 
 
-class _LiveBytes(TorchDispatchMode):
+class _LiveBytes(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own gap
     """Counts the memory of what is made, for as long as somebody holds it.
 
     Attributes:
@@ -181,8 +181,9 @@ class _LiveBytes(TorchDispatchMode):
     """
 
     def __init__(self) -> None:
-        super().__init__()
-        self.peak = self._now = 0
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's own gap
+        self.peak: int = 0
+        self._now: int = 0
         self._alive: dict[int, weakref.ref[torch.UntypedStorage]] = {}
 
     def __torch_dispatch__(

@@ -175,9 +175,7 @@ class _Group:
         self._item = torch.where(self._there, samples.item[where], chunk.n_items)
         self._label = torch.where(self._there, samples.label[where], 0.0).to(dtype)
 
-    def minibatches(
-        self, *, seed: int, round_id: int
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def minibatches(self, *, seed: int, round_id: int) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Return rows and weights of all minibatches; see `Block`."""
         if self._n_steps == 1:
             # One minibatch has all samples, in whatever order.

@@ -13,9 +13,9 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, Scorer, rank_values
 from fedrec.evaluation.protocols import Protocol, Ranking
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.samplers import draw_negatives
-from fedrec.training.state import PrivateState, SharedState
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner

@@ -1,4 +1,4 @@
-"""How a chunk of users is trained: by an algorithm's exact solution, or by the trainer."""
+"""How a chunk of users is trained: exactly, in compiled code, or by the trainer."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from fedrec.training.trainer import Trainer
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
     from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
@@ -23,7 +24,11 @@ Fit = Callable[["Chunk", "dict[str, torch.Tensor]"], "ChunkResult"]
 
 
 def fit_of(
-    algorithm: Algorithm, start: RoundStart, sums: RoundSums, room: BlockRoom | None = None
+    algorithm: Algorithm,
+    start: RoundStart,
+    sums: RoundSums,
+    accelerator: Accelerator | None,
+    room: BlockRoom | None = None,
 ) -> Fit:
     """Return what trains the chunks of a round and adds their contributions to `sums`.
 
@@ -32,6 +37,9 @@ def fit_of(
             size.
     """
     if isinstance(algorithm, TrainedAlgorithm):
+        if accelerator is not None and start.active.device.type == "cpu":
+            trained, compiled = algorithm, accelerator
+            return lambda chunk, private: compiled.fit(trained, chunk, start, private, sums)
         trainer = Trainer(algorithm, start, room)
         return lambda chunk, private: trainer.train(chunk, private, sums)
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

@@ -15,7 +15,7 @@ from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
 from fedrec.training.changes import BlockChange
 
-__all__ = ["GridSum", "RoundSums", "product_of_blocks"]
+__all__ = ["GridSum", "RoundSums"]
 
 
 _EXACT = 1 << 53
@@ -34,9 +34,7 @@ class GridSum:
     def __init__(
         self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
-        rows, self.width = (
-            (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
-        )
+        rows, self.width = (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
@@ -92,7 +90,7 @@ class GridSum:
         self.put_whole(inside)
         return clipped
 
-    def add_sums(self, change: torch.Tensor, *, finite: bool) -> None:
+    def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
         """Add what was rounded and summed elsewhere.
 
         Args:
@@ -210,7 +208,8 @@ class RoundSums:
             rounded, shrunk = shrunk_to(rounded, self._longest)
             n_shrunk = shrunk.sum()
         item = change.item.reshape(-1)
-        rows, totals = {}, {}
+        rows: dict[str, torch.Tensor] = {}
+        totals: dict[str, torch.Tensor] = {}
         for name, inside in rounded.items():
             if name in change.rows:
                 rows[name] = self[name].typed(inside.reshape(-1, inside.shape[-1]))
@@ -222,10 +221,10 @@ class RoundSums:
         once = torch.ones_like(item)
         # From here on nothing takes memory: a block that did not fit is trained again, and what
         # it has added by then would be added twice.
-        for name, values in rows.items():
-            self[name].put(item, values)
-        for name, values in totals.items():
-            self[name].put_total(values)
+        for name, ready in rows.items():
+            self[name].put(item, ready)
+        for name, ready in totals.items():
+            self[name].put_total(ready)
         if self._counts_rows:
             self._counts.index_add_(0, item, once)
         self._n_shrunk.add_(n_shrunk)
@@ -254,21 +253,3 @@ class RoundSums:
     def add_counts(self, counts: torch.Tensor) -> None:
         """Add what was counted elsewhere, int64 (n_items,)."""
         self._counts[:-1] += counts
-
-
-def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
-    """Return rows @ matrix with every row's bits independent of its neighbours and of threads.
-
-    A plain product's summation order depends on the number of rows. Here rows are padded into
-    blocks of 16, at least two of them, and multiplied block by block.
-
-    Args:
-        rows: float32 (n_rows, inner).
-        matrix: float32 (inner, n_columns).
-    """
-    n_rows, inner = rows.shape
-    n_blocks = max(2, -(-n_rows // 16))
-    padded = rows.new_zeros((n_blocks * 16, inner))
-    padded[:n_rows] = rows
-    blocks = torch.bmm(padded.view(n_blocks, 16, inner), matrix.expand(n_blocks, -1, -1))
-    return blocks.view(n_blocks * 16, -1)[:n_rows]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS, UpdateTensor
+from fedrec.algorithms import UpdateTensor
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.errors import InternalError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
@@ -48,7 +49,7 @@ class Layout:
     def of(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout that follows from a plan and the size of the catalogue."""
         most, tagged = _most_messages(plan)
-        algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
+        algorithm = algorithm_of(plan, n_items)
         private = frozenset(entry.name for entry in algorithm.parameters if entry.private)
         tensors = algorithm.tensors
         sent = sorted(private & {tensor.name for tensor in tensors})
@@ -220,7 +221,7 @@ def shared_values(plan: Plan, n_items: int) -> int:
     """Return how many values a version of the shared model has, item counts left out."""
     return sum(
         math.prod(entry.whole_shape(n_items=n_items, n_users=0))
-        for entry in ALGORITHMS[plan.algorithm.name](plan, n_items).parameters
+        for entry in algorithm_of(plan, n_items).parameters
         if not entry.private
     )
 

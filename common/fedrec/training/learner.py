@@ -15,22 +15,23 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms import ALGORITHMS, RoundStart
+from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.config.algorithm import accelerator_of, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
-from fedrec.training.cohort import Chunk, Cohort
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.tables import TableRoom, copy_rows
 from fedrec.training.block_memory import BlockRoom
+from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device, memory_on
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
 from fedrec.training.layout import Layout
 from fedrec.training.local_round import train_locally
-from fedrec.training.state import PrivateState, SharedState
-from fedrec.training.tables import TableRoom, copy_rows
 from fedrec.training.user_tables import DeviceTables, open_tables
 from fedrec.wire.messages import RoundKind
 
@@ -105,7 +106,8 @@ class Learner:
         self.n_items = n_items
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
-        self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
+        self.algorithm = algorithm_of(plan, n_items)
+        self.accelerator = accelerator_of(plan)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self.device_bytes = memory_on(self.device, device_memory_mib)
@@ -295,7 +297,7 @@ class Learner:
                 f"The private parameters of {len(users)} users cannot be solved"
                 f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
                 "a value of the published model is not finite.",
-                remedy=self.algorithm.divergence_remedy,
+                remedy=self.algorithm.about.divergence_remedy,
             )
         self._fresh = (shared, users, fresh)
         return fresh
@@ -348,7 +350,7 @@ class Learner:
         at_once = max(16, self.chunk_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
-            own = self.on_device.rows(private, rows)
+            own = self.on_device.rows(private, rows, self.algorithm.scoring)
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)
             scores[:, start.active] = self.algorithm.scores(chunk, start, own)

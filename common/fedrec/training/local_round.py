@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.fitting import fit_of
-from fedrec.training.state import PrivateState, SharedState
 from fedrec.training.user_tables import open_tables
 
 if TYPE_CHECKING:
@@ -64,7 +64,9 @@ def train_locally(
         party_key=cohort.party_key,
     )
     sums = learner.empty_sums(len(cohort.active))
-    fit = fit_of(learner.algorithm, start, sums, learner.block_room(start, sums))
+    fit = fit_of(
+        learner.algorithm, start, sums, learner.accelerator, learner.block_room(start, sums)
+    )
     tables = open_tables(private, learner.room, learner.on_device)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     for chunk in learner.chunks(cohort, participating):
@@ -83,7 +85,7 @@ def train_locally(
         raise TrainingError(
             f"Training diverged in round {round_id} with {len(users)} users: {wrong}. The version "
             "before this round is intact.",
-            remedy=learner.algorithm.divergence_remedy,
+            remedy=learner.algorithm.about.divergence_remedy,
         )
     counts = np.zeros(learner.n_items, dtype=np.int64)
     changes = changes_of_sums(learner, cohort, sums)

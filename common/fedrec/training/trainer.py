@@ -18,14 +18,13 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.algorithms.batch import Batch
+from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.optimisers import Adam, Optimiser, Phase
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, blocks_of, buckets_of
@@ -405,9 +404,9 @@ class _TrainedBlock:
     ) -> tuple[torch.Tensor, Tensors]:
         moved = {name: leaves[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
-            values = self._values(leaves | moved, index)
-            loss = self._algorithm.loss(values_with(values, phase), batch)
-            whole = loss + self._algorithm.penalty(values_with(values, phase), batch)
+            read = Values(self._values(leaves | moved, index), phase=phase)
+            loss = self._algorithm.loss(read, batch)
+            whole = loss + self._algorithm.penalty(read, batch)
         found = torch.autograd.grad(whole, list(moved.values()), live)
         return loss.detach(), dict(zip(names, found, strict=True))
 
@@ -456,8 +455,9 @@ class _TrainedBlock:
                 begun = self._of._tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
             changed = changed.flatten(2)
-            if entry.structured and self._algorithm.compresses_users:
-                changed = self._algorithm.structure.compress_each(changed, self._start.n_items)
+            compression = self._algorithm.compression
+            if entry.structured and compression is not None and compression.by == "user":
+                changed = compression.compress_each(changed, self._start.n_items)
             rows[name] = changed[own]
         algorithm, samples = self._algorithm, held.index_select(0, block.users[own])
         weight = {}
@@ -502,16 +502,11 @@ class _TrainedBlock:
             if name not in self._of._is_rows
         }
         tables = {name: values[None, :-1] for name, values in self._of._tables.items()}
-        everything = self._algorithm.score(values_with(others | tables))
-        trained = self._algorithm.score(values_with(self._values(self.local, None)))
+        everything = self._algorithm.score(Values(others | tables))
+        trained = self._algorithm.score(Values(self._values(self.local, None)))
         # The last column takes the places without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, item, trained)[:n_users, :-1]
-
-
-def values_with(tensors: Tensors, phase: str = "") -> SimpleNamespace:
-    """Return tensors as the attributes that `loss` and `score` read."""
-    return SimpleNamespace(**tensors, phase=phase)
 
 
 def _wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.training.state import PrivateState
-from fedrec.training.tables import TableRoom, copy_rows, is_mapped, rows_of
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom, copy_rows, is_mapped, rows_of
 
 __all__ = ["DeviceTables", "UserTables", "open_tables"]
 
@@ -76,10 +76,13 @@ class DeviceTables:
             found[name] = held.to(self.device, copy=True)
         return found
 
-    def rows(self, private: PrivateState, rows: NDArray[np.int64]) -> dict[str, torch.Tensor]:
-        """Return some users' rows of a state, on the device."""
+    def rows(
+        self, private: PrivateState, rows: NDArray[np.int64], names: Collection[str]
+    ) -> dict[str, torch.Tensor]:
+        """Return some users' rows of the tables of these names, on the device."""
         found = {}
-        for name, values in private.tensors.items():
+        for name in private.tensors.keys() & names:
+            values = private.tensors[name]
             held = self._of(name, values)
             if held is None:
                 found[name] = torch.from_numpy(rows_of(values, rows)).to(self.device)

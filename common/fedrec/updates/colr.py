@@ -18,7 +18,7 @@ from fedrec.updates.paper_numbers import PaperNumbers
 from fedrec.updates.update import UpdateStructure, rank_problem
 
 if TYPE_CHECKING:
-    from fedrec.config.schema import UpdateSettings
+    from fedrec.updates.settings import UpdateSettings
 
 __all__ = ["CoLR"]
 

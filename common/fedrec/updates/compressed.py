@@ -22,7 +22,7 @@ from fedrec.updates.dense import Dense
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import UpdateSettings
+    from fedrec.updates.settings import UpdateSettings
 
 __all__ = ["Compressed"]
 

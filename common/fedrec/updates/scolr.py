@@ -31,7 +31,7 @@ from fedrec.updates.paper_numbers import PaperNumbers
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import UpdateSettings
+    from fedrec.updates.settings import UpdateSettings
 
 __all__ = ["SCoLR"]
 

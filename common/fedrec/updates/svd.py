@@ -20,7 +20,7 @@ from fedrec.updates.update import rank_problem
 if TYPE_CHECKING:
     import torch
 
-    from fedrec.config.schema import UpdateSettings
+    from fedrec.updates.settings import UpdateSettings
 
 __all__ = ["SVD"]
 

@@ -154,7 +154,7 @@ def test_nothing_is_scored_before_the_last_pair_is_counted(users):
 
 
 def test_the_whole_model_is_chosen(data, users):
-    settings = Settings.model_validate(plan_of(3).model_dump())
+    settings = Settings.model_validate(plan_of(3).model_dump() | {"client": {"device": "cpu"}})
     result = simulate(settings, users=users, catalogue=data.catalogue)
     assert result.best.round == 4
     measured = [report.validation.ndcg for report in result.rounds if report.validation]

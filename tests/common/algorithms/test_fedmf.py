@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from conformance.forms import FORMS
 from reference.plain_fedmf import Rule, minibatch, train_user
 
 from fedrec.algorithms import FedMF
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
+from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import SharedState
 
 
 def plan_of(**changes):
@@ -136,6 +137,7 @@ def test_colr_at_full_rank_is_fedmf(users, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}])
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     plan = plan_of(update=update, algorithm={"batch_size": 8})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance.forms import FORMS
 from reference.plain_fedmf import Rule, train_user
 from reference.plain_updates import largest_values, nearest_of_rank, subset_of
 
@@ -13,8 +14,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import TrainingError
+from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 from fedrec.updates import SCoLR
 
 N_ITEMS, DIM = 60, 6
@@ -180,6 +181,7 @@ def test_without_compression_they_are_dense(users, compress, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
 def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
     learner = learner_of(update)

@@ -19,7 +19,7 @@ WITHOUT_A_LOOP = {"ease"}
 CHOICES = [
     (name, {"structure": structure})
     for name in sorted(set(ALGORITHMS) - WITHOUT_A_LOOP)
-    for structure in ALGORITHMS[name].updates
+    for structure in ALGORITHMS[name].about.updates
 ] + [("fedmf", {"structure": "scolr", "normaliser": "entry"})]
 
 

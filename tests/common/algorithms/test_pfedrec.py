@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from conformance.forms import FORMS
 from reference.plain_pfedrec import minibatch, train_user
 
 from fedrec.algorithms import PFedRec
@@ -12,8 +13,8 @@ from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState, SharedState
 
 N_ITEMS = 61
 
@@ -200,6 +201,7 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
 )

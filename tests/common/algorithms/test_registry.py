@@ -30,6 +30,12 @@ class Nearest(Algorithm):
 
 NOTHING = 3
 """
+BEFORE_ABOUT = (
+    MODULE
+    + """
+Nearest.exposed_in_the_clear = "what each user holds"
+"""
+)
 
 
 @pytest.fixture
@@ -66,6 +72,7 @@ def test_an_installed_algorithm_comes_after_fedrecs_own(install):
         ("nearest = broken:NOTHING", MODULE, "no subclass of Algorithm"),
         ("near = broken:Nearest", MODULE, "calls itself 'nearest'"),
         ("fedmf = broken:Nearest", MODULE, "another of that name"),
+        ("nearest = broken:Nearest", BEFORE_ABOUT, "exposed_in_the_clear where nobody reads it"),
     ],
 )
 def test_what_is_no_algorithm_is_refused_by_the_packages_name(

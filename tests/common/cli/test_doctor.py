@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.cli import doctor as doctor_module
 from fedrec.cli.doctor import examine
+from fedrec.probes import fingerprint, look
 
 from .conftest import Fedrec
 
@@ -19,6 +21,20 @@ def test_this_machine_is_well(fedrec: Fedrec) -> None:
     assert {"Python", "numpy", "tenseal", "loopback", "cache"} <= set(names)
     assert {"encryption, bfv", "encryption, paillier"} <= set(names)
     assert all(set(f) == {"name", "verdict", "found", "remedy"} for f in outcome.json["findings"])
+
+
+def test_it_tells_the_bits_of_this_machine(fedrec: Fedrec) -> None:
+    bits = fedrec("doctor", "--json").json["bits"]
+    probes = {probe.name: probe.digest for probe in look()}
+    assert bits["probes"] == probes
+    assert bits["fingerprint"] == fingerprint(look())
+    own = arithmetic_of("cpu")
+    assert bits["arithmetic"].pop("digest") == own.digest()
+    assert Arithmetic.from_json(bits["arithmetic"]) == own
+    shown = fedrec("doctor").out
+    assert f"Fingerprint of the probes: {bits['fingerprint']}\n" in shown
+    assert all(f"  {digest}  {name}\n" in shown for name, digest in probes.items())
+    assert f"Arithmetic: {own.digest()}\n" in shown
 
 
 def test_a_package_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:

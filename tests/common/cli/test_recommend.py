@@ -12,8 +12,8 @@ import pytest
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
 from fedrec.ids import RoundId, UserId
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender import ModelFile, Recommender, UsersFile
-from fedrec.training.state import PrivateState, SharedState
 
 from .conftest import Fedrec
 

@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedrec.comparison.tuning import GRIDS, Trial, grid_of, tried, try_settings
+from fedrec.algorithms import ALGORITHMS
+from fedrec.comparison.tuning import Trial, grid_of, tried, try_settings
 from fedrec.config.loading import load_settings
 from fedrec.config.starter import Starter
 from fedrec.errors import SettingsError
@@ -39,7 +40,9 @@ def test_what_cannot_be_tried_is_refused(algorithm, given, word):
     assert refused.value.remedy
 
 
-@pytest.mark.parametrize("algorithm", GRIDS)
+@pytest.mark.parametrize(
+    "algorithm", [name for name, kind in ALGORITHMS.items() if kind.about.grid]
+)
 def test_every_default_grid_goes_with_the_starter(algorithm, tmp_path):
     path = tmp_path / "run.toml"
     path.write_text(Starter(algorithm=algorithm).text(), encoding="utf-8")

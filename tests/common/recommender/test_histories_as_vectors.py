@@ -11,9 +11,9 @@ from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import DataError, StorageError
 from fedrec.ids import RoundId, UserId
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState, SharedState
 
 # lambda = 1; G + I of the items a, b and c is [[4, 2, 1], [2, 3, 0], [1, 0, 2]], so that B is
 # [[0, 4/7, 3/8], [2/3, 0, -1/4], [1/2, -2/7, 0]]. Too few hold "rare", whose pairs are 0.

@@ -14,9 +14,9 @@ from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, UserSplit
 from fedrec.errors import CatalogueMismatch, DataError, SettingsError, StorageError
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState
 from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
 
 
 def test_the_best_that_the_user_does_not_have(recommender):
@@ -31,11 +31,22 @@ def test_users_with_scores_of_their_own_are_answered_from_those(model, catalogue
     own = np.tile(np.array([1, 2, 9, 3, 4, 5, 99], np.float32), (3, 1))
     own[1, 0] = 50.0
     private = PrivateState({**users.private.tensors, "personal_scores": own})
-    recommender = Recommender(model, catalogue, replace(users, private=private))
+    settings = {"algorithm": {"name": "pfedrec", "dim": 2}, "update": {"structure": "dense"}}
+    plan = Plan.model_validate({**settings, "federation": {"minimum_item_users": 10}})
+    personal = replace(model, plan=plan)
+    recommender = Recommender(personal, catalogue, replace(users, private=private))
     ids, scores = recommender.recommend(["anna", "ben"], 3)
     assert ids.tolist() == [["a1", "b2", "b1"], ["a0", "a1", "b2"]]
     assert scores.tolist() == [[9.0, 5.0, 3.0], [50.0, 9.0, 5.0]]
     assert (recommender.recommend("anna", 3)[0] == ids[0]).all()
+    cut = PrivateState({**users.private.tensors, "personal_scores": own[:, :6]})
+    for wrong in (users, replace(users, private=cut)):
+        with pytest.raises(StorageError, match="no pfedrec model of 7 items"):
+            Recommender(personal, catalogue, wrong)
+    # What lies beside the vectors of an algorithm that keeps no scores is not asked.
+    other = Recommender(model, catalogue, replace(users, private=private))
+    assert other.recommend("anna", 1)[0].tolist() == ["a1"]
+    assert other.recommend("anna", 1)[1].tolist() == [2.0]
 
 
 def test_the_algorithm_says_how_vectors_are_scored(catalogue, users):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.clock import FakeClock
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
@@ -123,9 +124,19 @@ def test_the_environment_names_versions_and_no_person(run):
     assert dict(map(tuple, found["packages"]))["numpy"]
     assert found["cpu_count"] >= 1
     assert set(found) == {
-        "fedrec", "python", "packages", "system", "machine", "cpu", "cpu_count",
+        "fedrec", "python", "packages", "system", "machine", "cpu", "cpu_count", "arithmetic",
     }  # fmt: skip
+    # Nothing was said to be trained here.
+    assert found["arithmetic"] is None
     assert describe_environment().fedrec == found["fedrec"]
+
+
+def test_who_trains_records_device_and_arithmetic(run):
+    own = arithmetic_of("cpu")
+    run.write_environment(own)
+    found = json.loads((run.path / "environment.json").read_text())["arithmetic"]
+    assert found["device"] == "cpu"
+    assert Arithmetic.from_json(found) == own
 
 
 def test_the_ledger_claims_no_differential_privacy(run, rounds):

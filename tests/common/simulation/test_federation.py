@@ -12,10 +12,10 @@ import torch
 from fedrec.algorithms import FedMF
 from fedrec.clock import FakeClock
 from fedrec.errors import DataError, SettingsError, StorageError, TrainingError
+from fedrec.model.tables import TableRoom, is_mapped
 from fedrec.simulation import against_popularity, round_kind, simulate
 from fedrec.simulation.checkpoint import CheckpointFolder
 from fedrec.simulation.data_checks import check_data
-from fedrec.training.tables import TableRoom, is_mapped
 
 pytestmark = pytest.mark.slow
 

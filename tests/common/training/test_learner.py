@@ -10,9 +10,9 @@ from fedrec.algorithms import FedMF, UpdateTensor
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError, SettingsError, TrainingError
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.device import choose_device
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState, SharedState
 
 
 def plan_of(**changes):

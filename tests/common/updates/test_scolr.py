@@ -10,8 +10,8 @@ import torch
 from reference.plain_updates import subset_of
 
 from fedrec.config.schema import Plan, UpdateSettings
+from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import SharedState
 from fedrec.updates import UPDATES, SCoLR
 
 

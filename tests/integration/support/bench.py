@@ -17,8 +17,8 @@ from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partit
 from fedrec.demo.workspace import DemoData, Workspace, prepare
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState, SharedState
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_client.private_store import PrivateStore
 

@@ -65,7 +65,7 @@ class Truth:
             DataError: when a folder holds nothing of a client, or unreadable data.
             StorageError: when a state is damaged.
         """
-        from fedrec.training.state import PrivateState, SharedState
+        from fedrec.model.state import PrivateState, SharedState
 
         vectors: set[bytes] = set()
         model: set[bytes] = set()

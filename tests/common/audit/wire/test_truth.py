@@ -10,7 +10,7 @@ import pytest
 
 from fedrec.audit.wire.truth import Search, Truth
 from fedrec.errors import DataError
-from fedrec.training.state import PrivateState
+from fedrec.model.state import PrivateState
 
 ITEMS = [f"item-{number}" for number in range(300)]
 HISTORY = [3, 17, 40, 41, 90, 130, 131, 200, 250, 299]

@@ -15,7 +15,7 @@ from safetensors.numpy import load, save
 
 from fedrec.errors import StorageError
 from fedrec.ids import canonical
-from fedrec.training.tensor_file import file_parts, mapped_tensors
+from fedrec.model.tensor_file import file_parts, mapped_tensors
 
 __all__ = ["PrivateState", "SharedState"]
 

@@ -6,7 +6,7 @@ which any process may claim, and no longer count as memory of this one.
 
 The files have no name: nobody else can open them, and the system frees them with the last array
 that looks into them, even if the process is killed. They are no storage; see
-`fedrec.training.tensor_file` for that.
+`fedrec.model.tensor_file` for that.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from fedrec.training.tables import BLOCK_BYTES, give_back
+from fedrec.model.tables import BLOCK_BYTES, give_back
 
 __all__ = ["file_parts", "mapped_tensors"]
 

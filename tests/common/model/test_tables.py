@@ -15,10 +15,10 @@ from safetensors.numpy import load, save
 from fedrec.algorithms import ALGORITHMS
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import StorageError, TrainingError
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import BLOCK_BYTES, TableRoom, copy_rows, is_mapped, rows_of
+from fedrec.model.tensor_file import file_parts
 from fedrec.training.learner import Learner
-from fedrec.training.state import PrivateState
-from fedrec.training.tables import BLOCK_BYTES, TableRoom, copy_rows, is_mapped, rows_of
-from fedrec.training.tensor_file import file_parts
 
 N_ITEMS = 60
 GROWTH = Path(__file__).with_name("measure_peak.py")

@@ -1,0 +1,96 @@
+"""What is said of an algorithm, and what it goes with: prose and policy, behind the mathematics.
+
+An algorithm's class says what it computes. Everything that others say about it, refuse because of
+it or try with it stands in one record, at the end of its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from fedrec.algorithms.declarations import AlgorithmSettings
+from fedrec.updates.settings import UpdateSettings
+
+__all__ = ["About", "Circumstances", "Problem"]
+
+Problem = tuple[tuple[str, ...], str]
+"""Dotted keys of settings, the one to change first, and a sentence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Circumstances:
+    """What an algorithm's warnings may depend on.
+
+    Attributes:
+        settings: the algorithm's own.
+        update: the section `update`.
+        n_items: size of the catalogue; 0 where nobody knows.
+        n_rounds: training rounds that will be published.
+        minimum_item_users, user_fraction, clients_per_round, minimum_clients: as in the plan.
+    """
+
+    settings: AlgorithmSettings
+    update: UpdateSettings
+    n_items: int
+    n_rounds: int
+    minimum_item_users: int
+    user_fraction: float
+    clients_per_round: int
+    minimum_clients: int
+
+
+def _no_contradiction(settings: AlgorithmSettings) -> Problem | None:
+    return None
+
+
+def _no_warnings(at: Circumstances) -> list[str]:
+    return []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class About:
+    """What others need to know of an algorithm that they do not name.
+
+    Attributes:
+        summary: what it is in a few words, where one is chosen.
+        updates, protections, protocols: what it can be combined with, any with any other; no
+            protections means every one.
+        combination_reason: why it goes with nothing else.
+        contradiction: what is wrong with its own settings among each other, or None.
+        warnings: what somebody who chooses its settings should know.
+        clips: whether `update.clip` and `update.fraction_bits` have a say in what users
+            contribute; settings without a use are refused.
+        not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
+            they do, as for sums of changes that are divided by the number of users.
+        needs_everybody: why rounds over different clients do not belong together, as a clause
+            about "every round"; empty where they do.
+        exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
+            plan is refused under "none" unless it is accepted on the command line.
+        divergence_remedy: what to change when training diverges.
+        shortfall: which settings to change when the model is worth less than counting.
+        starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for
+            a first settings file and the demonstration; None where there are none.
+        grid: settings that tuning tries unless it is told which, as text by dotted key.
+        audit: what its sums are about: single items, or pairs of them.
+    """
+
+    summary: str = ""
+    updates: tuple[str, ...] = ("dense",)
+    protections: tuple[str, ...] = ()
+    protocols: tuple[str, ...] = ("full", "sampled", "paper")
+    combination_reason: str = "the algorithm names no other that it was made for."
+    contradiction: Callable[[AlgorithmSettings], Problem | None] = _no_contradiction
+    warnings: Callable[[Circumstances], list[str]] = _no_warnings
+    clips: bool = True
+    not_under_noise: str = (
+        "nobody has said what its sums mean with noise and divided by a fixed number"
+    )
+    needs_everybody: str = ""
+    exposed_in_the_clear: str = ""
+    divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
+    shortfall: str = "rounds.total and the rates in the section algorithm"
+    starter: Mapping[str, object] | None = None
+    grid: tuple[Mapping[str, str], ...] = ()
+    audit: Literal["rows", "pairs"] = "rows"
