@@ -1,4 +1,4 @@
-"""A user's contribution is that user's alone: the same bits in every company, on any number of threads.
+"""A user's contribution is that user's alone: the same bits in any company, on any threads.
 
 The suite goes through `Learner.contribute` and the registry, so that it holds whatever trains. It
 runs in the tests' own process, and as a process of its own under another arithmetic:

@@ -13,8 +13,8 @@ from typing import Any
 from fedrec.demo.comparison import Which
 from fedrec.demo.workspace import Workspace
 from fedrec.errors import TrainingError
+from fedrec.model.state import SharedState
 from fedrec.recommender import MODEL_NAME, ModelFile
-from fedrec.training.state import SharedState
 
 __all__ = ["ask_client", "exported_models", "recommend_to_first_user"]
 

@@ -12,12 +12,12 @@ from fedrec.demo.differences import differing_rounds, differing_tensors
 from fedrec.demo.workspace import DEVICE, DemoData
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.model.state import SharedState
 from fedrec.reports.bootstrap import PairedBootstrap
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.run_view import RunView
 from fedrec.simulation.federation import simulate
 from fedrec.simulation.ranks import against_popularity
-from fedrec.training.state import SharedState
 
 __all__ = ["Comparison", "Verdict", "Which", "run_comparison"]
 

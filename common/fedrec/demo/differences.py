@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedrec.model.state import SharedState
 from fedrec.reports.round_report import RoundReport
-from fedrec.training.state import SharedState
 
 __all__ = ["differing_rounds", "differing_tensors"]
 

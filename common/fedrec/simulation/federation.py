@@ -123,13 +123,18 @@ class Federation:
         """Hold the next round; after an error nothing has changed.
 
         Raises:
-            TrainingError: values are no longer finite.
+            TrainingError: training diverged at every party.
         """
         began = self._clock.now()
         round_id = RoundId(self._round + 1)
         kind = round_kind(self._plan, round_id)
         coins = self._account.participants(kind, round_id)
         parts = [party.contribute(kind, round_id, self._shared, coins) for party in self._parties]
+        diverged = [part.abstained for part in parts if part.abstained]
+        if len(diverged) == sum(len(party.users) > 0 for party in self._parties):
+            raise TrainingError(
+                f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
+            )
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts))
         shared = self._learner.apply(kind, round_id, self._shared, aggregate)
         sums = self._learner.metrics(aggregate)

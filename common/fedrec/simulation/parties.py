@@ -108,7 +108,9 @@ class Party:
                 vector=vector, private=self.private, n_clipped=0, also=also, withheld=withheld
             )
         chosen = None if participating is None else participating[self.user_index]
-        return self.learner.contribute(kind, round_id, shared, self.users, self.private, chosen)
+        return self.learner.contribute(
+            kind, round_id, shared, self.users, self.private, chosen, abstains=not self._alone
+        )
 
 
 def make_parties(

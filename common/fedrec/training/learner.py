@@ -48,6 +48,7 @@ class Contribution:
         vector: int64 (layout.length,), the sum over the party's participating users.
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
+        abstained: why these users contribute nothing to the round, although they would; else empty.
         also: metrics segments under further protocols; they are in no vector and never travel.
         withheld: the metrics segment of the plan's protocol where sums carry noise: it is exact,
             so it is in no vector. None where the vector has it.
@@ -57,6 +58,7 @@ class Contribution:
     private: PrivateState
     n_clipped: int
     withheld: NDArray[np.int64] | None = None
+    abstained: str = ""
     also: Segments = field(default_factory=dict)
 
 
@@ -171,6 +173,8 @@ class Learner:
         users: UserSplit,
         private: PrivateState,
         participating: NDArray[np.bool_] | None = None,
+        *,
+        abstains: bool = False,
     ) -> Contribution:
         """Return these users' part of a round.
 
@@ -179,10 +183,38 @@ class Learner:
                 version, "evaluate" only measures, with all references.
             participating: which users train, bool (n_users,); None means all. Every user is
                 measured.
+            abstains: where training diverges contribute nothing but the count of those who do, so
+                that one party cannot stop the others.
 
         Raises:
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
+        try:
+            return self._contribution(kind, round_id, shared, users, private, participating)
+        except TrainingError as error:
+            if not abstains or kind != "train":
+                raise
+            metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+            metrics[METRIC_NAMES.index("abstained")] = 1
+            exact = self.layout.mechanism is None
+            nothing = np.zeros(self.n_items, dtype=np.int64)
+            return Contribution(
+                vector=self.layout.pack({}, nothing, metrics if exact else metrics * 0),
+                private=private,
+                n_clipped=0,
+                withheld=None if exact else metrics,
+                abstained=str(error),
+            )
+
+    def _contribution(
+        self,
+        kind: RoundKind,
+        round_id: int,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        participating: NDArray[np.bool_] | None,
+    ) -> Contribution:
         if len(users) > self.layout.maximum_users:
             raise SettingsError(
                 f"This client has {len(users)} users, but federation.maximum_users is "

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["LocalRound", "changes_of_sums", "train_locally", "training_sums"]
 
 _MAXIMUM_CLIPPED = 1 << 20
+_N_TRAINING = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,7 +74,7 @@ def train_locally(
         own = tables.take(chunk.user_index)
         result = fit(chunk, own)
         tables.put(chunk.user_index, result.private)
-        metrics[:4] += training_sums(result.loss, result.clipped)
+        metrics[:_N_TRAINING] += training_sums(result.loss, result.clipped)
     trained = tables.finish()
     n_trained, loss = int(metrics[0]), int(metrics[1])
     wrong = ""

@@ -11,10 +11,10 @@ from fedrec.demo.comparison import Comparison
 from fedrec.demo.differences import differing_rounds, differing_tensors
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
+from fedrec.model.state import SharedState
 from fedrec.reports.bootstrap import paired_bootstrap
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.run_view import RunView
-from fedrec.training.state import SharedState
 
 RATES = Rates(users=3, hr=0.5, recall=0.5, ndcg=0.25, mrr=0.25)
 
@@ -27,6 +27,7 @@ def report(number: int) -> RoundReport:
         participants=3,
         clipped_values=0,
         clipped_users=0,
+        abstained=0,
         validation=RATES,
         test=RATES,
         seconds=float(number),

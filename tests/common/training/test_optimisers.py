@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-
 from fedrec.training.optimisers import SGD, Adam, LazyRows, SteppedRows
 
 N_USERS, WIDTH, DIM, N_STEPS = 5, 7, 3, 15
