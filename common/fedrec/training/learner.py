@@ -82,8 +82,9 @@ class Learner:
 
     Attributes:
         device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
-            for blocks of users while they train, a quarter for the samples and private rows of
-            their chunk, a quarter for private tables that stay there.
+            for blocks of users while they train, with what all of them start from; three eighths
+            are for the samples and private rows of their chunk, an eighth is for private tables
+            that stay there.
     """
 
     def __init__(
@@ -113,7 +114,9 @@ class Learner:
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self.device_bytes = memory_on(self.device, device_memory_mib)
-        self.on_device = DeviceTables(self.device, self.device_bytes // 4 // beside)
+        self.on_device = DeviceTables(
+            self.device, self.device_bytes // 8 // beside if self.device_bytes else None
+        )
         self._block_room: BlockRoom | None = None
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
         self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
@@ -285,7 +288,7 @@ class Learner:
     @property
     def chunk_bytes(self) -> int:
         """Memory that a chunk's samples, private rows or scores may take where they are."""
-        return self.device_bytes // 4 if self.device_bytes else self.memory_bytes
+        return 3 * self.device_bytes // 8 if self.device_bytes else self.memory_bytes
 
     def block_room(self, start: RoundStart, sums: RoundSums) -> BlockRoom | None:
         """Return how many users train on the device at once; None on a processor."""

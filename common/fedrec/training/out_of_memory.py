@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import ChunkResult
-from fedrec.errors import TrainingError
+from fedrec.errors import SettingsError
 from fedrec.training.blocks import BLOCK_USERS
 
 if TYPE_CHECKING:
@@ -33,10 +33,10 @@ def in_halves(
     Nothing of it has been added to any sum; a user's samples are the same in any chunk.
 
     Raises:
-        TrainingError: when it has no more users than one block.
+        SettingsError: when it has no more users than one block.
     """
     if chunk.n_users <= BLOCK_USERS:
-        raise TrainingError(
+        raise SettingsError(
             f"The samples of {chunk.n_users} users do not fit the memory of "
             f"{chunk.user_index.device}, and fewer are not trained at once.",
             remedy=_REMEDY,
@@ -60,11 +60,11 @@ def smaller(block_users: int, size: BlockSize, chunk: Chunk, problem: str) -> in
     """Return half as many users of a block, a multiple of eight.
 
     Raises:
-        TrainingError: when there were eight.
+        SettingsError: when there were eight.
     """
     device = chunk.user_index.device
     if block_users <= BLOCK_USERS:
-        raise TrainingError(
+        raise SettingsError(
             f"A block of {block_users} users with {size.n_rows} item rows each and "
             f"{size.n_steps} minibatches of {size.batch_size} samples does not fit the memory of "
             f"{device}: {problem}",

@@ -48,22 +48,21 @@ class DeviceTables:
     processor nothing is kept: the arrays are the tables.
 
     Args:
-        n_bytes: what tables may take on the device. A round holds them twice, as it found them
-            and as it leaves them; where that does not fit, they stay in the processor's memory
-            and a chunk's rows travel.
+        n_bytes: what tables may take on the device; None on a processor. A round holds them
+            twice, as it found them and as it leaves them; where that does not fit, they stay in
+            the processor's memory and a chunk's rows travel.
     """
 
-    def __init__(self, device: torch.device, n_bytes: int) -> None:
+    def __init__(self, device: torch.device, n_bytes: int | None) -> None:
         self.device = device
         self._n_bytes = n_bytes
         self._held: dict[str, tuple[Table, torch.Tensor]] = {}
 
     def have_room_for(self, private: PrivateState) -> bool:
         """Return whether a round's tables may lie on the device."""
-        return (
-            self.device.type == "cpu"
-            or 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
-        )
+        if self._n_bytes is None:
+            return True
+        return 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
 
     def copies(self, private: PrivateState) -> dict[str, torch.Tensor]:
         """Return new tensors on the device with a state's values."""
@@ -96,7 +95,7 @@ class DeviceTables:
         Args:
             arrays: the same values in the processor's memory; nobody writes into them.
         """
-        if self._n_bytes:
+        if self._n_bytes is not None:
             self._held = {name: (values, tensors[name]) for name, values in arrays.items()}
 
     def _of(self, name: str, values: Table) -> torch.Tensor | None:
