@@ -31,9 +31,7 @@ class LiveTensors(TorchDispatchMode):
         self.peak = self.now = self.saved = 0
         self._seen: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Run an operation and look at its results."""
         result = func(*args, **(kwargs or {}))
         tree_map_only(torch.Tensor, self.see, result)

@@ -130,7 +130,7 @@ def block_bytes(
         for block in blocks_of(
             chunk,
             samples,
-            np.arange(n_users),
+            torch.arange(n_users, device=_META),
             size,
             seed=algorithm.seed,
             round_id=start.round,

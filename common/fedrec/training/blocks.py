@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.cohort import Chunk
@@ -91,16 +91,20 @@ class BlockSize:
 
 def buckets_of(
     samples: Samples, *, batch_size: int, epochs: int, gathers: bool
-) -> Iterator[tuple[BlockSize, NDArray[np.int64]]]:
-    """Yield the users of each size, by their positions in the chunk, int64 (n_members,)."""
+) -> Iterator[tuple[BlockSize, torch.Tensor]]:
+    """Yield the users of each size, by their positions in the chunk, int64 (n_members,).
+
+    All positions go to the device at once, so that nothing waits for a copy of its own.
+    """
     n_steps = -(-samples.n_samples // batch_size)
     n_rows = np.array([padded(n) for n in samples.n_rows.tolist()], dtype=np.int64)
     order = np.lexsort((n_rows, n_steps))
     sizes = np.stack([n_steps[order], n_rows[order]])
     ends = np.nonzero((sizes[:, 1:] != sizes[:, :-1]).any(0))[0] + 1
-    for members in np.split(order, ends):
-        if len(members):
-            first = members[0]
+    there, bounds = torch.from_numpy(order).to(samples.item.device), [0, *ends, len(order)]
+    for begin, end in pairwise(bounds):
+        if begin < end:
+            first = order[begin]
             size = BlockSize(
                 n_steps=int(n_steps[first]),
                 n_rows=int(n_rows[first]),
@@ -108,13 +112,13 @@ def buckets_of(
                 epochs=epochs,
                 gathers=gathers,
             )
-            yield size, members
+            yield size, there[begin:end]
 
 
 def blocks_of(
     chunk: Chunk,
     samples: Samples,
-    members: NDArray[np.int64],
+    members: torch.Tensor,
     size: BlockSize,
     *,
     seed: int,
@@ -146,7 +150,7 @@ class _Group:
         self,
         chunk: Chunk,
         samples: Samples,
-        members: NDArray[np.int64],
+        members: torch.Tensor,
         size: BlockSize,
         block_users: int,
         dtype: torch.dtype,
@@ -156,10 +160,9 @@ class _Group:
         self._samples, self._dtype, self._size = samples, dtype, size
         self._n_steps, self._batch_size = size.n_steps, size.batch_size
         places = -(-len(members) // block_users) * block_users
-        padded_members = np.append(members, np.full(places - len(members), -1))
         # Places without a user stand for the first user of the chunk, with no samples.
-        real = torch.from_numpy(padded_members >= 0).to(device)
-        self._users = torch.from_numpy(np.maximum(padded_members, 0)).to(device)
+        real = torch.arange(places, device=device) < len(members)
+        self._users = torch.nn.functional.pad(members, (0, places - len(members)))
         self._sizes = torch.where(
             real, (samples.pointers[1:] - samples.pointers[:-1])[self._users], 0
         )

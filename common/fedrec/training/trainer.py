@@ -21,7 +21,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values
@@ -33,8 +32,6 @@ from fedrec.training.out_of_memory import in_halves, smaller
 from fedrec.training.samplers import Samples, draw_samples
 
 if TYPE_CHECKING:
-    import numpy as np
-
     from fedrec.algorithms.trained import TrainedAlgorithm
     from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
@@ -142,7 +139,7 @@ class Trainer:
         self,
         chunk: Chunk,
         samples: Samples,
-        members: NDArray[np.int64],
+        members: torch.Tensor,
         size: BlockSize,
         block_users: int,
         private: Tensors,
@@ -354,6 +351,8 @@ class _TrainedBlock:
             gradient = gradient / _wide(batch.weight.clamp(min=_SMALL), gradient)
         if index is not None and rows:
             width = math.prod(values.shape[2:])
+            # CUDA adds to one row in no fixed order. Only places without a sample come more than
+            # once in a minibatch, and what they add to the row that is nobody's is zero.
             values.view(-1, width).index_add_(0, index, gradient.view(-1, width), alpha=-rate)
         else:
             values.sub_(gradient, alpha=rate)
