@@ -65,9 +65,9 @@ def smaller(block_users: int, size: BlockSize, chunk: Chunk, problem: str) -> in
     device = chunk.user_index.device
     if block_users <= BLOCK_USERS:
         raise SettingsError(
-            f"A block of {block_users} users with {size.n_rows} item rows each and "
-            f"{size.n_steps} minibatches of {size.batch_size} samples does not fit the memory of "
-            f"{device}: {problem}",
+            f"A block of {block_users} users, each with {size.n_rows} item rows and minibatches of "
+            f"{size.n_steps} x {size.batch_size} samples, does not fit the memory of {device}: "
+            f"{problem}",
             remedy=_REMEDY,
         )
     _give_back(device)

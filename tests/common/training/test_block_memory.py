@@ -24,7 +24,7 @@ from fedrec.training.user_tables import DeviceTables
 
 N_ITEMS, BATCH = 2000, 20
 POSITIVES_OF_A_STEP = BATCH // 5
-BUDGET = {2: (3, 400), 16: (12, 160), 64: (40, 64)}
+BUDGET = {2: (3, 120), 16: (12, 50), 64: (40, 24)}
 """By steps: client.device_memory_mib, and more users than fit it at once."""
 COLR = {"structure": "colr", "rank": 4}
 CASES = {
