@@ -24,7 +24,7 @@ pytestmark = pytest.mark.cuda
 DEVICE = "cuda"
 OWN = {"fedncf": [{"optimiser": "adam", "learning_rate": 0.001}, {"weight_decay": 1e-6}]}
 CHOICES = [
-    *((name, update, {}) for name in sorted(ALGORITHMS) for update in ALGORITHMS[name].about.updates),
+    *((name, kind, {}) for name in sorted(ALGORITHMS) for kind in ALGORITHMS[name].about.updates),
     *((name, "dense", own) for name in sorted(OWN) for own in OWN[name]),
 ]
 IDS = ["-".join([name, update, *own]) for name, update, own in CHOICES]
@@ -141,9 +141,7 @@ def test_private_tables_go_on_from_where_they_lie(case):
     first = trained(learner, party)
     second = trained(learner, party, private=first.private)
     read = PrivateState.from_bytes(first.private.to_bytes())
-    assert_near(
-        learner.layout, trained(learner, party, private=read).vector, second.vector, AGAIN
-    )
+    assert_near(learner.layout, trained(learner, party, private=read).vector, second.vector, AGAIN)
 
 
 def test_noise_limits_each_user_on_the_device(users):

@@ -175,7 +175,7 @@ def test_wherever_memory_ends_nothing_is_added_twice(party):
 
 
 def test_a_sum_takes_a_block_as_a_whole_or_not_at_all(party):
-    """Under a limit of a user's whole change, too; at every single tensor that `add_block` makes."""
+    """At every single tensor that `add_block` makes, also with a limit of users' whole changes."""
     learner = party.learner
     cohort = learner.cohort(party.shared, party.users)
     start = party.algorithm.start(party.shared, cohort.active, 5, learner.device)
