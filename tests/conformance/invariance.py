@@ -19,18 +19,19 @@ from dataclasses import asdict
 
 import numpy as np
 import torch
-from conformance.party import ALGORITHM_SETTINGS, N_ITEMS, N_USERS, Party, plan_of
+from conformance.party import ALGORITHM_SETTINGS, N_ITEMS, N_USERS, ROUND, Party, plan_of
 from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.arithmetic import arithmetic_of
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.probes import look
-from fedrec.training.grid import product_of_blocks
+from fedrec.tensor_products import product_of_blocks
 from fedrec.training.learner import Contribution
 
-__all__ = ["CASES", "SHAPES", "differences", "digest_of", "everybody", "plan_of_case"]
+__all__ = ["CASES", "SHAPES", "applied", "differences", "digest_of", "everybody", "plan_of_case"]
 
 BLOCK = 8
 """What trains side by side in a full block of the smallest kind."""
@@ -41,7 +42,7 @@ SHAPES = "shapes"
 CASES = [
     f"{name}-{structure}-{dim}"
     for name in sorted(ALGORITHMS)
-    for structure in ALGORITHMS[name].updates
+    for structure in ALGORITHMS[name].about.updates
     for dim in (DIMS if "dim" in ALGORITHM_SETTINGS.get(name, {}) else (0,))
 ]
 """An algorithm of the registry, an update structure that it goes with, and a length of vectors."""
@@ -149,6 +150,24 @@ def digest_of(case: str) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
 
 
+def applied(case: str) -> str:
+    """Return a short name for the bits of a next version: those of every machine.
+
+    What is applied are integers that are drawn, so that training plays no part.
+    """
+    party = Party.of(plan_of_case(case), everybody())
+    layout, random = party.learner.layout, np.random.default_rng(4)
+    changes = {
+        tensor.name: random.integers(-(1 << 18) if tensor.signed else 1, 1 << 18, tensor.shape)
+        for tensor in layout.tensors
+    }
+    counts, metrics = random.integers(0, 9, N_ITEMS), np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    vector = layout.pack(changes, counts, metrics)
+    following = party.learner.apply("train", ROUND, party.shared, vector)
+    assert following.canonical_bytes() != party.shared.canonical_bytes()
+    return hashlib.sha256(following.canonical_bytes()).hexdigest()[:16]
+
+
 @contextmanager
 def threads(number: int) -> Iterator[None]:
     """Let torch compute on some threads."""
@@ -166,6 +185,7 @@ def main(arguments: Sequence[str]) -> None:
     found: dict[str, object] = {
         "arithmetic": asdict(arithmetic_of("cpu")),
         "probes": {probe.name: probe.digest for probe in look()},
+        "applied": {case: applied(case) for case in CASES},
     }
     if "--digests" in arguments:
         found["digests"] = {case: digest_of(case) for case in cases}

@@ -149,9 +149,11 @@ class FedALS(Algorithm):
         """Solve every user of the chunk exactly."""
         import torch
 
+        from fedrec.tensor_products import batched_product
+
         alpha, dim = self.settings.alpha, self.settings.dim
         items = start.shared["item_embedding"]
-        # A row of zeros takes the padding; sizes that are no multiple of 8 depend on the batch.
+        # A row of zeros takes the padding.
         table = items.new_zeros((len(items) + 1, _padded(dim)))
         table[:-1, :dim] = items
         sizes = chunk.pointers[1:] - chunk.pointers[:-1]
@@ -159,14 +161,12 @@ class FedALS(Algorithm):
         where = (chunk.pointers[:-1, None] + place).clamp(max=len(chunk.positives) - 1)
         held = torch.where(place < sizes[:, None], chunk.positives[where], len(items))
         own = table.index_select(0, held.view(-1)).view(chunk.n_users, chunk.n_steps, -1)
-        if chunk.n_users == 1:
-            own = own.expand(2, -1, -1)
-        system = torch.bmm(own.transpose(1, 2), own)[: chunk.n_users, :dim, :dim]
+        system = batched_product(own.transpose(1, 2), own)[:, :dim, :dim]
         system = system * alpha + _gram(table)[:dim, :dim]
         growth = self._growth(sizes.to(torch.float64), torch.sqrt)
         pull = (self.settings.regularisation * growth).to(torch.float32)
         system.diagonal(dim1=1, dim2=2).add_(pull[:, None])
-        wanted = own[: chunk.n_users].sum(1)[:, :dim] * (1.0 + alpha)
+        wanted = own.sum(1)[:, :dim] * (1.0 + alpha)
         with _one_thread(dim):
             factor, failed = torch.linalg.cholesky_ex(system)
             solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :, 0]

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from fedrec.model.state import SharedState
     from fedrec.training.cohort import Chunk
 
-__all__ = ["MOST_SAMPLES", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
+__all__ = ["MOST_SAMPLES", "SAMPLE_BITS", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
 TRAINER_VERSION = 1
 """Counted up whenever the trainer gives other bits."""
@@ -310,6 +310,19 @@ class TrainedAlgorithm(Algorithm):
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found
+
+    def preferences(
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return what `score` says of all items for `user_embedding`; what else is own is 0."""
+        import torch
+
+        tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
+        for entry in self.parameters:
+            if entry.scope == "own":
+                tensors[entry.name] = torch.zeros((1, *entry.shape))
+        tensors["user_embedding"] = torch.from_numpy(vector)[None]
+        return self.score(Values(tensors))[0].numpy()
 
     @property
     def initial_scalars(self) -> Mapping[str, float]:

@@ -251,6 +251,12 @@ class RoundSettings(Section):
         description="Share of a client's users that take part in a round; a coin keyed by the "
         "client's own secret chooses them.",
     )
+    user_sampling: Literal["coin", "count"] = Field(
+        default="coin",
+        description="coin: each user takes part by a coin of its own; count: exactly user_fraction "
+        "of all users, drawn anew for each round as papers do. Only a simulation can count across "
+        "clients; a federation whose clients are one user each has rounds.clients_per_round.",
+    )
 
 
 def _default_algorithm() -> AlgorithmSettings:

@@ -43,9 +43,19 @@ def user_groups(
 
 
 def throw_coins(
-    user_keys: NDArray[np.int64], *, seed: int, round_id: RoundId, fraction: float
+    user_keys: NDArray[np.int64],
+    *,
+    seed: int,
+    round_id: RoundId,
+    fraction: float,
+    counted: bool = False,
 ) -> NDArray[np.bool_] | None:
     """Return who takes part in a round, bool (n_users,), or None for everybody.
+
+    Args:
+        user_keys: identities of all users of the federation, int64 (n_users,).
+        counted: take that share of the users exactly, rounded to the nearest and at least one,
+            and not those whose coin falls so.
 
     In a real federation a client's own secret keys the coin; here it is the public seed, so
     that the result does not depend on how users are grouped.
@@ -53,7 +63,14 @@ def throw_coins(
     if fraction >= 1.0:
         return None
     keys = user_stream(stream_key(seed, Purpose.SELECTION, round_id), user_keys)
-    return uniform(keys, np.zeros(len(user_keys), dtype=np.int64)) < fraction
+    drawn = uniform(keys, np.zeros(len(user_keys), dtype=np.int64))
+    if not counted:
+        return drawn < fraction
+    chosen = np.zeros(len(user_keys), dtype=np.bool_)
+    # Who has equal numbers is told apart by its key, whatever the order of the users.
+    order = np.lexsort((user_keys, drawn))
+    chosen[order[: max(1, round(fraction * len(user_keys)))]] = True
+    return chosen
 
 
 class Party:

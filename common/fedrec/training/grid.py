@@ -6,6 +6,7 @@ sums are integers and depend neither on the order nor on how users are grouped (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from copy import copy
 
@@ -34,7 +35,8 @@ class GridSum:
     def __init__(
         self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
-        rows, self.width = (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
+        rows = n_items if tensor.per_item else 1
+        self.width = math.prod(tensor.shape[1:]) if tensor.per_item else tensor.size
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
@@ -157,7 +159,8 @@ class RoundSums:
         counts_rows: whether users who touch an item are counted.
         longest: largest length (L2 norm) of a user's whole change, in grid steps of all tensors
             alike; a longer one is shrunk. None for no limit; with one, what no user may change by
-            noise (`signed` is false) and the counts stay zero.
+            noise (`signed` is false) and the counts stay zero, and every user counts once: a
+            weight would make its change longer again.
     """
 
     def __init__(
@@ -213,7 +216,7 @@ class RoundSums:
         for name, inside in rounded.items():
             if name in change.rows:
                 rows[name] = self[name].typed(inside.reshape(-1, inside.shape[-1]))
-            elif name in change.weight:
+            elif name in change.weight and self._longest is None:
                 weight = change.weight[name][:, None]
                 totals[name] = self[name].total(inside.to(torch.float64) * weight)
             else:

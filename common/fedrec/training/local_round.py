@@ -109,7 +109,7 @@ def changes_of_sums(
         summed = sums[tensor.name].change.cpu().numpy()
         if tensor.per_item:
             changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
-            changes[tensor.name][cohort.active] = summed
+            changes[tensor.name][cohort.active] = summed.reshape(-1, *tensor.shape[1:])
         else:
             changes[tensor.name] = summed
     return changes

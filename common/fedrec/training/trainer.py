@@ -351,9 +351,10 @@ class _TrainedBlock:
             gradient = gradient / _wide(batch.weight.clamp(min=_SMALL), gradient)
         if index is not None and rows:
             width = math.prod(values.shape[2:])
+            flat = gradient.reshape(-1, width)
             # CUDA adds to one row in no fixed order. Only places without a sample come more than
             # once in a minibatch, and what they add to the row that is nobody's is zero.
-            values.view(-1, width).index_add_(0, index, gradient.view(-1, width), alpha=-rate)
+            values.view(-1, width).index_add_(0, index, flat, alpha=-rate)
         else:
             values.sub_(gradient, alpha=rate)
 
@@ -373,7 +374,7 @@ class _TrainedBlock:
             if not optimiser.radius:
                 continue
             own = list(optimiser.rates)
-            squares = [gradients[name].square().flatten(1).sum(1) for name in own]
+            squares = [gradients[name].square().reshape(len(live), -1).sum(1) for name in own]
             norm = torch.stack(squares).sum(0).sqrt() + 1e-12
             uphill = {
                 name: leaves[name]
@@ -440,6 +441,7 @@ class _TrainedBlock:
             held: training items of the chunk's users, int64.
         """
         block, own = self._block, slice(self._block.n_users)
+        compression = self._algorithm.compression
         rows: Tensors = {}
         whole: Tensors = {}
         for name in self._of._moved:
@@ -447,14 +449,14 @@ class _TrainedBlock:
             if entry.private:
                 continue
             if entry.scope == "net":
-                whole[name] = (self.local[name] - self._start.shared[name])[own].flatten(1)
+                moved = (self.local[name] - self._start.shared[name])[own]
+                whole[name] = moved.reshape(len(moved), -1)
                 continue
             changed = self.local[name]
             if name not in self._of._low:
                 begun = self._of._tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
-            changed = changed.flatten(2)
-            compression = self._algorithm.compression
+            changed = changed.reshape(*block.item.shape, -1)
             if entry.structured and compression is not None and compression.by == "user":
                 changed = compression.compress_each(changed, self._start.n_items)
             rows[name] = changed[own]

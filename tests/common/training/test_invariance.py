@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from conformance import invariance
 from conformance.invariance import CASES, DIMS, SHAPES, differences
+from conformance.shape_dependence import ShapeDependence
 
 TESTS = Path(__file__).parents[2]
 LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
@@ -21,6 +24,24 @@ LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
 @pytest.mark.parametrize("case", [SHAPES, *CASES])
 def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
     assert differences(case) == []
+
+
+@pytest.mark.parametrize("case", [SHAPES, *LARGE])
+def test_it_is_also_where_shapes_decide_about_bits(case: str) -> None:
+    """On every processor, whatever kernels its library would choose."""
+    with ShapeDependence():
+        assert differences(case) == []
+
+
+def test_products_that_follow_from_the_company_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invariance, "product_of_blocks", torch.matmul)
+    with ShapeDependence() as library:
+        found = differences(SHAPES)
+    assert library.seen
+    # Matrix by vector, and matrix by matrix; 200 rows are those that all are compared with.
+    assert "1 x 8 by 8 x 1, 1 threads" in found
+    assert "17 x 32 by 32 x 200, 2 threads" in found
+    assert not any(line.startswith("200 x") for line in found)
 
 
 def run(*arguments: str, **environment: str) -> dict[str, Any]:
@@ -60,7 +81,12 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     ],
 )
 def test_as_on_another_processor(usual: dict[str, Any], name: str, value: str) -> None:
-    """Compared within the setting: what differs from the usual process is as good."""
-    if not moved(usual, run(**{name: value})):
+    """Compared within the setting: what differs from the usual process is as good.
+
+    The next version of a model is that of the usual process, bit by bit.
+    """
+    found = run(SHAPES, *LARGE, **{name: value})
+    if not moved(usual, found):
         pytest.skip(f"{name}={value} moves no probe on this machine, so it would show nothing.")
-    assert run(SHAPES, *LARGE, **{name: value})["differences"] == []
+    assert found["differences"] == []
+    assert found["applied"] == usual["applied"]
