@@ -260,6 +260,7 @@ class ClientApp:
             len(membership.catalogue),
             device=client.device,
             memory_mib=client.memory_mib,
+            device_memory_mib=client.device_memory_mib,
             threads=client.threads,
             scratch=self._folder,
             workers=client.workers,

@@ -41,6 +41,8 @@ SAMPLE_BITS = 12
 MOST_SAMPLES = 1 << SAMPLE_BITS
 """As many training items of a user count where users are weighed by them."""
 _BYTES_PER_SAMPLE = 160
+"""While samples are drawn some 110 bytes of tensors are alive for each; sorting on a device takes
+two more words and their places."""
 _SCORED_USERS = 64
 _SCORED_VALUES = 1 << 22
 

@@ -9,10 +9,11 @@ import re
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
@@ -21,7 +22,7 @@ from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 
 __all__ = ["EPILOG", "Finding", "doctor", "examine"]
 
-EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --json"
+EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --device cuda:1\n  fedrec doctor --json"
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -50,8 +51,13 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(as_json: AsJson = False) -> None:
+Device = Annotated[str, typer.Option(help="Where a step is trained: auto, cpu, cuda or cuda:N.")]
+
+
+def doctor(device: Device = "auto", as_json: AsJson = False) -> None:
     """Check Python, packages, processor, encryption, disk, cache and the loopback network.
+
+    One step is trained on the device.
 
     Ends with exit code 1 if something that every part needs does not work. A missing extra is
     only a warning: a coordinator needs no torch, a client no database.
@@ -59,7 +65,7 @@ def doctor(as_json: AsJson = False) -> None:
     Where clients can train, it ends with a fingerprint of what small calculations give here, bit
     by bit: machines with the same one and the same arithmetic train to the same bits.
     """
-    findings = examine()
+    findings = examine(device)
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
         shown = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
@@ -70,10 +76,14 @@ def doctor(as_json: AsJson = False) -> None:
     raise typer.Exit(1 if failed else 0)
 
 
-def examine() -> list[Finding]:
+def examine(device: str = "auto") -> list[Finding]:
     """Look at everything; a check that itself breaks is a finding that fails."""
+
+    def training() -> Iterator[Finding]:
+        return _training(device)
+
     findings: list[Finding] = []
-    for check in _CHECKS:
+    for check in (*_CHECKS, training):
         try:
             findings.extend(check())
         except Exception as error:
@@ -175,6 +185,30 @@ def _arithmetic() -> Iterator[Finding]:
     if found is not None:
         told = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
         yield Finding(name="arithmetic", verdict="ok", found=told)
+
+
+def _training(device: str) -> Iterator[Finding]:
+    """Train one step twice: a device and its libraries start with the first."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    from fedrec.errors import SettingsError
+    from fedrec.training.one_step import OneStep
+
+    try:
+        step = OneStep(device)
+    except SettingsError as error:
+        yield Finding(name="training", verdict="fail", found=error.message, remedy=error.remedy)
+        return
+    seconds = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        step.train()
+        seconds.append(time.perf_counter() - begin)
+    yield Finding(
+        name="training",
+        verdict="ok",
+        found=f"a step on {step.device_name} takes {seconds[1]:.3f} s, the first {seconds[0]:.3f}",
+    )
 
 
 def _encryption() -> Iterator[Finding]:

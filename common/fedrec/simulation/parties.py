@@ -168,6 +168,8 @@ def make_parties(
                 table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
                 workers=engine,
+                device_memory_mib=client.device_memory_mib,
+                beside=n_clients,
             ),
             users if n_clients == 1 else users.select(group),
             group,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -30,13 +31,22 @@ def is_trained_by_steps(
 
 
 def fit_of(
-    algorithm: Algorithm, start: RoundStart, sums: RoundSums, accelerator: Accelerator | None
+    algorithm: Algorithm,
+    start: RoundStart,
+    sums: RoundSums,
+    accelerator: Accelerator | None,
+    room: BlockRoom | None = None,
 ) -> Fit:
-    """Return what trains the chunks of a round and adds their contributions to `sums`."""
+    """Return what trains the chunks of a round and adds their contributions to `sums`.
+
+    Args:
+        room: how many users fit a device at once; None for a processor's blocks, which have one
+            size.
+    """
     if isinstance(algorithm, TrainedAlgorithm):
         if accelerator is not None and start.active.device.type == "cpu":
             trained, compiled = algorithm, accelerator
             return lambda chunk, private: compiled.fit(trained, chunk, start, private, sums)
-        trainer = Trainer(algorithm, start)
+        trainer = Trainer(algorithm, start, room)
         return lambda chunk, private: trainer.train(chunk, private, sums)
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

@@ -72,9 +72,10 @@ def train_locally(
             participating=participating,
             private=private,
             sums=learner.sums_shape(len(cohort.active)),
-            memory_bytes=learner.memory_bytes,
+            memory_bytes=learner.chunk_bytes,
             room=learner.room,
-            device=learner.device,
+            on_device=learner.on_device,
+            block_room=learner.block_room,
         )
     )
     sums, trained = found.sums, found.private

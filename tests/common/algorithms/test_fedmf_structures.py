@@ -226,14 +226,3 @@ def test_divergence_is_told_of(users, update, compress):
     broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
     with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
         learner.contribute("train", 5, learner.initial_shared(), users, broken)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
-def test_cuda_trains_to_nearly_the_same_sums(users, update):
-    here = learner_of(update)
-    there = Learner(plan_of(update), N_ITEMS, device="cuda")
-    sums = [change_of(learner, contribution(learner, users)) for learner in (here, there)]
-    step = here.layout.tensors[0].step
-    apart = np.abs(sums[0]["item_embedding"] - sums[1]["item_embedding"]).max() * step
-    assert apart < 1e-4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
@@ -63,3 +65,21 @@ def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyP
     (finding,) = [finding for finding in examine() if finding.name == "cache"]
     assert finding.verdict == "warn"
     assert "FEDREC_CACHE" in finding.remedy
+
+
+def test_a_step_is_trained_on_the_device_that_is_named(fedrec: Fedrec) -> None:
+    outcome = fedrec("doctor", "--device", "cpu", "--json")
+    assert outcome.code == 0
+    (found,) = [finding for finding in outcome.json["findings"] if finding["name"] == "training"]
+    assert found["verdict"] == "ok"
+    assert re.fullmatch(r"a step on cpu takes \d+\.\d{3} s, the first \d+\.\d{3}", found["found"])
+
+
+def test_a_device_that_cannot_be_taken_fails(fedrec: Fedrec) -> None:
+    outcome = fedrec("doctor", "--device", "mps", "--json")
+    assert outcome.code == 1
+    (found,) = [finding for finding in outcome.json["findings"] if finding["name"] == "training"]
+    assert found["verdict"] == "fail"
+    assert '"mps"' in found["found"]
+    assert "cuda:N" in found["found"]
+    assert "auto" in found["remedy"]

@@ -7,6 +7,7 @@ results depend on that user alone and sums are integers, so that every engine gi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,8 +21,10 @@ if TYPE_CHECKING:
     from fedrec.algorithms.algorithm import Algorithm, RoundStart
     from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
+    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Cohort
     from fedrec.training.grid import RoundSums, SumsShape
+    from fedrec.training.user_tables import DeviceTables
 
 __all__ = ["Engine", "Job", "Trained"]
 
@@ -38,6 +41,8 @@ class Job:
         sums: what users' changes are added up to.
         memory_bytes: memory that users may take while they train, whoever trains them.
         room: where private tables lie.
+        on_device: what of them lies on the device, which also says what device that is.
+        block_room: how many users train there at once, by what they start from and the sums.
     """
 
     algorithm: Algorithm
@@ -49,7 +54,13 @@ class Job:
     sums: SumsShape
     memory_bytes: int
     room: TableRoom
-    device: torch.device
+    on_device: DeviceTables
+    block_room: Callable[[RoundStart, RoundSums], BlockRoom | None]
+
+    @property
+    def device(self) -> torch.device:
+        """Where users train."""
+        return self.on_device.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
