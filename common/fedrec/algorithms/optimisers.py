@@ -1,4 +1,4 @@
-"""What an algorithm says of its local training: which parameters move by which rule, in which order.
+"""What an algorithm says of its local training: which parameters move by which rule, and when.
 
 These are declarations; `fedrec.training.trainer` carries them out for many users at once, each as
 if it had an optimiser of its own that begins afresh in every round and counts only the user's own

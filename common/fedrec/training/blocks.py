@@ -97,14 +97,12 @@ def blocks_of(
     for first, end in zip([0, *ends.tolist()], [*ends.tolist(), len(order)], strict=True):
         if first == end:
             continue
-        members, steps, height = placed[first:end], *sizes[:, first].tolist()
+        members, steps, height = placed[first:end], int(sizes[0, first]), int(sizes[1, first])
         width = batch_size if gathers and steps > 1 else height
         at_once = max(1, _CELLS_AT_ONCE // (block_users * epochs * steps * max(width, batch_size)))
         for begin in range(0, len(members), at_once * block_users):
             part = members[begin : begin + at_once * block_users]
-            group = _Group(
-                chunk, samples, part, steps, height, batch_size, block_users, dtype
-            )
+            group = _Group(chunk, samples, part, steps, height, batch_size, block_users, dtype)
             yield from group.blocks(
                 *group.minibatches(seed=seed, round_id=round_id, epochs=epochs, gathers=gathers)
             )

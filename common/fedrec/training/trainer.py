@@ -100,7 +100,9 @@ class Trainer:
             epochs=sum(phase.epochs for phase in self._phases),
             batch_size=settings.batch_size,
             gathers=not any(
-                optimiser.moves_untouched for phase in self._phases for optimiser in phase.optimisers
+                optimiser.moves_untouched
+                for phase in self._phases
+                for optimiser in phase.optimisers
             ),
             dtype=start.dtype,
             block_users=self._block_users,
