@@ -77,7 +77,11 @@ class HandMade:
         def blocks(*_: object, **__: object) -> Iterator[Block]:
             yield self.block()
 
-        monkeypatch.setattr(trainer, "draw_samples", lambda *_, **__: None)
+        def one_size(*_: object, **__: object) -> Iterator[tuple[None, torch.Tensor]]:
+            yield None, torch.arange(len(self.samples))
+
+        monkeypatch.setattr(trainer, "draw_samples", lambda *_, **__: object())
+        monkeypatch.setattr(trainer, "buckets_of", one_size)
         monkeypatch.setattr(trainer, "blocks_of", blocks)
         start = algorithm.start(
             SharedState(shared), np.arange(self.n_items), 1, torch.device("cpu"), torch.float64
