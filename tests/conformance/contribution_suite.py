@@ -192,7 +192,7 @@ class ContributionSuite:
         learner = party.learner
         cohort = learner.cohort(party.shared, party.users)
         start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
-        fit = fit_of(party.algorithm, start, learner.empty_sums(len(cohort.active)))
+        fit = fit_of(party.algorithm, start, learner.empty_sums(len(cohort.active)), None)
         for chunk in learner.chunks(cohort):
             own = {
                 name: torch.from_numpy(values)[chunk.user_index]

@@ -63,7 +63,7 @@ def watched_fits(plan, users, monkeypatch):
     learner, algorithm = party.learner, party.algorithm
     cohort = learner.cohort(party.shared, users)
     start = algorithm.start(party.shared, cohort.active, 5, learner.device)
-    fit = fit_of(algorithm, start, learner.empty_sums(len(cohort.active)))
+    fit = fit_of(algorithm, start, learner.empty_sums(len(cohort.active)), None)
     private = party.fresh(party.private)
     guard = DeviceGuard()
     handed_out, rounded = blocks.blocks_of, GridSum.rounded
@@ -155,8 +155,8 @@ def test_training_runs_without_values(name, update, own, users, monkeypatch):
     def draw(chunk, **kwargs):
         return drawn(real["chunk"], **kwargs)
 
-    def blocks_of(chunk, samples, **kwargs):
-        for block in handed_out(real["chunk"], samples, **kwargs):
+    def blocks_of(chunk, *args, **kwargs):
+        for block in handed_out(real["chunk"], *args, **kwargs):
             n_blocks.append(len(block.share))
             yield on_meta(block)
 
