@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import chain
 
 import numpy as np
 import pytest
@@ -65,10 +64,14 @@ def drawn(learner, users, members, gathers=True, epochs=EPOCHS):
     """Return a chunk's samples and its blocks."""
     chunk = chunk_of(learner, users, members)
     samples = draw_samples(chunk, seed=7, round_id=ROUND, negatives_per_positive=4)
-    buckets = buckets_of(samples, batch_size=BATCH, epochs=epochs, gathers=gathers)
-    options = {"seed": 7, "round_id": ROUND, "dtype": torch.float64}
-    blocks = [blocks_of(chunk, samples, own, size, **options) for size, own in buckets]
-    return samples, list(chain.from_iterable(blocks))
+    blocks = [
+        block
+        for size, own in buckets_of(samples, batch_size=BATCH, epochs=epochs, gathers=gathers)
+        for block in blocks_of(
+            chunk, samples, own, size, seed=7, round_id=ROUND, dtype=torch.float64
+        )
+    ]
+    return samples, blocks
 
 
 def plain_samples(users, index):
