@@ -92,6 +92,8 @@ class ProcessRound:
             worker, answer = self._crew.heard.get()
             if answer is None:
                 self._bury(worker)
+            elif answer["say"] == "ready":
+                continue
             elif answer["say"] == "failed":
                 raise _error_of(answer, worker.last_words())
             else:

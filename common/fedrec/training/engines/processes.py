@@ -51,17 +51,32 @@ class ProcessEngine(Engine):
             TrainingError: workers keep dying.
             StorageError: there is no room for the shared files.
         """
-        tasks = tasks_of(job, self.n_workers)
-        if self._crew is None:
-            self._crew = Crew(self._folder)
-            self._end = weakref.finalize(self, _end, self._crew, os.getpid())
+        tasks, crew = tasks_of(job, self.n_workers), self._present()
         try:
-            with ProcessRound(self._crew, job, tasks, n_workers=self.n_workers) as held:
+            with ProcessRound(crew, job, tasks, n_workers=self.n_workers) as held:
                 return held.run()
         except BaseException:
             # Who works on after that would answer into another round.
             self.close()
             raise
+
+    def start(self) -> None:
+        """Start all workers ahead of the first job, and return when they can begin."""
+        crew = self._present()
+        missing = self.n_workers - len(crew.workers)
+        for _ in range(missing):
+            crew.start()
+        for _ in range(missing):
+            worker, answer = crew.heard.get()
+            if answer is None:
+                # It will be missed, and replaced, when there is something to do.
+                crew.dismiss(worker)
+
+    def _present(self) -> Crew:
+        if self._crew is None:
+            self._crew = Crew(self._folder)
+            self._end = weakref.finalize(self, _end, self._crew, os.getpid())
+        return self._crew
 
     def close(self) -> None:
         """End the workers and remove the shared files."""

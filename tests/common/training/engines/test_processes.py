@@ -107,9 +107,7 @@ def test_parties_share_the_processes(plan_of, users, play, same, engine):
 
 def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, own, tmp_path):
     plan = plan_of(**KINDS["pfedrec"])
-    learner = Learner(
-        plan, 200, device="cpu", workers=own, scratch=tmp_path, table_bytes=1
-    )
+    learner = Learner(plan, 200, device="cpu", workers=own, scratch=tmp_path, table_bytes=1)
     found, kept = play(learner), play(Learner(plan, 200, device="cpu"))
     assert all(map(is_mapped, found[1].private.tensors.values()))
     same(found, kept)

@@ -73,14 +73,17 @@ def test_nobody_makes_no_task(job_of, users):
 def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, users):
     half = np.arange(len(users)) % 2 == 0
     one = estimated_seconds(job_of())
-    held = job_of().cohort.n_positives
-    share = held[half].sum() / held.sum()
-    assert estimated_seconds(job_of(half)) == pytest.approx(one * share)
+    parts = [estimated_seconds(job_of(some)) for some in (half, ~half)]
+    assert min(parts) > 0 and sum(parts) == pytest.approx(one)
     assert estimated_seconds(job_of(algorithm={"local_epochs": 4})) == pytest.approx(2 * one)
-    # One positive and one negative in place of one and four.
-    fewer = estimated_seconds(job_of(algorithm={"negatives_per_positive": 1}))
-    assert fewer == pytest.approx(one * 2 / 5)
-    assert estimated_seconds(job_of(algorithm={"dim": 80})) > 3 * one
+    assert estimated_seconds(job_of(algorithm={"negatives_per_positive": 1})) < one
+    assert estimated_seconds(job_of(algorithm={"batch_size": 8})) > one
+    # Two epochs, five samples an item, p and q_i of 80 values each against 8, 7 ns a value.
+    one, wide = (
+        estimated_seconds(job_of(algorithm={"batch_size": 1000, "dim": dim})) for dim in (8, 80)
+    )
+    held = int(job_of().cohort.n_positives.sum())
+    assert wide - one == pytest.approx(2 * 5 * held * 144 * 7e-9)
 
 
 def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
