@@ -1,4 +1,7 @@
-PYTHON ?= python3.11
+# The newest of these Pythons that is there and works: a shim may be found with nothing behind it,
+# and a distribution's Python may lack what a virtual environment needs.
+PYTHON ?= $(shell for python in python3.13 python3.12 python3.11; do \
+	$$python -c 'import venv, ensurepip' >/dev/null 2>&1 && echo $$python && break; done)
 VENV ?= .venv
 WORKERS ?= 2
 BIN := $(VENV)/bin
@@ -9,7 +12,15 @@ STAMP := $(VENV)/.installed
 setup: $(STAMP)
 
 $(STAMP): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	@test -n "$(PYTHON)" || { \
+	  echo "No python3.13, python3.12 or python3.11 was found that works and has venv and ensurepip." >&2; \
+	  echo "Install one (on Debian: python3.11 and python3.11-venv), or name one: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python" >&2; \
+	  exit 1; }
+	@"$(PYTHON)" -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 13))' || { \
+	  echo "$(PYTHON) does not run, or is no Python 3.11, 3.12 or 3.13." >&2; \
+	  echo "Name another one: make $(or $(MAKECMDGOALS),setup) PYTHON=/path/to/python" >&2; \
+	  exit 1; }
+	"$(PYTHON)" -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $(STAMP)
 

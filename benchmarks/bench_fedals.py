@@ -15,7 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from measuring import describe_machine, summary
+from measuring import add_device, describe_device, describe_machine, summary
 
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, leave_one_out, read_interactions
@@ -52,11 +52,11 @@ def read(path: str) -> DemoData:
     return DemoData(name=Path(path).name, interactions=interactions, catalogue=catalogue, note="")
 
 
-def print_rounds(data: DemoData, runs: int) -> None:
+def print_rounds(data: DemoData, runs: int, device: str) -> None:
     """Time training rounds of all users in this process, without measuring quality."""
     users = leave_one_out(data.interactions, data.catalogue)
     plan = plan_of(10, len(users), every_rounds=1_000_000)
-    learner = Learner(plan, len(data.catalogue))
+    learner = Learner(plan, len(data.catalogue), device=device)
     shared, private = learner.initial_shared(), learner.initial_private(users)
     counts = learner.contribute("count", 1, shared, users, private)
     shared = learner.apply("count", 1, shared, counts.vector)
@@ -76,7 +76,7 @@ def print_rounds(data: DemoData, runs: int) -> None:
     print(f"  together: {summary([a + b for a, b in zip(fitting, applying, strict=True)])}")
 
 
-def print_federation(data: DemoData, rounds: int) -> None:
+def print_federation(data: DemoData, rounds: int, device: str) -> None:
     """Run the federation over gRPC and print its seconds and quality."""
     plan = plan_of(rounds, data.interactions.n_users)
     with tempfile.TemporaryDirectory() as scratch:
@@ -88,9 +88,8 @@ def print_federation(data: DemoData, rounds: int) -> None:
             )
             address = processes.first_line("coordinator")["address"]
             for number, settings in enumerate(workspace.client_settings, start=1):
-                processes.start(
-                    f"client-{number}", "client", "run", str(settings), "--coordinator", address
-                )
+                name, where = f"client-{number}", ("--coordinator", address, "--device", device)
+                processes.start(name, "client", "run", str(settings), *where)
             link = AdminLink(
                 address,
                 token=workspace.operators_token,
@@ -127,12 +126,14 @@ def main() -> None:
     parser.add_argument("--data", default="", help="interactions; MovieLens-100K by default")
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--runs", type=int, default=7)
+    add_device(parser)
     options = parser.parse_args()
     print(describe_machine())
+    print(describe_device(options.device))
     data = read(options.data)
     print(data.name)
-    print_rounds(data, options.runs)
-    print_federation(data, options.rounds)
+    print_rounds(data, options.runs, options.device)
+    print_federation(data, options.rounds, options.device)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from fedmf_client import BATCH, DIM, EPOCHS
-from measuring import describe_machine, interleaved, print_ratio
+from measuring import add_device, describe_device, describe_machine, interleaved, print_ratio
 from per_client_loop import ml_100k, plan_of, round_of
 
 from fedrec.data.splits import UserSplit
@@ -91,17 +91,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--python", type=Path, help="an environment's Python that has Flower")
+    add_device(parser)
     chosen = parser.parse_args()
     users, n_items = ml_100k()
     plan = plan_of({"dim": DIM, "local_epochs": EPOCHS, "batch_size": BATCH})
     learner = Learner(plan, n_items, device="cpu")
-    ours = {"fedrec": round_of(plan, users, n_items)}
+    ours = {"fedrec": round_of(plan, users, n_items, chosen.device)}
     with tempfile.TemporaryDirectory() as folder:
         python = chosen.python or environment(Path(folder))
         before = interleaved(ours, runs=chosen.runs)["fedrec"]
         flower = flower_seconds(python, users, learner, 2 * chosen.runs)
         after = interleaved(ours, runs=chosen.runs)["fedrec"]
     print(describe_machine())
+    print(describe_device(chosen.device))
     print(f"FedMF, dim {DIM}: ML-100K, {len(users)} clients of one user each")
     print(f"fedrec on {torch.get_num_threads()} threads; Flower on Ray, {os.cpu_count()} clients")
     print_ratio("Flower", "fedrec", {"Flower": flower, "fedrec": before + after})

@@ -15,7 +15,7 @@ import sys
 import time
 
 import numpy as np
-from measuring import describe_machine, summary
+from measuring import add_device, describe_device, describe_machine, summary
 
 N_ITEMS, PER_USER = 50_000, 100
 
@@ -43,7 +43,7 @@ def made_up(n_users: int):
     )
 
 
-def measure(n_users: int, rounds: int) -> None:
+def measure(n_users: int, rounds: int, device: str) -> None:
     """Print the seconds of some rounds and this process's peak memory."""
     from fedrec.config.schema import Plan
     from fedrec.training.learner import Learner
@@ -57,7 +57,7 @@ def measure(n_users: int, rounds: int) -> None:
             "evaluation": {"every_rounds": 1_000_000},
         }
     )
-    learner = Learner(plan, N_ITEMS)
+    learner = Learner(plan, N_ITEMS, device=device)
     learner.warm_up()
     shared, private = learner.initial_shared(), learner.initial_private(users)
     seconds = []
@@ -85,14 +85,17 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--one", type=int, default=0, help=argparse.SUPPRESS)
+    add_device(parser)
     options = parser.parse_args()
     if options.one:
-        measure(options.one, options.rounds)
+        measure(options.one, options.rounds, options.device)
         return
     print(describe_machine())
+    print(describe_device(options.device))
     for n_users in options.users:
         command = [sys.executable, __file__, "--one", str(n_users)]
-        subprocess.run([*command, "--rounds", str(options.rounds)], check=True)
+        command += ["--rounds", str(options.rounds), "--device", options.device]
+        subprocess.run(command, check=True)
 
 
 if __name__ == "__main__":

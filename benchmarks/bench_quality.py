@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 
-from measuring import describe_machine
+from measuring import add_device, describe_device, describe_machine
 
 from fedrec.config.schema import Settings
 from fedrec.data import fetch_ml_100k, leave_one_out
@@ -25,15 +25,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=DemoOptions().rounds)
     parser.add_argument("--seeds", type=int, default=3)
+    add_device(parser)
     options = parser.parse_args()
+    client = {"client": {"device": options.device}}
     print(describe_machine())
+    print(describe_device(options.device))
     data = fetch_ml_100k()
     interactions, _ = data.read()
     users = leave_one_out(interactions.deduplicated(), data.catalogue)
     chosen, references = [], None
     for seed in range(1, options.seeds + 1):
         plan = DemoOptions(protection="none", seed=seed, rounds=options.rounds).plan()
-        settings = Settings.model_validate(plan.model_dump())
+        settings = Settings.model_validate(plan.model_dump() | client)
         result = simulate(settings, users=users, catalogue=data.catalogue)
         report = result.best_report
         chosen.append(report.test)
@@ -53,7 +56,7 @@ def main() -> None:
     print(plain_table(rows, at=10))
     plan = DemoOptions(protection="none", seed=1, rounds=options.rounds).plan().model_dump()
     plan["update"] |= {"clip": 64.0, "fraction_bits": 40}
-    result = simulate(Settings.model_validate(plan), users=users, catalogue=data.catalogue)
+    result = simulate(Settings.model_validate(plan | client), users=users, catalogue=data.catalogue)
     free = result.best_report.test
     print(
         f"seed 1 without rounding or clipping: HR {free.hr:.4f} NDCG {free.ndcg:.4f}; on the grid "

@@ -12,13 +12,14 @@ from types import MappingProxyType
 
 import numpy as np
 import torch
-from measuring import describe_machine, interleaved, summary
+from measuring import add_device, describe_device, describe_machine, interleaved, summary
 
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.protocols import Ranking, draw_candidates
 from fedrec.ids import UserId
 from fedrec.model.state import PrivateState
+from fedrec.training.device import choose_device
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Learner
 
@@ -45,14 +46,16 @@ def main() -> None:
     parser.add_argument("--users", type=int, default=6040)
     parser.add_argument("--items", type=int, default=3706)
     parser.add_argument("--runs", type=int, default=7)
+    add_device(parser)
     options = parser.parse_args()
     print(describe_machine())
+    print(describe_device(options.device))
     users = made_up(options.users, options.items)
-    cpu, rows = torch.device("cpu"), np.arange(options.users)
+    device, rows = choose_device(options.device), np.arange(options.users)
     scores = torch.from_numpy(
         np.random.default_rng(1).normal(size=(options.users, options.items)).astype(np.float32)
-    )
-    ranking = Ranking(users, options.items, seed=1, device=cpu)
+    ).to(device)
+    ranking = Ranking(users, options.items, seed=1, device=device)
     plan = Plan.model_validate(
         {
             "federation": {"minimum_item_users": 1},
@@ -60,7 +63,7 @@ def main() -> None:
             "update": {"structure": "dense"},
         }
     )
-    learner = Learner(plan, options.items, device="cpu")
+    learner = Learner(plan, options.items, device=options.device)
     evaluator = Evaluator(learner)
     shared = learner.initial_shared()
     vectors = learner.initial_private(users).tensors
@@ -78,7 +81,7 @@ def main() -> None:
                 shared, users, private, references=False, round_id=2
             ),
             "draw 99 candidates a user": lambda: draw_candidates(
-                users, options.items, seed=1, device=cpu
+                users, options.items, seed=1, device=device
             ),
         },
         runs=options.runs,

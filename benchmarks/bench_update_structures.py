@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Callable
 
 import numpy as np
-from measuring import describe_machine, interleaved, summary
+from measuring import add_device, describe_device, describe_machine, interleaved, summary
 from per_client_loop import ml_100k, plan_of
 
 from fedrec.config.schema import Plan
@@ -30,10 +30,10 @@ STRUCTURES: dict[str, dict[str, object]] = {
 
 
 def sides_of(
-    plan: Plan, users: UserSplit, n_items: int
+    plan: Plan, users: UserSplit, n_items: int, device: str
 ) -> tuple[Callable[[], object], Callable[[], object]]:
     """Return a round's training and its application, after one that compiles."""
-    learner = Learner(plan, n_items, device="cpu")
+    learner = Learner(plan, n_items, device=device)
     shared, private = learner.initial_shared(), learner.initial_private(users)
     vector: np.ndarray[tuple[int], np.dtype[np.int64]] = learner.contribute(
         "train", 1, shared, users, private
@@ -48,14 +48,16 @@ def main() -> None:
     """Print the seconds of each structure and its ratio to dense."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
+    add_device(parser)
+    options = parser.parse_args()
     users, n_items = ml_100k()
     sides: dict[str, Callable[[], object]] = {}
     for name, update in STRUCTURES.items():
-        train, apply = sides_of(plan_of(ALGORITHM, **update), users, n_items)
+        train, apply = sides_of(plan_of(ALGORITHM, **update), users, n_items, options.device)
         sides |= {f"{name}: train": train, f"{name}: apply": apply}
-    seconds = interleaved(sides, runs=runs)
+    seconds = interleaved(sides, runs=options.runs)
     print(describe_machine())
+    print(describe_device(options.device))
     for name, found in seconds.items():
         pairs = zip(found, seconds["dense: train"], strict=True)
         times = sorted(one / dense for one, dense in pairs)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import platform
 import statistics
@@ -22,6 +23,24 @@ def describe_machine() -> str:
         f"{name} {version(name)}" for name in ("torch", "numpy", "tenseal", "grpcio")
     )
     return f"{model}, {os.cpu_count()} cores; Python {platform.python_version()}, {versions}"
+
+
+def add_device(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a benchmark that trains."""
+    parser.add_argument(
+        "--device", default="cpu", help="where fedrec trains: auto, cpu (by default), cuda, cuda:N"
+    )
+
+
+def describe_device(device: str) -> str:
+    """Return one line on where fedrec trains, and refuse what it refuses."""
+    import torch
+
+    from fedrec.training.device import choose_device
+
+    chosen = choose_device(device)
+    name = "" if chosen.type == "cpu" else f", {torch.cuda.get_device_name(chosen)}"
+    return f"fedrec trains on {chosen}{name}"
 
 
 def interleaved(

@@ -4,7 +4,8 @@ The loop is written as most federated code is: for every client a model (nn.Modu
 the item table, a TensorDataset, a DataLoader and an optimizer; autograd; then the server's average.
 Both sides draw the negatives anew, train all users and aggregate; fedrec also clips, rounds and
 counts. Both may use every core: fedrec trains on as many threads as there are, the loop is timed
-with one thread and with all, and the better one counts.
+with one thread and with all, and the better one counts. `--device` moves fedrec's side; the loop
+stays on the processor.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ import numpy as np
 import torch
 from client_samples import NEGATIVES
 from machine_limits import GEMM, GEMM_FLOPS, TRIAD, TRIAD_BYTES, limits
-from measuring import describe_machine, interleaved, print_ratio, summary
+from measuring import (
+    add_device,
+    describe_device,
+    describe_machine,
+    interleaved,
+    print_ratio,
+    summary,
+)
 
 from fedrec.config.schema import Plan
 from fedrec.data import fetch_ml_100k, leave_one_out
@@ -104,12 +112,14 @@ def compare(
     """
     parser = argparse.ArgumentParser(description=document)
     parser.add_argument("--runs", type=int, default=5)
-    runs = parser.parse_args().runs
+    add_device(parser)
+    options = parser.parse_args()
+    runs, device = options.runs, options.device
     users, n_items = ml_100k()
     cores = torch.get_num_threads()
     sides: dict[str, Callable[[], object]] = {}
     for name, plan in plans.items():
-        sides[f"fedrec {name}"] = _with_threads(cores, round_of(plan, users, n_items))
+        sides[f"fedrec {name}"] = _with_threads(cores, round_of(plan, users, n_items, device))
     learner = Learner(plan, n_items, device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)
     for threads in sorted({1, cores}):
@@ -120,6 +130,7 @@ def compare(
     work = Work.of(users, n_items, epochs=settings.local_epochs, batch_size=settings.batch_size)
     least = cost(work)
     print(describe_machine())
+    print(describe_device(device))
     print(f"{title}: ML-100K, {work.n_users} users, {work.samples:,} sample updates a round")
     print(f"fedrec on {cores} threads of {os.cpu_count()} cores; all times with aggregation")
     rates = {
@@ -146,9 +157,11 @@ def _loop_name(threads: int) -> str:
     return f"per-client loop, {threads} thread{'s' if threads > 1 else ''}"
 
 
-def round_of(plan: Plan, users: UserSplit, n_items: int) -> Callable[[], object]:
+def round_of(
+    plan: Plan, users: UserSplit, n_items: int, device: str = "cpu"
+) -> Callable[[], object]:
     """Return a whole round of all users: training, sums on the grid, and the next version."""
-    learner = Learner(plan, n_items, device="cpu")
+    learner = Learner(plan, n_items, device=device)
     shared, private = learner.initial_shared(), learner.initial_private(users)
 
     def play() -> object:

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.plan import plan_to_json
-from fedrec.config.schema import Settings
+from fedrec.config.plan import plan_from_json, plan_to_json
+from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_users
 from fedrec.errors import FedrecError, NotInRoster, SettingsError
+from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId, digest
@@ -32,10 +33,11 @@ from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.session import EpochChanged, Session
 from fedrec_client.stopping import StopSwitch
-from fedrec_client.stored_state import RunPin
+from fedrec_client.stored_state import STATE_FORMAT, RunPin
 from fedrec_client.waiting import Waiting
 
 if TYPE_CHECKING:
+    from fedrec.provenance import Provenance
     from fedrec.training.learner import Learner
 
 __all__ = ["ClientApp", "ClientOutcome", "open_link", "users_digest"]
@@ -106,6 +108,7 @@ class ClientApp:
         jitter: draws from 0 to 1.
         maximum_attempts: give up on a silent coordinator after so many calls; 0 never does.
         accept_exposure: who runs the client knows what a plan without encryption exposes.
+        accept_other_arithmetic: go on with a run that was trained under other arithmetic.
     """
 
     def __init__(
@@ -120,8 +123,10 @@ class ClientApp:
         jitter: Callable[[], float] = random.random,
         maximum_attempts: int = 0,
         accept_exposure: bool = False,
+        accept_other_arithmetic: bool = False,
     ) -> None:
         self._accept_exposure = accept_exposure
+        self._accept_other_arithmetic = accept_other_arithmetic
         self._settings = settings
         self._clock = clock or SystemClock()
         self._stop = stop or StopSwitch()
@@ -152,6 +157,10 @@ class ClientApp:
         self._new_run = new_run
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
         with PrivateStore(self._folder) as store:
+            if store.is_bound and not new_run:
+                # Whoever moved the folder learns it at once, not when the coordinator answers.
+                plan = plan_from_json(store.state.pin.plan_json.encode())
+                self._go_on(store, self._provenance(plan))
             identity = Identity.load_or_create(self._folder, self._settings.client.label)
             journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
             link = self._patient(journal)
@@ -221,7 +230,7 @@ class ClientApp:
             users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
             self._bind(store, membership, users)
             self._stop.check()
-            learner = self._learner(membership)
+            learner = self._learner(membership, store.state.provenance)
             session = Session(
                 membership,
                 link,
@@ -241,7 +250,7 @@ class ClientApp:
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
 
-    def _learner(self, membership: Membership) -> Learner:
+    def _learner(self, membership: Membership, provenance: Provenance | None) -> Learner:
         # torch takes seconds to import; `fedrec client --help` must not wait for it.
         from fedrec.training.learner import Learner
 
@@ -251,13 +260,32 @@ class ClientApp:
             len(membership.catalogue),
             device=client.device,
             memory_mib=client.memory_mib,
+            device_memory_mib=client.device_memory_mib,
             threads=client.threads,
             scratch=self._folder,
             workers=client.workers,
         )
+        self._record_environment(provenance)
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
         self._stop.aside(learner.warm_up)
         return learner
+
+    def _provenance(self, plan: Plan) -> Provenance:
+        from fedrec.provenance import provenance_of
+
+        return provenance_of(plan, self._settings.client.device)
+
+    def _go_on(self, store: PrivateStore, present: Provenance) -> None:
+        accepted = self._accept_other_arithmetic
+        store.go_on(present, accepted=accepted, now=self._clock.now())
+
+    def _record_environment(self, provenance: Provenance | None) -> None:
+        """Leave in the state folder where this run's rounds are trained; the last start counts."""
+        from fedrec.recommender.storage import write_whole
+        from fedrec.reports.environment import describe_environment
+
+        found = describe_environment(provenance, format_number=STATE_FORMAT)
+        write_whole(self._folder / ENVIRONMENT_NAME, found.to_json().encode(), private=True)
 
     def _bind(self, store: PrivateStore, membership: Membership, users: UserSplit) -> None:
         pin = RunPin(
@@ -267,7 +295,10 @@ class ClientApp:
             catalogue_fingerprint=membership.catalogue_fingerprint,
             users=users_digest(users),
         )
-        store.bind(pin, membership.epoch, new_run=self._new_run)
+        present = self._provenance(membership.plan)
+        if store.is_bound and store.state.pin.run == pin.run:
+            self._go_on(store, present)
+        store.bind(pin, membership.epoch, new_run=self._new_run, provenance=present)
         # Or a client that is removed later would apply again by itself.
         self._new_run = False
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
@@ -59,13 +60,20 @@ def run(
     give_up_after: Annotated[
         int, typer.Option(min=0, help="Give up after so many failed calls in a row; 0 never.")
     ] = 0,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
     as_json: AsJson = False,
 ) -> None:
-    """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on."""
+    """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
+
+    On a machine that rounds otherwise, or with other libraries, a client does not go on with a run
+    that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
+    concerns no other party, but not the bits that it would have been before.
+    """
     from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent
     from fedrec.privacy import BUDGET_SPENT
+    from fedrec.provenance import ACCEPT_FLAG
     from fedrec_client.app import ClientApp
     from fedrec_client.stopping import Stopped, StopSwitch
 
@@ -92,13 +100,15 @@ def run(
         stop=stop,
         maximum_attempts=give_up_after,
         accept_exposure=accept_exposure,
+        accept_other_arithmetic=accept_other_arithmetic,
     )
     try:
         with stop.on_signals():
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
-        # Whoever left one run for another did not agree to leave the next one, too.
-        used = set() if client.wants_new_run else {"--new-run"}
+        # Whoever left one run for another did not agree to leave the next one, too; nor does who
+        # accepted one machine accept the next.
+        used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
         resume = shlex.join(["fedrec", *(word for word in sys.argv[1:] if word not in used)])
         typer.echo(f"Stopped; everything is saved. Go on with: {resume}", err=True)
         raise typer.Exit(INTERRUPTED) from None

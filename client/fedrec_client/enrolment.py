@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedrec.config.agreement import Difference, plan_differences
-from fedrec.config.exposure import check_exposure
+from fedrec.config.exposure import check_exposure, check_sampling
 from fedrec.config.plan import plan_fingerprint, plan_from_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
@@ -70,6 +70,7 @@ def enrol(
     plan = plan_from_json(info.plan_json)
     _refuse(plan_differences(expected, plan))
     check_exposure(plan, accepted=accept_exposure)
+    check_sampling(plan)
     if plan.federation.name != info.federation:
         raise PlanMismatch(
             f"The coordinator calls itself {info.federation!r}, its plan is for "

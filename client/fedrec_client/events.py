@@ -20,6 +20,7 @@ EventName = Literal[
     "waiting",
     "training",
     "trained",
+    "diverged",
     "protected",
     "sent",
     "closed",

@@ -19,6 +19,7 @@ from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.data.writing import prepare_folder
 from fedrec.errors import CatalogueMismatch, DataError, RefusedError, SettingsError
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
 from fedrec.protection import ProtectionPlan
 from fedrec.protection.flooding import Flooding, system_gaussian
@@ -87,6 +88,7 @@ def export_model(
     Raises:
         StorageError: the state folder holds no model, or the files cannot be written.
         DataError: there is a model already, or the folder is another run's.
+        VersionMismatch: the state folder, or the run's folder, has another format.
         RefusedError: the model is made of values that were not rounded to exact sums and
             shall not be flooded, or this client's releases are spent.
         SettingsError: an exact model is asked to be flooded.
@@ -112,6 +114,8 @@ def export_model(
             f"{folder} has {USERS_NAME}: it is the folder of a simulation; nothing was changed.",
             remedy="Choose another folder.",
         )
+    if (folder / ENVIRONMENT_NAME).exists():
+        check_run_folder(folder)
     prepare_folder(folder, MODEL_NAME, force=force)
     _put_catalogue(held.catalogue, folder / CATALOGUE_NAME)
     model, flooded = _model_file(held), None

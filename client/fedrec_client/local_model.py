@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.data import UserSplit
+from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState, SharedState
@@ -98,7 +99,7 @@ class LocalModel:
     ) -> Contribution:
         """Train, count or evaluate for a round; changes nothing here."""
         return self._learner.contribute(
-            kind, round_id, self.shared, self.users, self.private, participating
+            kind, round_id, self.shared, self.users, self.private, participating, abstains=True
         )
 
     def after(
@@ -116,7 +117,11 @@ class LocalModel:
         metrics: NDArray[np.int64],
         counted: bool,
     ) -> None:
-        """Move to a published round and keep the model that it measured, if it is the best."""
+        """Move to a published round and keep the model that it measured, if it is the best.
+
+        Raises:
+            TrainingError: everybody's training diverged, so that more rounds would change nothing.
+        """
         record_measured(self._store.folder, round_id, metrics)
         self._store.publish(
             round_id,
@@ -128,6 +133,12 @@ class LocalModel:
         self._shared = shared
         if counted:
             self._private = None
+        sums, least = MetricSums(metrics), self._learner.plan.rounds.minimum_clients
+        if sums.abstained >= least and not sums.participants:
+            raise TrainingError(
+                f"Training diverged at all {sums.abstained} clients of round {round_id}.",
+                remedy=self._learner.algorithm.about.divergence_remedy,
+            )
 
     def adopt(self, round_id: RoundId, shared: SharedState, content: RoundContent | None) -> None:
         """Take over a snapshot of the shared model; users keep what they know."""

@@ -140,6 +140,8 @@ class Participation:
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
             made = self._model.contribute(task.kind, task.round, participating)
+        if made.abstained:
+            self._journal.tell("diverged", task.round, detail=made.abstained)
         if mechanism is not None:
             # Also where nobody takes part: the others' promise counts on this share.
             made = replace(made, vector=member.layout.add_noise(made.vector))

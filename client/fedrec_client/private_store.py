@@ -7,6 +7,7 @@ process dies at, the folder holds the state before or the state after, never a m
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
+from fedrec.provenance import Provenance
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.durable import (
     FileRef,
@@ -34,6 +36,7 @@ from fedrec_client.stored_state import (
     RunPin,
     StagedRound,
     StoredState,
+    check_state_format,
 )
 
 __all__ = ["PrivateStore"]
@@ -51,11 +54,13 @@ class PrivateStore:
 
     Raises:
         StorageError: another process uses the folder, or its state is damaged.
+        VersionMismatch: its state has another format; nothing was touched.
     """
 
     def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self.folder = folder
         self._lock: FolderLock | None = None
+        self._check_format()
         if not read_only:
             make_private_folder(folder)
             self._lock = FolderLock(folder)
@@ -107,23 +112,31 @@ class PrivateStore:
         """Where the federation's public catalogue is kept."""
         return self.folder / _CATALOGUE
 
-    def bind(self, pin: RunPin, epoch: int, *, new_run: bool = False) -> None:
+    def bind(
+        self,
+        pin: RunPin,
+        epoch: int,
+        *,
+        new_run: bool = False,
+        provenance: Provenance | None = None,
+    ) -> None:
         """Tie the folder to a run, or check that it is tied to this one.
 
         Args:
             pin: what must be equal for as long as the folder serves the run.
             epoch: the epoch that was opened; never lower than before.
             new_run: leave the present run for the coordinator's, and forget its models.
+            provenance: what trains a run that begins here; see `go_on` for one that does not.
 
         Raises:
             PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
         """
         if self._state is None:
-            self._commit(StoredState(pin=pin, epoch=epoch))
+            self._commit(StoredState(pin=pin, epoch=epoch, provenance=provenance))
             return
         stored = self.state.pin
         if stored.run != pin.run:
-            self._leave_for(pin, epoch, new_run=new_run)
+            self._leave_for(pin, epoch, new_run=new_run, provenance=provenance)
             return
         changed = [
             name for name in RunPin.model_fields if getattr(stored, name) != getattr(pin, name)
@@ -146,7 +159,9 @@ class PrivateStore:
             closed = None if staged is None else staged.model_copy(update={"closed": True})
             self._replace(epoch=epoch, content=None, staged=closed, masking=None, refused_sums=0)
 
-    def _leave_for(self, pin: RunPin, epoch: int, *, new_run: bool) -> None:
+    def _leave_for(
+        self, pin: RunPin, epoch: int, *, new_run: bool, provenance: Provenance | None
+    ) -> None:
         stored = self.state
         if pin.run in stored.left_runs:
             raise PlanMismatch(
@@ -169,9 +184,40 @@ class PrivateStore:
         # What was said about users stays said: another run goes on counting.
         self._commit(
             StoredState(
-                pin=pin, epoch=epoch, left_runs=left, refused_sums=refused, spent=stored.spent
+                pin=pin,
+                epoch=epoch,
+                provenance=provenance,
+                left_runs=left,
+                refused_sums=refused,
+                spent=stored.spent,
             )
         )
+
+    def go_on(self, present: Provenance, *, accepted: bool, now: float) -> None:
+        """Check that what trains is what trained the run so far, or write down that it changed.
+
+        Before the first answer there is nothing whose bits could differ.
+
+        Args:
+            accepted: whether somebody accepted another path or arithmetic.
+            now: unix seconds.
+
+        Raises:
+            RefusedError: it is another, which nobody accepted.
+        """
+        found = self.state.provenance
+        if found is None or self.state.answered_round == 0:
+            kept = present
+        else:
+            kept = found.continued(
+                present,
+                what=f"The state folder {self.folder}",
+                round_id=self.state.answered_round,
+                now=now,
+                accepted=accepted,
+            )
+        if kept != found:
+            self._replace(provenance=kept)
 
     def read(self, ref: FileRef) -> bytes:
         """Return the content of one of the state's files, checked."""
@@ -387,6 +433,12 @@ class PrivateStore:
     def forgive_sum(self) -> None:
         """Take back what `record_reveal` counted: the tags were right."""
         self._replace(refused_sums=self.state.refused_sums - 1)
+
+    def _check_format(self) -> None:
+        """Refuse another format before the lock is taken; what cannot be read is `_load`'s."""
+        path = self.folder / _STATE
+        with suppress(OSError), path.open("rb") as file:
+            check_state_format(file.readline().rstrip(b"\n"), str(path))
 
     def _load(self) -> StoredState | None:
         path = self.folder / _STATE

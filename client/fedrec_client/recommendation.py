@@ -72,6 +72,7 @@ def recommend(
         len(catalogue),
         device=client.device,
         memory_mib=client.memory_mib,
+        device_memory_mib=client.device_memory_mib,
         threads=client.threads,
     )
     private = learner.initial_private(users) if held.private is None else held.private

@@ -7,12 +7,14 @@ import hashlib
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedrec.errors import StorageError
+from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId
+from fedrec.provenance import Provenance
 from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
 from fedrec_client.durable import FileRef
 
 __all__ = [
-    "FORMAT",
+    "STATE_FORMAT",
     "BestModel",
     "MaskedRound",
     "RevealedRound",
@@ -20,9 +22,29 @@ __all__ = [
     "RunPin",
     "StagedRound",
     "StoredState",
+    "check_state_format",
 ]
 
-FORMAT = "fedrec client state 3"
+STATE_FORMAT = 4
+_NAME = "fedrec client state "
+_ANEW = (
+    "start with a new state folder, which knows neither the run nor what users' privacy has cost"
+)
+
+
+def check_state_format(first_line: bytes, name: str) -> None:
+    """Refuse a state of another format; a line that names none is for the checksum to refuse.
+
+    Args:
+        name: the file, for errors.
+
+    Raises:
+        VersionMismatch: naming both numbers.
+    """
+    text = first_line.decode(errors="replace")
+    number = format_number(text.removeprefix(_NAME)) if text.startswith(_NAME) else None
+    if number is not None:
+        check_format(number, STATE_FORMAT, name, anew=_ANEW)
 
 
 class _Record(BaseModel):
@@ -139,6 +161,8 @@ class StoredState(_Record):
     """Everything about one run; replacing it is the client's only commit.
 
     Attributes:
+        provenance: what trains the run's users here; None where nobody trains, as in the key
+            authority's own folder.
         version: the last published round whose aggregate `shared` contains.
         shared: the shared model; None at version 0, where it follows from the plan.
         private: the committed private state; None while it is the initial one.
@@ -157,6 +181,7 @@ class StoredState(_Record):
 
     pin: RunPin
     epoch: int
+    provenance: Provenance | None = None
     version: RoundId = RoundId(0)
     shared: FileRef | None = None
     private: FileRef | None = None
@@ -184,7 +209,7 @@ class StoredState(_Record):
 
     def to_bytes(self) -> bytes:
         """Return three lines: the format, the record, and the SHA-256 of both."""
-        body = f"{FORMAT}\n{self.model_dump_json()}\n".encode()
+        body = f"{_NAME}{STATE_FORMAT}\n{self.model_dump_json()}\n".encode()
         return body + hashlib.sha256(body).hexdigest().encode() + b"\n"
 
     @classmethod
@@ -196,14 +221,11 @@ class StoredState(_Record):
             name: the file, for errors.
 
         Raises:
-            StorageError: damaged, or written by another version.
+            StorageError: damaged.
+            VersionMismatch: it has another format.
         """
         lines = raw.split(b"\n")
-        if lines[0] != FORMAT.encode() and lines[0].startswith(b"fedrec client state "):
-            raise StorageError(
-                f"{name} has the format {lines[0].decode()!r}; this fedrec reads {FORMAT!r}.",
-                remedy="Install the fedrec that wrote it, or start with a new state folder.",
-            )
+        check_state_format(lines[0], name)
         body = b"\n".join(lines[:2]) + b"\n"
         expected = hashlib.sha256(body).hexdigest().encode()
         remedy = "Restore the state folder from a backup, or start again with an empty one."

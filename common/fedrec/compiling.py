@@ -5,6 +5,7 @@ Importing this imports numba, so only compiled code does.
 
 from __future__ import annotations
 
+import hashlib
 import os
 from pathlib import Path
 from typing import Any
@@ -16,12 +17,27 @@ from fedrec.data.fetching import cache_folder
 __all__ = ["COMPILED"]
 
 
+_PACKAGE = Path(__file__).parent
+_SOURCES = ("algorithms/accelerators/*.py", "algorithms/pair_counts.py", "audit/pairs_kernel.py")
+"""Everything that is compiled."""
+_DIGEST_LETTERS = 16
+
+
+def _sources() -> str:
+    """Return a name for what is compiled: numba looks for changes in a function's own file only,
+    and would go on with what others had compiled into it."""
+    found = hashlib.sha256()
+    for pattern in _SOURCES:
+        for path in sorted(_PACKAGE.glob(pattern)):
+            found.update(path.read_bytes())
+    return found.hexdigest()[:_DIGEST_LETTERS]
+
+
 def _prepare_cache() -> bool:
     """Return whether compiled code can be kept for the next start, in the user's own cache."""
-    if "NUMBA_CACHE_DIR" in os.environ:
-        return True
     try:
-        folder = cache_folder() / "compiled"
+        chosen = os.environ.get("NUMBA_CACHE_DIR")
+        folder = (Path(chosen) if chosen else cache_folder() / "compiled") / _sources()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except (OSError, RuntimeError):
         # A read-only or homeless account: compile at every start.

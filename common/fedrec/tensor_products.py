@@ -1,25 +1,90 @@
-"""Products of tensors whose bits do not depend on who else is in the batch."""
+"""Linear algebra whose bits do not depend on how many users or threads there are.
+
+A library for linear algebra chooses its kernels by shape: on an AMD EPYC a product in a batch of
+one differed from the same product in a batch of eight, and at times one in a batch of two did. So
+that a user's result is that user's alone, every call has a shape that does not follow from the
+number of users.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 
-__all__ = ["product_of_blocks"]
+__all__ = ["batched_product", "one_thread", "product_of_blocks"]
+
+_WORK = 1 << 24
+"""Multiplications of a call: about as many as make the call itself cost nothing."""
+_FEWEST, _MOST = 2, 1024
+
+
+def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    """Return left @ right for each pair of matrices, so many to a call as follows from their size.
+
+    On a device that is no processor, where no bits are promised, all pairs are one call.
+
+    Args:
+        left: (n, n_rows, inner).
+        right: (n, inner, n_columns).
+    """
+    if left.device.type != "cpu":
+        return torch.bmm(left, right)
+    n, n_rows, inner = left.shape
+    at_once = _at_once(n_rows * inner * right.shape[2])
+    left, right = _filled(left, at_once), _filled(right, at_once)
+    found = left.new_empty((len(left), n_rows, right.shape[2]))
+    for begin in range(0, len(left), at_once):
+        # The last call computes some of the one before again.
+        part = slice(min(begin, len(left) - at_once), min(begin + at_once, len(left)))
+        torch.bmm(left[part], right[part], out=found[part])
+    return found[:n]
 
 
 def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
     """Return rows @ matrix with every row's bits independent of its neighbours and of threads.
 
     A plain product's summation order depends on the number of rows. Here rows are padded into
-    blocks of 16, at least two of them, and multiplied block by block.
+    blocks of 16, which are multiplied as `batched_product` does it.
 
     Args:
         rows: float32 (n_rows, inner).
         matrix: float32 (inner, n_columns).
     """
     n_rows, inner = rows.shape
-    n_blocks = max(2, -(-n_rows // 16))
+    n_blocks = -(-n_rows // 16)
     padded = rows.new_zeros((n_blocks * 16, inner))
     padded[:n_rows] = rows
-    blocks = torch.bmm(padded.view(n_blocks, 16, inner), matrix.expand(n_blocks, -1, -1))
+    blocks = batched_product(padded.view(n_blocks, 16, inner), matrix.expand(n_blocks, -1, -1))
     return blocks.view(n_blocks * 16, -1)[:n_rows]
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Let one thread decompose a large matrix: LAPACK would split it, and then bits differ."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _at_once(work: int) -> int:
+    """Return a power of two for matrices that take so many multiplications each."""
+    wanted = _WORK // max(work, 1)
+    return 1 << (min(max(wanted, _FEWEST), _MOST).bit_length() - 1)
+
+
+def _filled(matrices: torch.Tensor, fewest: int) -> torch.Tensor:
+    """Return the matrices with others behind them, in the memory layout that they have."""
+    missing = fewest - len(matrices)
+    if missing <= 0:
+        return matrices
+    if len(matrices) == 1 or matrices.stride(0) == 0:
+        return matrices[:1].expand(fewest, -1, -1)
+    turned = matrices.stride(2) != 1
+    kept = matrices.mT if turned else matrices
+    filled = torch.cat([kept, kept.new_zeros((missing, *kept.shape[1:]))])
+    return filled.mT if turned else filled

@@ -14,7 +14,7 @@ import grpc
 import structlog
 
 from fedrec.clock import Clock, SystemClock
-from fedrec.config.exposure import check_exposure
+from fedrec.config.exposure import check_exposure, check_sampling
 from fedrec.config.schema import CoordinatorSettings, Settings
 from fedrec.errors import SettingsError, StorageError
 from fedrec.identity.epoch import KeyEpoch
@@ -117,6 +117,7 @@ class Coordinator:
                 a key.
         """
         check_exposure(settings.plan, accepted=accept_exposure)
+        check_sampling(settings.plan)
         keys = _key_epoch(settings.coordinator)
         federation = Federation.of(settings.plan, catalogue, spec, keys)
         return cls(

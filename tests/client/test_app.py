@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from client.fake_federation import World
 
+from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import SettingsError
 from fedrec.training.learner import Learner
 from fedrec_client.stopping import Stopped, StopSwitch
@@ -40,6 +42,9 @@ def test_the_first_interrupt_ends_the_warm_up(
         released.set()
         presser.join(10)
     assert "next_task" not in world.link.calls
+    # Where it would have trained is known by then.
+    found = json.loads((world.state / "environment.json").read_text())
+    assert Arithmetic.from_json(found["arithmetic"]) == arithmetic_of("cpu")
 
 
 def test_without_data_it_says_what_is_missing(tmp_path: Path) -> None:

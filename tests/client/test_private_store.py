@@ -7,7 +7,7 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from fedrec.errors import PlanMismatch, StorageError
+from fedrec.errors import PlanMismatch, StorageError, VersionMismatch
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import is_mapped
@@ -218,10 +218,28 @@ def test_a_state_file_torn_anywhere_is_noticed(store: PrivateStore) -> None:
     PrivateStore(store.folder).close()
 
 
-def test_a_newer_format_is_refused_with_a_remedy() -> None:
-    with pytest.raises(StorageError, match="client state 9") as caught:
-        StoredState.from_bytes(b"fedrec client state 9\n{}\n\n", "state.json")
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (9, "a newer")])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_another_format_is_refused_before_anything_is_touched(
+    tmp_path: Path, number: int, who: str, read_only: bool
+) -> None:
+    (tmp_path / "state.json").write_bytes(b"fedrec client state %d\n{}\n\n" % number)
+    # A blob that nothing names would be swept, and the lock file written anew.
+    for name in ("private-0123.bin", ".state.json.new", "lock"):
+        (tmp_path / name).write_bytes(b"before")
+    tmp_path.chmod(0o755)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(VersionMismatch, match=f"format {number}, made by {who}") as caught:
+        PrivateStore(tmp_path, read_only=read_only)
     assert "Install" in caught.value.remedy
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_state_that_is_none_is_damaged() -> None:
+    for first in (b"", b"fedrec client state", b"fedrec client state x", b"something else"):
+        with pytest.raises(StorageError, match="damaged"):
+            StoredState.from_bytes(first + b"\n{}\n\n", "state.json")
 
 
 def test_a_damaged_coin_is_noticed(store: PrivateStore) -> None:

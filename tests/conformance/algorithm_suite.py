@@ -8,7 +8,6 @@ subclasses the suite with a fixture `name` of its own.
 
 from __future__ import annotations
 
-import math
 from types import MappingProxyType
 
 import numpy as np
@@ -101,28 +100,21 @@ class AlgorithmSuite(ContributionSuite):
         assert ALGORITHMS[name].name == name
 
     def test_the_initial_state_is_what_it_declares(self, party: Party, plan: Plan) -> None:
-        sizes = {
-            "n_items": N_ITEMS,
-            "n_pairs": N_ITEMS * (N_ITEMS - 1) // 2,
-            "n_users": len(party.users),
-            **plan.algorithm.model_dump(),
-        }
         shared, declared = party.learner.initial_shared(), party.algorithm.parameters
         assert len({parameter.name for parameter in declared}) == len(declared)
         assert shared.holders is None
-        kinds = {"shared": np.float64, "private": np.float32}
-        for scope, tensors in (("shared", shared.tensors), ("private", party.private.tensors)):
-            of_scope = {entry.name: entry for entry in declared if entry.scope == scope}
-            assert set(tensors) == set(of_scope)
-            for entry in of_scope.values():
-                found = tensors[entry.name]
-                assert found.shape == tuple(
-                    math.prod(sizes.get(factor) or int(factor) for factor in axis.split())
-                    for axis in entry.shape
-                ), entry.name
-                assert found.dtype == kinds[scope], entry.name
-                assert np.isfinite(found).all(), entry.name
-                assert scope == "shared" or entry.shape[0] == "n_users", entry.name
+        for tensors, private, kind in (
+            (shared.tensors, False, np.float64),
+            (party.private.tensors, True, np.float32),
+        ):
+            own = {entry.name: entry for entry in declared if entry.private is private}
+            assert set(tensors) == set(own)
+            for name, entry in own.items():
+                shape = entry.whole_shape(n_items=N_ITEMS, n_users=len(party.users))
+                assert tensors[name].shape == shape, name
+                assert tensors[name].dtype == kind, name
+                assert np.isfinite(tensors[name]).all(), name
+                assert not private or shape[0] == len(party.users), name
         n_shared = sum(values.size for values in shared.tensors.values())
         assert shared_values(plan, N_ITEMS) == n_shared
 
@@ -161,7 +153,8 @@ class AlgorithmSuite(ContributionSuite):
         rng = np.random.default_rng(2)
         counts = rng.integers(0, 3, N_ITEMS)
         change = {
-            tensor.name: rng.normal(size=tensor.shape) * (counts > 0)[:, None]
+            tensor.name: rng.normal(size=tensor.shape)
+            * (counts > 0).reshape(-1, *[1] * (len(tensor.shape) - 1))
             if tensor.per_item
             else 1.0 + rng.random(tensor.shape)
             for tensor in party.learner.layout.tensors
@@ -180,7 +173,7 @@ class AlgorithmSuite(ContributionSuite):
             old = party.shared.tensors[name]
             assert values.dtype == np.float64
             assert values.shape == old.shape
-            if len(values) == N_ITEMS:
+            if values.shape[:1] == (N_ITEMS,):
                 changed = (values != old).reshape(N_ITEMS, -1).any(1)
                 assert not changed[counts == 0].any(), name
                 moved |= changed
@@ -189,9 +182,12 @@ class AlgorithmSuite(ContributionSuite):
         assert kept.any() if party.learner.plan.update.structure == "topk" else kept.all()
 
     def test_apply_of_nothing_changes_nothing(self, party: Party) -> None:
+        """Scalars apart, which count rounds."""
         nothing = {t.name: np.zeros(t.shape) for t in party.learner.layout.tensors}
         after = self.applied(party, nothing, np.zeros(N_ITEMS, dtype=np.int64))
-        assert after.canonical_bytes() == party.shared.canonical_bytes()
+        scalars = {entry.name for entry in party.algorithm.parameters if entry.scope == "scalar"}
+        for name, values in party.shared.tensors.items():
+            assert name in scalars or np.array_equal(values, after.tensors[name]), name
 
     @pytest.mark.parametrize("users_learn", [True, False])
     def test_the_loss_falls(self, party: Party, users_learn: bool) -> None:

@@ -11,6 +11,7 @@ import torch
 from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, rows_of
 
 from fedrec.errors import TrainingError
+from fedrec.training.fitting import fit_of
 from fedrec.training.learner import Contribution
 
 
@@ -128,7 +129,8 @@ class ContributionSuite:
             for tensor in party.learner.layout.tensors:
                 counted = tensor.per_item and party.algorithm.counts_rows
                 users = counts[:, None] if counted else len(party.users)
-                assert (np.abs(changes[tensor.name]) <= users << tensor.fraction_bits).all()
+                sums = changes[tensor.name].reshape(len(changes[tensor.name]), -1)
+                assert (np.abs(sums) <= users * tensor.bound).all()
 
     def test_values_outside_the_range_are_clipped_and_reported(
         self, party: Party, trained: Contribution
@@ -173,7 +175,7 @@ class ContributionSuite:
 
     def test_a_chunks_result_covers_every_user_of_the_chunk(self, party: Party) -> None:
         for chunk, result in self.fitted(party):
-            declared = {p.name for p in party.algorithm.parameters if p.scope == "private"}
+            declared = {entry.name for entry in party.algorithm.parameters if entry.private}
             assert set(result.private) == declared
             for name, values in result.private.items():
                 expected = (chunk.n_users, *party.private.tensors[name].shape[1:])
@@ -190,10 +192,10 @@ class ContributionSuite:
         learner = party.learner
         cohort = learner.cohort(party.shared, party.users)
         start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
-        sums = learner.empty_sums(len(cohort.active))
+        fit = fit_of(party.algorithm, start, learner.empty_sums(len(cohort.active)))
         for chunk in learner.chunks(cohort):
             own = {
                 name: torch.from_numpy(values)[chunk.user_index]
                 for name, values in party.fresh(party.private).tensors.items()
             }
-            yield chunk, party.algorithm.fit(chunk, start, own, sums)
+            yield chunk, fit(chunk, own)

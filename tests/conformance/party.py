@@ -109,7 +109,11 @@ class Party:
         layout = self.learner.layout
         changes = layout.changes_of(vector)
         nothing = np.zeros((N_ITEMS, 0), dtype=np.int64)
-        rows = [changes[tensor.name] for tensor in layout.tensors if tensor.per_item]
+        rows = [
+            changes[tensor.name].reshape(N_ITEMS, -1)
+            for tensor in layout.tensors
+            if tensor.per_item
+        ]
         return np.concatenate([nothing, *rows], axis=1)
 
     def fresh(self, private: PrivateState) -> PrivateState:

@@ -2,13 +2,17 @@
 
 from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
 from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
+from fedrec.algorithms.initial import Constant, Normal, Uniform
+from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.registry import Registry
+from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 
 __all__ = [
     "ALGORITHMS",
@@ -16,10 +20,13 @@ __all__ = [
     "EASE",
     "STARTING_ALGORITHM",
     "About",
+    "Adam",
     "Algorithm",
     "AlgorithmSettings",
+    "Batch",
     "ChunkResult",
     "Circumstances",
+    "Constant",
     "EASESettings",
     "FedALS",
     "FedALSSettings",
@@ -27,13 +34,22 @@ __all__ = [
     "FedMFSettings",
     "FedNCF",
     "FedNCFSettings",
+    "Normal",
     "PFedRec",
     "PFedRecSettings",
     "Parameter",
+    "Phase",
     "Problem",
     "RoundStart",
+    "Sgd",
     "Shapes",
+    "TrainedAlgorithm",
+    "TrainedSettings",
+    "Uniform",
     "UpdateTensor",
+    "Values",
+    "cross_entropy",
+    "dot",
 ]
 
 ALGORITHMS = Registry(

@@ -147,7 +147,7 @@ class Algorithm(ABC):
         for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.ITEM_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self.n_items, n_users=0)
-            tensors[entry.name] = entry.initial.draw(np.asarray(key), shape)
+            tensors[entry.name] = np.asarray(entry.initial.draw(np.asarray(key), shape))
         return SharedState(MappingProxyType(tensors))
 
     def initial_private(self, user_keys: NDArray[np.int64]) -> PrivateState:

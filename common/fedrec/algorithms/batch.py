@@ -6,6 +6,7 @@ its share of the minibatch's samples, so that means over samples are sums over r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,9 +17,9 @@ __all__ = ["Batch", "Values", "cross_entropy", "dot"]
 
 
 class Values:
-    """The values of a minibatch's parameters by name, and `phase`, the name of the one that runs."""
+    """A minibatch's parameters by name, and `phase`, the name of the one that runs."""
 
-    def __init__(self, *, phase: str = "", **tensors: torch.Tensor) -> None:
+    def __init__(self, tensors: Mapping[str, torch.Tensor], phase: str = "") -> None:
         self.phase = phase
         self.__dict__.update(tensors)
 

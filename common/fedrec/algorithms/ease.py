@@ -283,16 +283,19 @@ def item_weights(
 
 def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
     """Return the inverse of a matrix that is positive definite, or refuse it."""
-    try:
-        if not np.isfinite(system).all():
-            raise np.linalg.LinAlgError
-        np.linalg.cholesky(system)
-    except np.linalg.LinAlgError:
-        raise TrainingError(
-            "The pair counts fit no set of users, so that no item weights follow from them.",
-            remedy=EASE.about.divergence_remedy,
-        ) from None
-    return np.asarray(np.linalg.inv(system), dtype=np.float64)
+    import torch
+
+    from fedrec.tensor_products import one_thread
+
+    with one_thread():
+        factor, failed = torch.linalg.cholesky_ex(torch.from_numpy(system))
+        if int(failed) or not bool(torch.isfinite(factor).all()):
+            raise TrainingError(
+                "The pair counts fit no set of users, so that no item weights follow from them.",
+                remedy=EASE.about.divergence_remedy,
+            )
+        inverse: NDArray[np.float64] = torch.cholesky_inverse(factor).numpy()
+    return inverse
 
 
 def _warnings(at: Circumstances) -> list[str]:

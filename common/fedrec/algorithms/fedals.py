@@ -27,8 +27,8 @@ Rows that no participant has stay as they are.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
 
 import numpy as np
@@ -149,9 +149,11 @@ class FedALS(Algorithm):
         """Solve every user of the chunk exactly."""
         import torch
 
+        from fedrec.tensor_products import batched_product, one_thread
+
         alpha, dim = self.settings.alpha, self.settings.dim
         items = start.shared["item_embedding"]
-        # A row of zeros takes the padding; sizes that are no multiple of 8 depend on the batch.
+        # A row of zeros takes the padding.
         table = items.new_zeros((len(items) + 1, _padded(dim)))
         table[:-1, :dim] = items
         sizes = chunk.pointers[1:] - chunk.pointers[:-1]
@@ -159,15 +161,13 @@ class FedALS(Algorithm):
         where = (chunk.pointers[:-1, None] + place).clamp(max=len(chunk.positives) - 1)
         held = torch.where(place < sizes[:, None], chunk.positives[where], len(items))
         own = table.index_select(0, held.view(-1)).view(chunk.n_users, chunk.n_steps, -1)
-        if chunk.n_users == 1:
-            own = own.expand(2, -1, -1)
-        system = torch.bmm(own.transpose(1, 2), own)[: chunk.n_users, :dim, :dim]
+        system = batched_product(own.transpose(1, 2), own)[:, :dim, :dim]
         system = system * alpha + _gram(table)[:dim, :dim]
         growth = self._growth(sizes.to(torch.float64), torch.sqrt)
         pull = (self.settings.regularisation * growth).to(torch.float32)
         system.diagonal(dim1=1, dim2=2).add_(pull[:, None])
-        wanted = own[: chunk.n_users].sum(1)[:, :dim] * (1.0 + alpha)
-        with _one_thread(dim):
+        wanted = own.sum(1)[:, :dim] * (1.0 + alpha)
+        with one_thread() if dim > _SPLIT_BY_NOBODY else nullcontext():
             factor, failed = torch.linalg.cholesky_ex(system)
             solved = torch.cholesky_solve(wanted[:, :, None], factor)[:, :, 0]
         # A system that is not positive definite shows as values that are not finite.
@@ -259,21 +259,6 @@ class FedALS(Algorithm):
         velocity[touched] = self.settings.momentum * velocity[touched] + step
         table[touched] = rows - velocity[touched]
         return shared.with_tensors(item_embedding=table, item_velocity=velocity)
-
-
-@contextmanager
-def _one_thread(dim: int) -> Iterator[None]:
-    """Let a system be factored by one thread: LAPACK splits large ones, and then bits differ."""
-    import torch
-
-    before = torch.get_num_threads()
-    if dim > _SPLIT_BY_NOBODY:
-        torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() != before:
-            torch.set_num_threads(before)
 
 
 def _padded(dim: int) -> int:

@@ -30,8 +30,6 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances, Problem
@@ -163,16 +161,6 @@ class FedNCF(TrainedAlgorithm):
             weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
             units = torch.relu(units) @ weight.mT + bias[:, None]
         return (torch.relu(units) * v.weight_4).sum(-1) + v.bias_4
-
-    def preferences(
-        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
-    ) -> NDArray[np.float32]:
-        """Return the network's scores of all items for one user vector."""
-        import torch
-
-        tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
-        user = torch.from_numpy(vector)[None]
-        return self.score(Values(**tensors, user_embedding=user))[0].numpy()
 
 
 def _contradiction(settings: AlgorithmSettings) -> Problem | None:

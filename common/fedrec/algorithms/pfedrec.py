@@ -129,12 +129,16 @@ class PFedRec(TrainedAlgorithm):
         tensors[self.kept_scores][:] = scores.astype(np.float32)
         return PrivateState(MappingProxyType(tensors))
 
+    @property
+    def item_rate(self) -> float:
+        """Step size of item rows, eta N lr_eta."""
+        return self.settings.learning_rate * self.n_items * self.settings.item_rate_scale
+
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return two steps on every minibatch: the head's, then the rows'."""
         settings = self.settings
         head = Sgd({"user_embedding": settings.learning_rate, "user_bias": settings.learning_rate})
-        item_rate = settings.learning_rate * self.n_items * settings.item_rate_scale
-        rows = Sgd({"item_embedding": item_rate})
+        rows = Sgd({"item_embedding": self.item_rate})
         return (Phase(steps=((head,), (rows,)), epochs=settings.local_epochs),)
 
     def score(self, v: Values) -> torch.Tensor:

@@ -71,7 +71,8 @@ def _loaded(point: EntryPoint, *, taken: bool) -> type[Algorithm]:
             remedy=f"Let `name` of both classes be the entry point's in {package}.",
         )
     # What an older package says of itself, as of what it exposes, would go unheard.
-    beside = sorted(field.name for field in fields(About) if hasattr(kind, field.name))
+    moved = {"problem", *(field.name for field in fields(About))}
+    beside = sorted(name for name in moved if hasattr(kind, name))
     if beside or not isinstance(kind.about, About):
         raise SettingsError(
             f"{about}, whose class says {', '.join(beside) or 'about'} where nobody reads it.",

@@ -33,12 +33,16 @@ if TYPE_CHECKING:
     from fedrec.model.state import SharedState
     from fedrec.training.cohort import Chunk
 
-__all__ = ["MOST_SAMPLES", "TrainedAlgorithm", "TrainedSettings"]
+__all__ = ["MOST_SAMPLES", "SAMPLE_BITS", "TRAINER_VERSION", "TrainedAlgorithm", "TrainedSettings"]
 
+TRAINER_VERSION = 1
+"""Counted up whenever the trainer gives other bits."""
 SAMPLE_BITS = 12
 MOST_SAMPLES = 1 << SAMPLE_BITS
 """As many training items of a user count where users are weighed by them."""
 _BYTES_PER_SAMPLE = 160
+"""While samples are drawn some 110 bytes of tensors are alive for each; sorting on a device takes
+two more words and their places."""
 _SCORED_USERS = 64
 _SCORED_VALUES = 1 << 22
 
@@ -302,10 +306,23 @@ class TrainedAlgorithm(Algorithm):
                 elif entry.scope == "own_rows":
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
-            scores = self.score(Values(**everybody, **own))
+            scores = self.score(Values(everybody | own))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found
+
+    def preferences(
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return what `score` says of all items for `user_embedding`; what else is own is 0."""
+        import torch
+
+        tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
+        for entry in self.parameters:
+            if entry.scope == "own":
+                tensors[entry.name] = torch.zeros((1, *entry.shape))
+        tensors["user_embedding"] = torch.from_numpy(vector)[None]
+        return self.score(Values(tensors))[0].numpy()
 
     @property
     def initial_scalars(self) -> Mapping[str, float]:

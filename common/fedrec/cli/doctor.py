@@ -9,18 +9,20 @@ import re
 import shutil
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import typer
 
+from fedrec.cli.fingerprint import bits_as_json, bits_of_this_machine, print_bits
 from fedrec.cli.terminal import AsJson, human_bytes, new_console, print_json
 
 __all__ = ["EPILOG", "Finding", "doctor", "examine"]
 
-EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --json"
+EPILOG = "Examples:\n  fedrec doctor\n  fedrec doctor --device cuda:1\n  fedrec doctor --json"
 
 Verdict = Literal["ok", "warn", "fail"]
 
@@ -49,25 +51,39 @@ class Finding:
     remedy: str = ""
 
 
-def doctor(as_json: AsJson = False) -> None:
+Device = Annotated[str, typer.Option(help="Where a step is trained: auto, cpu, cuda or cuda:N.")]
+
+
+def doctor(device: Device = "auto", as_json: AsJson = False) -> None:
     """Check Python, packages, processor, encryption, disk, cache and the loopback network.
+
+    One step is trained on the device.
 
     Ends with exit code 1 if something that every part needs does not work. A missing extra is
     only a warning: a coordinator needs no torch, a client no database.
+
+    Where clients can train, it ends with a fingerprint of what small calculations give here, bit
+    by bit: machines with the same one and the same arithmetic train to the same bits.
     """
-    findings = examine()
+    findings = examine(device)
     failed = any(finding.verdict == "fail" for finding in findings)
     if as_json:
-        print_json({"ok": not failed, "findings": [asdict(finding) for finding in findings]})
+        shown = {"ok": not failed, "findings": [asdict(finding) for finding in findings]}
+        print_json(shown | {"bits": bits_as_json()})
     else:
         _print(findings)
+        print_bits()
     raise typer.Exit(1 if failed else 0)
 
 
-def examine() -> list[Finding]:
+def examine(device: str = "auto") -> list[Finding]:
     """Look at everything; a check that itself breaks is a finding that fails."""
+
+    def training() -> Iterator[Finding]:
+        return _training(device)
+
     findings: list[Finding] = []
-    for check in _CHECKS:
+    for check in (*_CHECKS, training):
         try:
             findings.extend(check())
         except Exception as error:
@@ -98,7 +114,10 @@ def _python() -> Iterator[Finding]:
     version = ".".join(map(str, sys.version_info[:3]))
     if sys.version_info < OLDEST_PYTHON:
         yield Finding(
-            name="Python", verdict="fail", found=version, remedy="Install Python 3.11 or newer."
+            name="Python",
+            verdict="fail",
+            found=version,
+            remedy="Install Python 3.11, 3.12 or 3.13.",
         )
     else:
         yield Finding(name="Python", verdict="ok", found=version)
@@ -158,6 +177,38 @@ def _torch_device() -> Iterator[Finding]:
     if torch.cuda.is_available():
         found = f"cuda, {torch.cuda.get_device_name(0)}"
     yield Finding(name="torch device", verdict="ok", found=found)
+
+
+def _arithmetic() -> Iterator[Finding]:
+    """Compute the probes; what they are is printed below the findings."""
+    found = bits_of_this_machine()
+    if found is not None:
+        told = f"fingerprint {found.fingerprint}, arithmetic {found.arithmetic.digest()}"
+        yield Finding(name="arithmetic", verdict="ok", found=told)
+
+
+def _training(device: str) -> Iterator[Finding]:
+    """Train one step twice: a device and its libraries start with the first."""
+    if importlib.util.find_spec("torch") is None:
+        return
+    from fedrec.errors import SettingsError
+    from fedrec.training.one_step import OneStep
+
+    try:
+        step = OneStep(device)
+    except SettingsError as error:
+        yield Finding(name="training", verdict="fail", found=error.message, remedy=error.remedy)
+        return
+    seconds = []
+    for _ in range(2):
+        begin = time.perf_counter()
+        step.train()
+        seconds.append(time.perf_counter() - begin)
+    yield Finding(
+        name="training",
+        verdict="ok",
+        found=f"a step on {step.device_name} takes {seconds[1]:.3f} s, the first {seconds[0]:.3f}",
+    )
 
 
 def _encryption() -> Iterator[Finding]:
@@ -243,6 +294,7 @@ _CHECKS: tuple[Callable[[], Iterator[Finding]], ...] = (
     _packages,
     _processor,
     _torch_device,
+    _arithmetic,
     _encryption,
     _disk,
     _cache,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.stop_request import StopRequest
 from fedrec.cli.terminal import AsJson, new_console, print_json
@@ -71,6 +72,7 @@ def evaluate(
         Path | None,
         typer.Option(help="Go on in this folder; what is measured there is not measured again."),
     ] = None,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
@@ -79,12 +81,16 @@ def evaluate(
     Every protocol chooses its round on its own validation items; the table shows test. full and
     sampled share a training, paper has its own where the algorithm draws negatives. References
     train on all users' data in one place, which a deployed federation never does. Ctrl-C stops
-    after the round and saves; a second one stops at once. The last line on stdout is the folder.
+    after the round and saves; a second one stops at once. --resume is refused where training
+    rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The last line
+    on stdout is the folder.
     """
     from fedrec.comparison.comparing import compare
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
+    from fedrec.provenance import provenance_of
 
+    check_is_resumed(accept_other_arithmetic, resume)
     chosen = _protocols(protocols)
     if settings_file.is_dir():
         raise SettingsError(
@@ -96,11 +102,14 @@ def evaluate(
     names = _references(references, skip or [])
     users, catalogue = read_users(settings.data, reader="an evaluation")
     n_clients = clients or (settings.rounds.minimum_clients if references else 1)
+    trains = provenance_of(settings.plan, settings.client.device)
     run = _folder(settings, out, resume)
     if resume is None:
         # What is refused on resuming must not have replaced the run's own settings.
+        run.write_environment(trains)
         run.write_settings(settings)
-        run.write_environment()
+    else:
+        run.go_on(trains, accepted=accept_other_arithmetic)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt(), _progress() as listener:
         result = compare(
@@ -112,6 +121,7 @@ def evaluate(
             references=names,
             n_clients=n_clients,
             folder=run.path,
+            accept_other_arithmetic=accept_other_arithmetic,
             listener=listener,
             stop=stop.requested,
         )

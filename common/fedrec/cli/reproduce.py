@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
 from fedrec.cli.stop_request import StopRequest
@@ -59,6 +60,7 @@ def reproduce(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with what was stopped in this folder.")
     ] = None,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
@@ -76,6 +78,7 @@ def reproduce(
     if show_list:
         _list(name, as_json)
         return
+    check_is_resumed(accept_other_arithmetic, resume)
     if not name and resume is None:
         raise SettingsError(
             "It is not said what to reproduce.", remedy="`fedrec reproduce --list` shows all rows."
@@ -100,15 +103,21 @@ def reproduce(
         request.check_settings()
         request.require_data()
         folder = request.make_folder(out)
-    _run(request, folder, as_json)
+    _run(request, folder, accept_other_arithmetic, as_json)
 
 
-def _run(request: Request, folder: Path, as_json: bool) -> None:
+def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json: bool) -> None:
     from fedrec.papers.request import reproduce_rows
 
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt():
-        comparisons = reproduce_rows(request, folder, watch=round_progress, stop=stop.requested)
+        comparisons = reproduce_rows(
+            request,
+            folder,
+            watch=round_progress,
+            stop=stop.requested,
+            accept_other_arithmetic=accept_other_arithmetic,
+        )
     # Only what is complete has a row; a stopped run is never taken for a result.
     if as_json:
         content = {"run": str(folder), "finished": not stop.requested()}

@@ -63,5 +63,7 @@ def round_text(report: RoundReport) -> str:
         parts.append(f"HR {report.validation.hr:.4f} NDCG {report.validation.ndcg:.4f}")
     if report.clipped_values:
         parts.append(f"{report.clipped_values} values clipped")
+    if report.abstained:
+        parts.append(f"diverged at {report.abstained} clients, who sat out")
     parts += [f"{human_bytes(report.vector_bytes)} up", f"{report.seconds:.2f} s"]
     return "  ".join(parts)

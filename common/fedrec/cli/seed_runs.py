@@ -66,6 +66,7 @@ def run_seeds(
 ) -> None:
     """Run all seeds, each into a run folder of its own, and print their results."""
     from fedrec.cli.round_progress import round_text
+    from fedrec.provenance import provenance_of
     from fedrec.reports.run_folder import RunFolder
     from fedrec.simulation.seeds import settings_of_seeds, simulate_seeds
 
@@ -74,6 +75,8 @@ def run_seeds(
     folders = {}
     for seed, own in settings_of_seeds(settings, seeds).items():
         run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
+        # A seed that is killed has left no record of its own.
+        run.write_environment(provenance_of(own.plan, own.client.device))
         run.write_settings(own)
         folders[seed] = run.path
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.round_progress import round_progress
@@ -46,6 +47,7 @@ def simulate(
     resume: Annotated[
         Path | None, typer.Option(help="Go on with the stopped run in this folder.")
     ] = None,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
     seeds: Annotated[
         str | None,
@@ -63,11 +65,13 @@ def simulate(
 ) -> None:
     """Run the federation of a settings file in one process, on the data that it names.
 
-    It publishes the same bits as the coordinator and clients would, whatever the number of
-    clients and the protection, so neither is needed for research; --protect measures their
-    cost. Only update.compress = "client" and update.subset = "client" depend on how users are
-    dealt: give --clients with them. Ctrl-C stops after the round and saves; a second one stops
-    at once. The last line on stdout is the run's folder.
+    It publishes the same bits as the coordinator and clients would on the same kind of
+    processor, whatever the number of clients and the protection, so neither is needed for
+    research; --protect measures their cost. Only update.compress = "client" and
+    update.subset = "client" depend on how users are dealt: give --clients with them. Ctrl-C
+    stops after the round and saves; a second one stops at once. What was stopped goes on with
+    --resume to the same bits, and is refused where training rounds otherwise, unless
+    --accept-other-arithmetic is given. The last line on stdout is the run's folder.
 
     With --seeds every seed has its processes' share of the cores, its own run folder and the same
     bits as alone; a seed that was stopped goes on by itself, with --resume.
@@ -86,6 +90,7 @@ def simulate(
     from fedrec.simulation.recording import record_simulation
     from fedrec.updates import UPDATES
 
+    check_is_resumed(accept_other_arithmetic, resume)
     settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
     chosen = settings.plan
     check_exposure(chosen, accepted=accept_exposure)
@@ -134,6 +139,7 @@ def simulate(
             protect=protect,
             folder=run.path,
             resume=resume is not None,
+            accept_other_arithmetic=accept_other_arithmetic,
             on_round=note,
             stop=stop.requested,
             users=users,

@@ -136,6 +136,7 @@ def compare(
     references: tuple[str, ...] = tuple(REFERENCES),
     n_clients: int = 1,
     folder: Path | None = None,
+    accept_other_arithmetic: bool = False,
     listener: Listener | None = None,
     stop: Callable[[], bool] = lambda: False,
 ) -> Comparison:
@@ -147,6 +148,7 @@ def compare(
         n_clients: parties of the run's own federation; with 2 or more there is a row for local
             training.
         folder: finished parts are kept there, and used if they are there already.
+        accept_other_arithmetic: go on with a training that rounded otherwise.
         stop: asked between rounds and between settings.
 
     Raises:
@@ -175,6 +177,7 @@ def compare(
             seeds=job.seeds,
             n_clients=n_clients,
             folder=None if parts is None else parts.training_folder(job.name),
+            accept_other_arithmetic=accept_other_arithmetic,
             tell=listener.tell,
             stop=stop,
         )

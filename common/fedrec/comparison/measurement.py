@@ -52,6 +52,8 @@ class Task:
             drawn candidates depend on them.
         n_clients: parties among which a federation's users are divided.
         folder: a training that is interrupted leaves its checkpoint here; None keeps nothing.
+        accept_other_arithmetic: whether a training that was interrupted goes on where training
+            rounds otherwise.
         tell: called with a short text whenever something was reached.
         stop: asked now and then; a method that sees it true raises `Stopped`.
     """
@@ -63,6 +65,7 @@ class Task:
     seeds: tuple[int, ...]
     n_clients: int = 1
     folder: Path | None = None
+    accept_other_arithmetic: bool = False
     tell: Callable[[str], None] = lambda _: None
     stop: Callable[[], bool] = lambda: False
 

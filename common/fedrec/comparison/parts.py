@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from fedrec.comparison.measurement import Measurement
-from fedrec.errors import SettingsError, StorageError, VersionMismatch
+from fedrec.errors import SettingsError, StorageError
 from fedrec.evaluation.metrics import Rates
+from fedrec.formats import check_format, format_number
 from fedrec.recommender.storage import write_whole
 
 __all__ = ["Parts"]
 
 _FORMAT = "fedrec comparison part"
-_VERSION = "1.0"
+_VERSION = 2
 
 
 class Parts:
@@ -43,7 +44,7 @@ class Parts:
         Raises:
             SettingsError: it belongs to other settings or other data.
             StorageError: it cannot be read.
-            VersionMismatch: it has another major format.
+            VersionMismatch: it has another format.
         """
         path = self._folder / f"{name}.json"
         try:
@@ -85,12 +86,8 @@ class Parts:
     def _check(self, record: dict[str, Any], path: Path) -> None:
         if record["format"] != _FORMAT:
             raise ValueError(f"its format is {record['format']!r}, expected {_FORMAT!r}")
-        if str(record["version"]).partition(".")[0] != _VERSION.partition(".")[0]:
-            raise VersionMismatch(
-                f"{path} has the format version {record['version']}; this fedrec reads "
-                f"{_VERSION.partition('.')[0]}.x.",
-                remedy="Resume with the fedrec that wrote it.",
-            )
+        found = format_number(record.get("version"))
+        check_format(found, _VERSION, str(path), anew="start a new run")
         if record["identity"] != self._identity:
             raise SettingsError(
                 f"{path} was measured with other settings, other data or another number of "

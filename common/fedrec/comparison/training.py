@@ -87,6 +87,7 @@ def train(task: Task, settings: Settings, seed: int) -> SimulationResult:
         also=task.protocols,
         folder=folder,
         resume=folder is not None and (folder / "checkpoint" / "checkpoint.json").is_file(),
+        accept_other_arithmetic=task.accept_other_arithmetic,
         on_round=told,
         stop=task.stop,
     )

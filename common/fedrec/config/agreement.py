@@ -49,7 +49,7 @@ _FREE = frozenset(
 )
 # How well the model learns. Clipping bounds one user's pull on a sum and hides nothing unless noise
 # is scaled to it, as under `privacy`, which counts in the same steps of the grid.
-_FREE_SECTIONS = frozenset({"algorithm", "update"})
+_FREE_SECTIONS = frozenset({"algorithm", "training", "update"})
 _BOUND = frozenset(
     {
         # What the sums are of: some algorithms sum what users hold, without a negative beside it.

@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from fedrec.algorithms import ALGORITHMS, About, Algorithm, Circumstances, Shapes
+from fedrec.algorithms.accelerators import Accelerator, accelerator_for
+from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.config.schema import Plan
 
-__all__ = ["about_algorithm", "algorithm_of", "algorithm_type", "algorithm_warnings"]
+__all__ = [
+    "about_algorithm",
+    "accelerator_of",
+    "algorithm_of",
+    "algorithm_type",
+    "algorithm_warnings",
+    "training_path",
+]
 
 
 def algorithm_type(plan: Plan) -> type[Algorithm]:
@@ -26,6 +35,25 @@ def algorithm_of(plan: Plan, n_items: int) -> Algorithm:
         n_rounds=plan.rounds.total,
     )
     return algorithm_type(plan)(plan.algorithm, shapes)
+
+
+def accelerator_of(plan: Plan) -> Accelerator | None:
+    """Return what trains a plan's users on a processor in place of the trainer, or None.
+
+    It follows from the plan alone: never from load, size, or what a machine has installed. Noise
+    needs users' changes one by one, which compiled code does not hand over.
+    """
+    if not plan.training.accelerated or plan.privacy.mechanism != "none":
+        return None
+    return accelerator_for(algorithm_of(plan, 1))
+
+
+def training_path(plan: Plan) -> str:
+    """Return what trains on a processor, with its version: other paths give other bits."""
+    accelerator = accelerator_of(plan)
+    if accelerator is not None:
+        return f"{plan.algorithm.name} accelerator {accelerator.version}"
+    return f"trainer {TRAINER_VERSION}"
 
 
 def about_algorithm(plan: Plan) -> About:

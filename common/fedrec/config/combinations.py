@@ -155,6 +155,16 @@ def _everybody(plan: Plan) -> Iterator[Conflict]:
         )
 
 
+def _sampling(plan: Plan) -> Iterator[Conflict]:
+    """Refuse a fixed number of users where it would be all of them."""
+    if plan.rounds.user_sampling == "count" and plan.rounds.user_fraction == 1:
+        yield Conflict(
+            keys=("rounds.user_sampling", "rounds.user_fraction"),
+            sentence='rounds.user_sampling is "count", but rounds.user_fraction is 1, so that '
+            "all users take part. Lower rounds.user_fraction, or leave rounds.user_sampling out.",
+        )
+
+
 def _unused(plan: Plan) -> Iterator[Conflict]:
     """Refuse settings of another update structure: they would be ignored."""
     used = UPDATES[plan.update.structure].own_settings
@@ -344,6 +354,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _clients,
     _protocol,
     _privacy,
+    _sampling,
 )
 
 

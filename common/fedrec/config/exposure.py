@@ -10,7 +10,7 @@ from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
 
-__all__ = ["check_exposure", "exposure_of"]
+__all__ = ["check_exposure", "check_sampling", "exposure_of"]
 
 
 def exposure_of(plan: Plan) -> str:
@@ -18,6 +18,21 @@ def exposure_of(plan: Plan) -> str:
     if plan.protection.name != "none":
         return ""
     return about_algorithm(plan).exposed_in_the_clear
+
+
+def check_sampling(plan: Plan) -> None:
+    """Refuse a plan whose users only one process could draw.
+
+    Raises:
+        RefusedError: the plan samples a fixed number of all clients' users.
+    """
+    if plan.rounds.user_sampling == "count":
+        raise RefusedError(
+            'rounds.user_sampling = "count" draws a fixed number among the users of all clients, '
+            "whom no party of a federation knows.",
+            remedy="Use it with `fedrec simulate`. Where each client is one user, set "
+            "rounds.clients_per_round; else leave rounds.user_sampling out.",
+        )
 
 
 def check_exposure(plan: Plan, *, accepted: bool) -> None:

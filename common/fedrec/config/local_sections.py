@@ -56,7 +56,17 @@ class ClientSettings(Section):
     plaintext: bool = Field(
         default=False, description="Call without TLS; accepted on loopback addresses only."
     )
-    device: str = Field(default="auto", description="auto, cpu, cuda or cuda:N.")
+    device: str = Field(
+        default="auto",
+        pattern=r"^(auto|cpu|cuda|cuda:[0-9]{1,4})$",
+        description="auto, cpu, cuda or cuda:N.",
+    )
+    device_memory_mib: int = Field(
+        default=0,
+        ge=0,
+        description="Memory of a CUDA device that training may take; 0 takes six tenths of what "
+        "is free at the start. On a processor it changes nothing.",
+    )
     memory_mib: int = Field(
         default=2048,
         ge=64,

@@ -6,6 +6,7 @@ import json
 
 from pydantic import ValidationError
 
+from fedrec.config.algorithm import training_path
 from fedrec.config.schema import Plan
 from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
@@ -36,5 +37,5 @@ def plan_from_json(raw: bytes) -> Plan:
 
 
 def plan_fingerprint(plan: Plan) -> str:
-    """Return the hexadecimal SHA-256 of the canonical plan."""
-    return digest("fedrec plan v1", plan_to_json(plan)).hex()
+    """Return the hexadecimal SHA-256 of the canonical plan and of what trains it on processors."""
+    return digest("fedrec plan v2", plan_to_json(plan), training_path(plan).encode()).hex()

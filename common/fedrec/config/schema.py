@@ -1,9 +1,9 @@
 """The settings of a federation: one TOML file, every field with its sentence.
 
-The sections `federation`, `algorithm`, `update`, `protection`, `privacy`, `evaluation` and `rounds`
-make up the *plan*, on which coordinator and clients must agree byte by byte. The sections `data`,
-`coordinator`, `client` and `output` are local to a machine and travel nowhere; see
-`local_sections`.
+The sections `federation`, `algorithm`, `update`, `training`, `protection`, `privacy`, `evaluation`
+and `rounds` make up the *plan*, on which coordinator and clients must agree byte by byte. The
+sections `data`, `coordinator`, `client` and `output` are local to a machine and travel nowhere;
+see `local_sections`.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ __all__ = [
     "ProtectionSettings",
     "RoundSettings",
     "Settings",
+    "TrainingSettings",
     "UpdateSettings",
     "section_type",
 ]
@@ -172,6 +173,16 @@ class PrivacySettings(Section):
     )
 
 
+class TrainingSettings(Section):
+    """How users are trained where they are."""
+
+    accelerated: bool = Field(
+        default=True,
+        description="Train in compiled code on processors where an algorithm has any; false "
+        "trains by autograd everywhere, as CUDA devices do. All parties do the same.",
+    )
+
+
 class EvaluationSettings(Section):
     """How the model is measured; clients measure, only sums leave them."""
 
@@ -240,6 +251,12 @@ class RoundSettings(Section):
         description="Share of a client's users that take part in a round; a coin keyed by the "
         "client's own secret chooses them.",
     )
+    user_sampling: Literal["coin", "count"] = Field(
+        default="coin",
+        description="coin: each user takes part by a coin of its own; count: exactly user_fraction "
+        "of all users, drawn anew for each round as papers do. Only a simulation can count across "
+        "clients; a federation whose clients are one user each has rounds.clients_per_round.",
+    )
 
 
 def _default_algorithm() -> AlgorithmSettings:
@@ -252,6 +269,7 @@ class Plan(Section):
     federation: FederationSettings = FederationSettings()
     algorithm: SerializeAsAny[AlgorithmSettings] = _default_algorithm()
     update: UpdateSettings = UpdateSettings()
+    training: TrainingSettings = TrainingSettings()
     protection: ProtectionSettings = ProtectionSettings()
     privacy: PrivacySettings = PrivacySettings()
     evaluation: EvaluationSettings = EvaluationSettings()

@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import leave_one_out
-from fedrec.demo.workspace import DemoData
+from fedrec.demo.differences import differing_rounds, differing_tensors
+from fedrec.demo.workspace import DEVICE, DemoData
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.model.state import SharedState
 from fedrec.reports.bootstrap import PairedBootstrap
 from fedrec.reports.round_report import RoundReport
+from fedrec.reports.run_view import RunView
 from fedrec.simulation.federation import simulate
 from fedrec.simulation.ranks import against_popularity
 
-__all__ = ["Comparison", "run_comparison"]
+__all__ = ["Comparison", "Verdict", "Which", "run_comparison"]
+
+
+Which = Literal["best", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the sums of the processes are those of the single process.
+
+    Attributes:
+        told: the end of the sentence "... every round's sums are".
+        differences: what differs although it should not, line by line.
+    """
+
+    told: str
+    differences: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,29 +45,45 @@ class Comparison:
     Attributes:
         test: test rates of its version that was best on validation.
         rounds: all its rounds.
+        best: the model that was best on validation.
+        latest: the model after the last round.
         bootstrap: its NDCG against popularity's, resampled over users.
     """
 
     test: Rates
     rounds: tuple[RoundReport, ...]
+    best: SharedState
+    latest: SharedState
     bootstrap: PairedBootstrap
 
-    def sentences(self, protected: list[RoundReport], *, exact: bool) -> list[str]:
-        """Return what the comparison shows.
+    def judge(self, protected: RunView, models: Mapping[Which, SharedState] | None) -> Verdict:
+        """Say whether the sums of a federation of processes are these, and what differs.
 
         Args:
             protected: the rounds of the federation of processes.
-            exact: whether its protection promises exact sums.
+            models: its models, as a client exports them; None where its sums are not exact.
         """
-        own = [(report.loss, report.validation, report.test) for report in self.rounds]
-        others = [(report.loss, report.validation, report.test) for report in protected]
-        same = own == others
+        if models is None:
+            return Verdict(
+                told="exact; those of the processes are only near them, as their set says."
+            )
+        if protected.abandoned:
+            return Verdict(
+                told="those of the same rounds; the processes abandoned "
+                f"{len(protected.abandoned)} of theirs, whose numbers are not used again, so that "
+                "later rounds drew other numbers, and nothing can be compared bit by bit."
+            )
+        found = differing_rounds(self.rounds, protected.rounds)
+        found += differing_tensors("the best model", self.best, models["best"])
+        found += differing_tensors("the latest model", self.latest, models["latest"])
+        told = "NOT the same: " + "; ".join(found) + "." if found else "the same."
+        return Verdict(told=told, differences=tuple(found))
+
+    def sentences(self, verdict: Verdict) -> list[str]:
+        """Return what the comparison shows."""
         interval = self.bootstrap.difference
-        found = "the same." if same else "NOT the same."
-        if not exact:
-            found = "exact; those of the processes are only near them, as their set says."
         return [
-            f"Without encryption, in one process, every round's sums are {found}",
+            f"Without encryption, in one process, every round's sums are {verdict.told}",
             f"NDCG minus popularity's: {interval.estimate:.4f}, "
             f"{self.bootstrap.confidence:.0%} interval over {self.bootstrap.users} users "
             f"[{interval.low:.4f}, {interval.high:.4f}].",
@@ -62,10 +98,18 @@ def run_comparison(
     Raises:
         TrainingError: when training diverges or nothing was measured.
     """
-    settings = Settings.model_validate(plan.model_dump() | {"protection": {"name": "none"}})
+    settings = Settings.model_validate(
+        plan.model_dump() | {"protection": {"name": "none"}, "client": {"device": DEVICE}}
+    )
     users = leave_one_out(data.interactions, data.catalogue)
     result = simulate(settings, users=users, catalogue=data.catalogue, on_round=on_round)
     report = result.best_report
     if report is None or report.test is None:
         raise TrainingError("The comparison measured nothing: no user has a held-out item.")
-    return Comparison(test=report.test, rounds=result.rounds, bootstrap=against_popularity(result))
+    return Comparison(
+        test=report.test,
+        rounds=result.rounds,
+        best=result.best.shared,
+        latest=result.last.shared,
+        bootstrap=against_popularity(result),
+    )

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
-import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -20,14 +18,16 @@ from fedrec.audit.wire import WireReport
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
-from fedrec.demo.comparison import Comparison, run_comparison
+from fedrec.demo.client_questions import ask_client, exported_models, recommend_to_first_user
+from fedrec.demo.comparison import Comparison, Verdict, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import finish_recording, look_at_coordinator, recording_of
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.second_act import SecondAct, run_second_act
-from fedrec.demo.workspace import DemoData, Workspace, load_data, prepare
+from fedrec.demo.workspace import DEVICE, DemoData, load_data, prepare
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
 from fedrec.reports.figures import SizeBar
 from fedrec.reports.html import Fact
@@ -114,8 +114,8 @@ class _Outcome:
     costs: RoundCosts
     bars: tuple[SizeBar, ...]
     exposure: WireReport
-    exact: bool
     comparison: Comparison | None
+    verdict: Verdict | None
     second: SecondAct | None
     recommendations: dict[str, Any]
     user: str
@@ -127,6 +127,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
 
     Raises:
         FedrecError: when the federation cannot be started or fails.
+        TrainingError: the comparison came out otherwise; everything is written and told then.
     """
     began = time.monotonic()
     plan = options.plan()
@@ -136,7 +137,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     folder = RunFolder.create(options.runs, "demo")
     catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
     folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
-    folder.write_environment()
+    folder.write_environment(provenance_of(plan, DEVICE))
     workspace = prepare(folder.path, plan, data, n_clients=options.n_clients)
     chosen = protection_of(plan, len(data.catalogue)).chosen
     console.print(
@@ -153,7 +154,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"({chosen.preset}{security}), {plan.rounds.total} rounds"
     )  # fmt: skip
     console.print("Compiling the trainer; the result is kept for the next time")
-    Learner(plan, len(data.catalogue)).warm_up()
+    Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
     view = run_federation(
         workspace,
         folder,
@@ -163,24 +164,24 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     )
     if not chosen.releases_metrics:
         # The coordinator was never told: a key holder is asked what it keeps.
-        kept = _ask_client(workspace.client_settings[0], "measured")["rounds"]
+        kept = ask_client(workspace.client_settings[0], "measured")["rounds"]
         view.supply({int(number): sums for number, sums in kept.items()})
     best = view.best
     if best is None or best.test is None:
         raise TrainingError("The run measured nothing: no user has a held-out item.")
-    comparison = None
+    # The coordinator has no model to leave behind: a client gives the shared one.
+    models = exported_models(workspace) if chosen.exact else None
+    comparison = verdict = None
     if options.compare:
         announce(console, "Comparing", ": the same federation without encryption, in one process")
         comparison = _compare(plan, data, console)
+        verdict = comparison.judge(view, models)
     second_plan, second = options.second_plan(), None
     if second_plan is not None:
         second = run_second_act(
             second_plan, data, folder.path / SECOND, n_clients=options.n_clients, console=console
         )
-    user, found = _recommend(workspace)
-    if chosen.exact:
-        # The coordinator has no model to leave behind: a client gives the shared one.
-        _ask_client(workspace.client_settings[0], "export-model", "--to", str(folder.path))
+    user, found = recommend_to_first_user(workspace)
     outcome = _Outcome(
         view=view,
         costs=measured_costs(workspace),
@@ -188,8 +189,8 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         test=best.test,
         best_version=best.round - 1,
         exposure=look_at_coordinator(workspace),
-        exact=chosen.exact,
         comparison=comparison,
+        verdict=verdict,
         second=second,
         recommendations=found,
         user=user,
@@ -206,6 +207,13 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         console.print("\nThe sums were approximate, so the model stays with the clients, and what")
         console.print("the rounds measured came from client 1: the coordinator was told nothing.")
     console.print(f"\nTook {outcome.seconds:.0f} s.")
+    if verdict is not None and verdict.differences:
+        raise TrainingError(
+            "The federation of processes should have the same sums as one process, bit by bit, "
+            f"but {'; '.join(verdict.differences)}.",
+            remedy=f"Everything is in {folder.path}. Please report it with what `fedrec doctor` "
+            "prints.",
+        )
     return folder.path
 
 
@@ -213,29 +221,6 @@ def _compare(plan: Plan, data: DemoData, console: Console) -> Comparison:
     with Progress(console=console, disable=not console.is_terminal) as progress:
         bar = progress.add_task("rounds", total=plan.rounds.total + 2)
         return run_comparison(plan, data, lambda _: progress.advance(bar))
-
-
-def _recommend(workspace: Workspace) -> tuple[str, dict[str, Any]]:
-    """Let the first client recommend to its first user, in its own process."""
-    settings = workspace.client_settings[0]
-    lines = (settings.parent / "interactions.csv").read_text(encoding="utf-8").splitlines()
-    user = lines[1].split(",")[0]
-    return user, _ask_client(settings, "recommend", "--user", user, "-n", "10")
-
-
-def _ask_client(settings: Path, verb: str, *arguments: str) -> dict[str, Any]:
-    """Return what `fedrec client VERB` prints, run as a process of its own like any client's."""
-    done = subprocess.run(
-        [sys.executable, "-m", "fedrec", "client", verb, str(settings), *arguments, "--json"],
-        capture_output=True, text=True, check=False, timeout=120,
-    )  # fmt: skip
-    if done.returncode:
-        raise TrainingError(
-            f"`fedrec client {verb} {settings}` ended with exit code {done.returncode}:\n"
-            f"{done.stdout}{done.stderr}".rstrip()
-        )
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
 
 
 def _rows(plan: Plan, outcome: _Outcome) -> tuple[ResultRow, ...]:
@@ -260,8 +245,8 @@ def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
     if popularity is not None and popularity.ndcg > 0:
         ratio = outcome.test.ndcg / popularity.ndcg
         findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
-    if outcome.comparison is not None:
-        findings += outcome.comparison.sentences(outcome.view.rounds, exact=outcome.exact)
+    if outcome.comparison is not None and outcome.verdict is not None:
+        findings += outcome.comparison.sentences(outcome.verdict)
     if outcome.second is not None:
         findings.append(outcome.second.sentence(plan, outcome.test))
     return findings
@@ -331,6 +316,7 @@ def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> 
         "test": _as_dict(outcome.test),
         "best_version": outcome.best_version,
         "without_encryption": _as_dict(outcome.comparison.test) if outcome.comparison else None,
+        "differences": list(outcome.verdict.differences) if outcome.verdict else None,
         "second_act": None if outcome.second is None else outcome.second.summary(),
         "references": {row.label: asdict(row.samples[0]) for row in _rows(plan, outcome)[1:]},
         "costs": asdict(outcome.costs),

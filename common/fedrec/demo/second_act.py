@@ -12,9 +12,10 @@ from rich.console import Console
 from fedrec.config.schema import Plan, Settings
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.running import announce, run_federation
-from fedrec.demo.workspace import DemoData, prepare
+from fedrec.demo.workspace import DEVICE, DemoData, prepare
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
+from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
 from fedrec.reports.result_row import ResultRow
 from fedrec.reports.run_folder import RunFolder
@@ -81,14 +82,14 @@ def run_second_act(
     folder = RunFolder(path)
     catalogue = {"catalogue": str(path / "catalogue.csv")}
     folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
-    folder.write_environment()
+    folder.write_environment(provenance_of(plan, DEVICE))
     announce(
         console,
         "Second act",
         f": {plan.algorithm.name} on the same data, protection {plan.protection.name}, "
         f"{plan.rounds.total} rounds",
     )
-    Learner(plan, len(data.catalogue)).warm_up()
+    Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
     workspace = prepare(path, plan, data, n_clients=n_clients)
     began = time.monotonic()
     view = run_federation(workspace, folder, console)

@@ -38,7 +38,8 @@ PROTOCOLS: tuple[Protocol, ...] = ("full", "sampled", "paper")
 N_CANDIDATES = 99
 """Negatives that a held-out item is ranked among under `sampled` and `paper`."""
 _RANK_FIELDS = ("users", "hits", "gain", "reciprocal")
-_TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users")
+_TRAINING_FIELDS = ("participants", "loss", "clipped_values", "clipped_users", "abstained")
+"""The last counts parties whose training diverged, so that they contributed nothing."""
 
 METRIC_NAMES: tuple[str, ...] = _TRAINING_FIELDS + tuple(
     f"{scorer}.{split}.{field}" for scorer in SCORERS for split in SPLITS for field in _RANK_FIELDS
@@ -95,6 +96,11 @@ class MetricSums:
     def participants(self) -> int:
         """Users who trained in the round."""
         return self.sum_of("participants")
+
+    @property
+    def abstained(self) -> int:
+        """Parties whose training diverged in the round, and who contributed nothing."""
+        return self.sum_of("abstained")
 
     @property
     def loss(self) -> float | None:

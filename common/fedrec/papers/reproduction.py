@@ -17,6 +17,7 @@ from fedrec.errors import StorageError
 from fedrec.evaluation.protocols import Protocol
 from fedrec.papers.measured import Measured
 from fedrec.papers.row import PublishedRow
+from fedrec.provenance import provenance_of
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.run_folder import RunFolder
@@ -76,6 +77,7 @@ def run_row(
     folder: Path,
     watch: Watch,
     stop: Callable[[], bool],
+    accept_other_arithmetic: bool = False,
 ) -> tuple[Measured, ...]:
     """Train for each seed, and return what was measured under each protocol.
 
@@ -87,10 +89,12 @@ def run_row(
         settings: of the row; their protocol and seed are replaced.
         folder: one folder for each training is made in it.
         stop: asked after every round; then what is complete is returned.
+        accept_other_arithmetic: go on with a run even where training rounds otherwise than before.
 
     Raises:
         TrainingError: training diverged.
         StorageError: a file cannot be written or read.
+        RefusedError: a run was stopped under other arithmetic, which nobody accepted.
     """
     done: list[Measured] = []
     for group in protocol_groups(tuple(protocols), negatives=draws_negatives(settings.plan)):
@@ -99,7 +103,9 @@ def run_row(
             measured = _earlier(part)
             if measured is None:
                 own = _with(settings, group[0], seed)
-                measured = _run(own, users, catalogue, group, part, watch, stop)
+                measured = _run(
+                    own, users, catalogue, group, part, watch, stop, accept_other_arithmetic
+                )
             if measured is None:
                 return tuple(done)
             done += measured
@@ -130,6 +136,7 @@ def _run(
     part: Path,
     watch: Watch,
     stop: Callable[[], bool],
+    accept_other_arithmetic: bool,
 ) -> tuple[Measured, ...] | None:
     """Return None where it was stopped; its checkpoint is in the folder then."""
     try:
@@ -139,8 +146,11 @@ def _run(
             f"{part} cannot be made: {error}.", remedy="Name a writable folder with --out."
         ) from error
     run = RunFolder(part)
-    run.write_settings(settings)
-    run.write_environment()
+    resume = CheckpointFolder(part).exists
+    if not resume:
+        # What is refused on resuming must not have replaced the record.
+        run.write_environment(provenance_of(settings.plan, settings.client.device))
+        run.write_settings(settings)
     with watch(part.name, settings.rounds.total + 2) as told:
 
         def note(report: RoundReport) -> None:
@@ -153,10 +163,12 @@ def _run(
             catalogue=catalogue,
             also=protocols,
             folder=part,
-            resume=CheckpointFolder(part).exists,
+            resume=resume,
+            accept_other_arithmetic=accept_other_arithmetic,
             on_round=note,
             stop=stop,
         )
+    run.write_environment(result.provenance)
     if not result.finished:
         return None
     run.write_metrics(result.rounds, result.evaluation)

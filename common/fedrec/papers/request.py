@@ -12,6 +12,7 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data.public import find, other_counts
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.protocols import Protocol
+from fedrec.formats import check_run_folder
 from fedrec.papers import ROWS, PublishedRow, rows_named
 from fedrec.papers.comparison import Comparison
 from fedrec.papers.reproduction import PROTOCOLS, Watch, read_row_data, row_settings, run_row
@@ -158,12 +159,13 @@ class Request:
         Raises:
             DataError: the folder has none.
             StorageError: it is damaged.
+            VersionMismatch: a training in it has another format.
         """
         path = folder / _REQUEST_NAME
         try:
             found = json.loads(path.read_text(encoding="utf-8"))
             found["protocols"] = tuple(found["protocols"])
-            return cls(**found)
+            request = cls(**found)
         except FileNotFoundError:
             raise DataError(
                 f"{folder} is no folder of `fedrec reproduce`: it has no {_REQUEST_NAME}.",
@@ -171,10 +173,18 @@ class Request:
             ) from None
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise StorageError(f"{path} cannot be read: {error}.") from error
+        for settings in sorted(folder.glob("*/*/resolved.toml")):
+            check_run_folder(settings.parent)
+        return request
 
 
 def reproduce_rows(
-    request: Request, folder: Path, *, watch: Watch, stop: Callable[[], bool]
+    request: Request,
+    folder: Path,
+    *,
+    watch: Watch,
+    stop: Callable[[], bool],
+    accept_other_arithmetic: bool = False,
 ) -> tuple[Comparison, ...]:
     """Run what was asked for, and keep the comparison of every row as soon as it is known.
 
@@ -182,6 +192,7 @@ def reproduce_rows(
         folder: what is complete in it is read, what was stopped goes on.
         watch: given what is run and its number of rounds, returns who is told of each round.
         stop: asked after every round.
+        accept_other_arithmetic: go on with a training even where it rounds otherwise than before.
 
     Raises:
         DataError: data is missing.
@@ -204,6 +215,7 @@ def reproduce_rows(
             folder=own,
             watch=watch,
             stop=stop,
+            accept_other_arithmetic=accept_other_arithmetic,
         )
         if measured:
             changes = request.changes(row)

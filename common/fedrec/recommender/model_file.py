@@ -22,7 +22,8 @@ from safetensors import SafetensorError, safe_open
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
-from fedrec.errors import FedrecError, StorageError, VersionMismatch
+from fedrec.errors import FedrecError, StorageError
+from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tensor_file import file_parts
@@ -34,7 +35,7 @@ MODEL_NAME = "model.safetensors"
 USERS_NAME = "users.safetensors"
 _MODEL_FORMAT = "fedrec model"
 _USERS_FORMAT = "fedrec users"
-_VERSION = "1.0"
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class ModelFile:
             arrays["holders"] = self.shared.holders
         metadata = {
             "format": _MODEL_FORMAT,
-            "version": _VERSION,
+            "version": str(_VERSION),
             "plan": plan_to_json(self.plan).decode(),
             "catalogue_fingerprint": self.catalogue_fingerprint,
             "round": str(self.round),
@@ -77,7 +78,7 @@ class ModelFile:
 
         Raises:
             StorageError: the file is missing, damaged or no model.
-            VersionMismatch: it has another major format.
+            VersionMismatch: it has another format.
         """
         metadata, arrays = _read(path, _MODEL_FORMAT)
         holders = arrays.pop("holders", None)
@@ -142,7 +143,7 @@ class UsersFile:
         arrays["user_ids"] = np.frombuffer(ids, dtype=np.uint8)
         arrays["seen_indptr"] = self.seen_indptr
         arrays["seen_items"] = self.seen_items
-        metadata = {"format": _USERS_FORMAT, "version": _VERSION}
+        metadata = {"format": _USERS_FORMAT, "version": str(_VERSION)}
         write_whole(path, file_parts(arrays, metadata), private=True)
 
     @classmethod
@@ -151,7 +152,7 @@ class UsersFile:
 
         Raises:
             StorageError: the file is missing, damaged or something else.
-            VersionMismatch: it has another major format.
+            VersionMismatch: it has another format.
         """
         _, arrays = _read(path, _USERS_FORMAT)
         try:
@@ -188,13 +189,8 @@ def _read(path: Path, expected: str) -> tuple[Mapping[str, str], dict[str, NDArr
 def _check_format(path: Path, metadata: Mapping[str, str], expected: str) -> None:
     if metadata.get("format") != expected:
         raise _damaged(path, f'its format is "{metadata.get("format")}", expected "{expected}"')
-    found = metadata.get("version", "")
-    if found.partition(".")[0] != _VERSION.partition(".")[0]:
-        raise VersionMismatch(
-            f"{path} has the format version {found}; this fedrec reads "
-            f"{_VERSION.partition('.')[0]}.x.",
-            remedy="Install the fedrec that wrote it, or train again with this one.",
-        )
+    found = format_number(metadata.get("version"))
+    check_format(found, _VERSION, str(path), anew="train again with this one")
 
 
 def _damaged(path: Path, why: str) -> StorageError:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from fedrec.config.algorithm import algorithm_of
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
 from fedrec.recommender.model_file import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 from fedrec.recommender.ranking import Ids, Scores, best_items, side_by_side
@@ -124,10 +125,14 @@ class Recommender:
         Raises:
             DataError: there is no such folder, or no model in it.
             StorageError: a file is damaged.
-            VersionMismatch: the model has a format that this version does not know.
+            VersionMismatch: the folder or the model has a format that this version does not
+                know. Where it was trained does not matter to who reads.
         """
         folder = Path(run_folder)
         _check_folder(folder)
+        # An exported model lies in a folder that no run made.
+        if (folder / ENVIRONMENT_NAME).exists():
+            check_run_folder(folder)
         model = ModelFile.load(folder / MODEL_NAME)
         catalogue = Catalogue.load(folder / CATALOGUE_NAME)
         users_path = folder / USERS_NAME

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 import fedrec
+from fedrec.formats import RUN_FORMAT
+from fedrec.provenance import Provenance
 
 __all__ = ["Environment", "describe_environment"]
 
@@ -22,8 +25,11 @@ class Environment:
     Attributes:
         packages: (name, version) of what is installed among the libraries that matter.
         cpu_count: logical processors that this process may use.
+        format: the number of the folder's format.
+        provenance: what trains here and how that rounds; None where others train.
     """
 
+    format: int
     fedrec: str
     python: str
     packages: tuple[tuple[str, str], ...]
@@ -31,11 +37,26 @@ class Environment:
     machine: str
     cpu: str
     cpu_count: int
+    provenance: Provenance | None = None
+
+    def to_json(self) -> str:
+        """Return the content of `environment.json`; what trains stands beside the rest."""
+        record = asdict(self)
+        trains = record.pop("provenance") or {"path": None, "arithmetic": None, "accepted": []}
+        return json.dumps(record | trains, indent=2, ensure_ascii=False) + "\n"
 
 
-def describe_environment() -> Environment:
-    """Look at this machine; imports none of the packages."""
+def describe_environment(
+    provenance: Provenance | None = None, *, format_number: int = RUN_FORMAT
+) -> Environment:
+    """Look at this machine; imports none of the packages.
+
+    Args:
+        provenance: of the training, where this machine trains.
+        format_number: of the folder that the description is for.
+    """
     return Environment(
+        format=format_number,
         fedrec=fedrec.__version__,
         python=platform.python_version(),
         packages=tuple((name, found) for name in _PACKAGES if (found := _installed(name))),
@@ -43,6 +64,7 @@ def describe_environment() -> Environment:
         machine=platform.machine(),
         cpu=_cpu_model(),
         cpu_count=_usable_cpus(),
+        provenance=provenance,
     )
 
 

@@ -39,6 +39,7 @@ class RoundReport:
         participants: users who trained.
         clipped_values: values that had to be clipped to the public range.
         clipped_users: users who had at least one such value.
+        abstained: parties whose training diverged, so that they contributed nothing.
         validation: None where the round did not measure.
         test: for the report only; nothing is chosen by it.
         seconds: how long the round took.
@@ -54,6 +55,7 @@ class RoundReport:
     participants: int
     clipped_values: int
     clipped_users: int
+    abstained: int
     validation: Rates | None
     test: Rates | None
     seconds: float
@@ -81,6 +83,7 @@ class RoundReport:
             participants=sums.participants,
             clipped_values=sums.sum_of("clipped_values"),
             clipped_users=sums.sum_of("clipped_users"),
+            abstained=sums.abstained,
             validation=sums.rates("model", "validation"),
             test=sums.rates("model", "test"),
             seconds=seconds,

@@ -18,6 +18,8 @@ from fedrec.config.loading import PATHS
 from fedrec.config.schema import Settings
 from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
+from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
+from fedrec.provenance import Provenance
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.comparison_table import ComparisonTable
 from fedrec.reports.environment import describe_environment
@@ -32,7 +34,6 @@ __all__ = ["RunFolder"]
 SETTINGS_NAME = "resolved.toml"
 ROUNDS_NAME = "rounds.jsonl"
 METRICS_NAME = "metrics.parquet"
-ENVIRONMENT_NAME = "environment.json"
 LEDGER_NAME = "ledger.json"
 REPORT_NAME = "report.html"
 RESULTS_STEM = "results"
@@ -83,12 +84,14 @@ class RunFolder:
 
         Raises:
             DataError: there is none.
+            VersionMismatch: it has another format, or no number of one.
         """
         if not (Path(path) / SETTINGS_NAME).is_file():
             raise DataError(
                 f"{path} is no run folder: it has no {SETTINGS_NAME}.",
                 remedy="Give the folder whose path the run printed.",
             )
+        check_run_folder(Path(path))
         return cls(Path(path))
 
     @contextmanager
@@ -109,9 +112,32 @@ class RunFolder:
             settings = _seen_from(settings, self.path)
         self._write(SETTINGS_NAME, settings_to_toml(settings, heading=heading))
 
-    def write_environment(self) -> None:
-        """Write versions and machine."""
-        self._write(ENVIRONMENT_NAME, _pretty(asdict(describe_environment())))
+    def write_environment(self, provenance: Provenance | None = None) -> None:
+        """Write format, versions, machine and, where this process trains, what trains how."""
+        self._write(ENVIRONMENT_NAME, describe_environment(provenance).to_json())
+
+    def go_on(self, present: Provenance, *, accepted: bool, clock: Clock | None = None) -> None:
+        """Check that what trains is what trained here, or write down that another was accepted.
+
+        For folders of several trainings; a single one's checkpoint knows better, by the round.
+
+        Raises:
+            RefusedError: it is another, which nobody accepted.
+            StorageError: the folder's record is damaged.
+        """
+        path = self.path / ENVIRONMENT_NAME
+        try:
+            found = Provenance.from_json(json.loads(path.read_bytes()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"{path} cannot be read: {error}.", remedy="Restore the folder from a backup."
+            ) from error
+        now = (clock or SystemClock()).now()
+        kept = found.continued(
+            present, what=f"The run folder {self.path}", round_id=None, now=now, accepted=accepted
+        )
+        if kept != found:
+            self.write_environment(kept)
 
     def append_round(self, report: RoundReport) -> None:
         """Add a round to `rounds.jsonl`; what is there is readable while the run goes on.

@@ -11,15 +11,17 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from fedrec.config.plan import plan_fingerprint
+from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError, StorageError, VersionMismatch
+from fedrec.errors import SettingsError, StorageError
+from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, digest
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.provenance import Provenance
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.result import Version
@@ -27,19 +29,20 @@ from fedrec.simulation.result import Version
 __all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
 
 _FORMAT = "fedrec simulation"
-_VERSION = "1.0"
+_VERSION = 2
 _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 
 def simulation_identity(plan: Plan, catalogue_fingerprint: str, users: UserSplit) -> str:
     """Return what must be the same for a simulation to go on: plan, catalogue and data.
 
-    The number of clients is not part of it, since it changes no bit of the model.
+    The number of clients is not part of it, since it changes no bit of the model; nor is what
+    trains, which a checkpoint's `Provenance` has.
     """
     arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
     return digest(
-        "fedrec simulation v1",
-        plan_fingerprint(plan),
+        "fedrec simulation v2",
+        plan_to_json(plan),
         catalogue_fingerprint,
         len(users),
         *users.user_ids,
@@ -53,10 +56,12 @@ class Checkpoint:
 
     Attributes:
         identity: see `simulation_identity`.
+        provenance: what trained it.
         best: None as long as nothing was measured.
     """
 
     identity: str
+    provenance: Provenance
     last: Version
     best: Version | None
     rounds: tuple[RoundReport, ...]
@@ -72,8 +77,11 @@ class CheckpointFolder:
 
     def __init__(self, run_folder: Path, *, map_above: int | None = None) -> None:
         self._map_above = map_above
-        self._folder = run_folder / "checkpoint"
+        self.path = self._folder = run_folder / "checkpoint"
         self._index = self._folder / "checkpoint.json"
+
+    def __str__(self) -> str:
+        return f"The checkpoint {self._index}"
 
     @property
     def exists(self) -> bool:
@@ -96,6 +104,7 @@ class CheckpointFolder:
             "format": _FORMAT,
             "version": _VERSION,
             "identity": checkpoint.identity,
+            "provenance": asdict(checkpoint.provenance),
             "last": self._store(checkpoint.last),
             "best": None if checkpoint.best is None else self._store(checkpoint.best),
             "rounds": [report.to_json() for report in checkpoint.rounds],
@@ -103,17 +112,39 @@ class CheckpointFolder:
         write_whole(self._index, json.dumps(record).encode(), private=True)
         self._forget_all_but(record)
 
+    def check_format(self) -> None:
+        """Refuse a checkpoint of another format; there may be none.
+
+        Raises:
+            VersionMismatch: naming the numbers.
+            StorageError: it is damaged.
+        """
+        if not self.exists:
+            return
+        try:
+            record = json.loads(self._index.read_bytes())
+            if record["format"] != _FORMAT:
+                raise ValueError(f"its format is {record['format']!r}, expected {_FORMAT!r}")
+            found = format_number(record.get("version"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"The checkpoint {self._index} cannot be read: {error}.", remedy=_DAMAGED
+            ) from error
+        check_format(found, _VERSION, str(self), anew="start a new run")
+
     def load(self, identity: str) -> Checkpoint:
         """Return the checkpoint of a simulation.
 
         Raises:
             StorageError: there is none, or it is damaged.
             SettingsError: it belongs to other settings or other data.
-            VersionMismatch: it has another major format.
+            VersionMismatch: it has another format.
         """
+        self.check_format()
         try:
             record = json.loads(self._index.read_bytes())
             self._check(record, identity)
+            provenance = Provenance.from_json(record["provenance"])
             last = self._fetch(record["last"])
             best = None if record["best"] is None else self._fetch(record["best"])
             rounds = tuple(map(RoundReport.from_json, record["rounds"]))
@@ -126,7 +157,9 @@ class CheckpointFolder:
             raise StorageError(
                 f"The checkpoint {self._index} cannot be read: {error}.", remedy=_DAMAGED
             ) from error
-        return Checkpoint(identity=identity, last=last, best=best, rounds=rounds)
+        return Checkpoint(
+            identity=identity, provenance=provenance, last=last, best=best, rounds=rounds
+        )
 
     def remove(self) -> None:
         """Delete the checkpoint of a simulation whose result is stored."""
@@ -182,14 +215,6 @@ class CheckpointFolder:
 
     @staticmethod
     def _check(record: dict[str, object], identity: str) -> None:
-        if record["format"] != _FORMAT:
-            raise ValueError(f"its format is {record['format']!r}, expected {_FORMAT!r}")
-        if str(record["version"]).partition(".")[0] != _VERSION.partition(".")[0]:
-            raise VersionMismatch(
-                f"The checkpoint has the format version {record['version']}; this fedrec reads "
-                f"{_VERSION.partition('.')[0]}.x.",
-                remedy="Resume it with the fedrec that wrote it.",
-            )
         if record["identity"] != identity:
             raise SettingsError(
                 "The checkpoint belongs to other settings or other data than these.",

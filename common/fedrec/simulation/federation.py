@@ -31,6 +31,7 @@ from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import TableRoom
 from fedrec.privacy.mechanism import fewest_clients
+from fedrec.provenance import provenance_of
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
 from fedrec.simulation.data_checks import check_data
@@ -96,6 +97,7 @@ class Federation:
             plan, self._learner.layout.vector_spec, n_clients=n_clients, protect=protect
         )
         self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
+        self._provenance = provenance_of(plan, str(self._learner.device))
         self._account = PrivacyAccount(plan, self._user_keys)
         self._shared = self._learner.initial_shared()
         self._rounds: list[RoundReport] = []
@@ -123,13 +125,18 @@ class Federation:
         """Hold the next round; after an error nothing has changed.
 
         Raises:
-            TrainingError: values are no longer finite.
+            TrainingError: training diverged at every party.
         """
         began = self._clock.now()
         round_id = RoundId(self._round + 1)
         kind = round_kind(self._plan, round_id)
         coins = self._account.participants(kind, round_id)
         parts = [party.contribute(kind, round_id, self._shared, coins) for party in self._parties]
+        diverged = [part.abstained for part in parts if part.abstained]
+        if len(diverged) == sum(len(party.users) > 0 for party in self._parties):
+            raise TrainingError(
+                f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
+            )
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts))
         shared = self._learner.apply(kind, round_id, self._shared, aggregate)
         sums = self._learner.metrics(aggregate)
@@ -206,6 +213,7 @@ class Federation:
             last=last,
             evaluations=self._evaluation,
             finished=self.finished,
+            provenance=self._provenance,
             budget_spent=self.budget_spent,
         )
 
@@ -222,15 +230,27 @@ class Federation:
         folder.save(
             Checkpoint(
                 identity=self._identity,
+                provenance=self._provenance,
                 last=self._version(),
                 best=self._best,
                 rounds=tuple(self._rounds),
             )
         )
 
-    def restore(self, folder: CheckpointFolder) -> None:
-        """Go back to a checkpoint of the same plan and data."""
+    def restore(self, folder: CheckpointFolder, *, accept_other_arithmetic: bool) -> None:
+        """Go back to a checkpoint of the same plan and data.
+
+        Raises:
+            RefusedError: it was trained under other arithmetic, which nobody accepted.
+        """
         checkpoint = folder.load(self._identity)
+        self._provenance = checkpoint.provenance.continued(
+            self._provenance,
+            what=str(folder),
+            round_id=len(checkpoint.rounds),
+            now=self._clock.now(),
+            accepted=accept_other_arithmetic,
+        )
         self._shared = checkpoint.last.shared
         for party in self._parties:
             party.private = split_private(party, checkpoint.last.private)
@@ -238,6 +258,9 @@ class Federation:
         self._rounds = list(checkpoint.rounds)
         for report in self._rounds:
             self._account.charge(report.kind, report.round)
+        if self._provenance != checkpoint.provenance:
+            # Written down before the first round that it is about.
+            self.save(folder)
 
 
 def simulate(
@@ -247,6 +270,7 @@ def simulate(
     protect: bool = False,
     folder: Path | None = None,
     resume: bool = False,
+    accept_other_arithmetic: bool = False,
     on_round: Callable[[RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
     users: UserSplit | None = None,
@@ -262,6 +286,8 @@ def simulate(
         folder: the run folder; without one nothing is written and nothing can be resumed. A
             checkpoint is written when the run stops, and every half minute.
         resume: go on from the folder's checkpoint, to the same bits.
+        accept_other_arithmetic: go on even where training rounds otherwise than before, to bits
+            as good; the checkpoint and the result say so.
         on_round: told of each round after it was published.
         stop: asked after every round.
         users, catalogue: the data; without them the settings' data file is read.
@@ -273,6 +299,8 @@ def simulate(
         DataError: data that cannot be used, or too little of it.
         TrainingError: training diverged; the folder's checkpoint is the version before.
         StorageError: there is nothing to resume, or the disk is full.
+        VersionMismatch: what should be resumed has another format.
+        RefusedError: it was trained under other arithmetic, which nobody accepted.
     """
     if (users is None) != (catalogue is None):
         raise SettingsError("Users and catalogue belong together; one of them is missing.")
@@ -281,6 +309,11 @@ def simulate(
     if users is None or catalogue is None:
         users, catalogue = read_users(settings.data, reader="a simulation")
     timer = clock or SystemClock()
+    memory_bytes = settings.client.memory_mib << 20
+    checkpoints = None if folder is None else CheckpointFolder(folder, map_above=memory_bytes)
+    if resume and checkpoints is not None:
+        # Before anything is made in the folder.
+        checkpoints.check_format()
     federation = Federation(
         settings,
         catalogue,
@@ -292,32 +325,28 @@ def simulate(
         scratch=folder,
     )
     try:
-        return _run(federation, settings, folder, resume, on_round, stop, timer)
+        if resume and checkpoints is not None:
+            federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
+        return _run(federation, checkpoints, on_round, stop, timer)
     finally:
         federation.close()
 
 
 def _run(
     federation: Federation,
-    settings: Settings,
-    folder: Path | None,
-    resume: bool,
+    checkpoints: CheckpointFolder | None,
     on_round: Callable[[RoundReport], None] | None,
     stop: Callable[[], bool],
     timer: Clock,
 ) -> SimulationResult:
-    memory_bytes = settings.client.memory_mib << 20
-    checkpoints = None if folder is None else CheckpointFolder(folder, map_above=memory_bytes)
-    if resume and checkpoints is not None:
-        federation.restore(checkpoints)
     saved = timer.now()
     while not federation.finished and not federation.budget_spent:
         try:
             report = federation.advance()
         except TrainingError as error:
-            if checkpoints is not None and folder is not None:
+            if checkpoints is not None:
                 federation.save(checkpoints)
-                error.remedy += f" The version before is kept in {folder / 'checkpoint'}."
+                error.remedy += f" The version before is kept in {checkpoints.path}."
             raise
         if on_round is not None:
             on_round(report)

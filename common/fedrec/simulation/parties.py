@@ -44,9 +44,19 @@ def user_groups(
 
 
 def throw_coins(
-    user_keys: NDArray[np.int64], *, seed: int, round_id: RoundId, fraction: float
+    user_keys: NDArray[np.int64],
+    *,
+    seed: int,
+    round_id: RoundId,
+    fraction: float,
+    counted: bool = False,
 ) -> NDArray[np.bool_] | None:
     """Return who takes part in a round, bool (n_users,), or None for everybody.
+
+    Args:
+        user_keys: identities of all users of the federation, int64 (n_users,).
+        counted: take that share of the users exactly, rounded to the nearest and at least one,
+            and not those whose coin falls so.
 
     In a real federation a client's own secret keys the coin; here it is the public seed, so
     that the result does not depend on how users are grouped.
@@ -54,7 +64,14 @@ def throw_coins(
     if fraction >= 1.0:
         return None
     keys = user_stream(stream_key(seed, Purpose.SELECTION, round_id), user_keys)
-    return uniform(keys, np.zeros(len(user_keys), dtype=np.int64)) < fraction
+    drawn = uniform(keys, np.zeros(len(user_keys), dtype=np.int64))
+    if not counted:
+        return drawn < fraction
+    chosen = np.zeros(len(user_keys), dtype=np.bool_)
+    # Who has equal numbers is told apart by its key, whatever the order of the users.
+    order = np.lexsort((user_keys, drawn))
+    chosen[order[: max(1, round(fraction * len(user_keys)))]] = True
+    return chosen
 
 
 class Party:
@@ -109,7 +126,9 @@ class Party:
                 vector=vector, private=self.private, n_clipped=0, also=also, withheld=withheld
             )
         chosen = None if participating is None else participating[self.user_index]
-        return self.learner.contribute(kind, round_id, shared, self.users, self.private, chosen)
+        return self.learner.contribute(
+            kind, round_id, shared, self.users, self.private, chosen, abstains=not self._alone
+        )
 
 
 def make_parties(
@@ -149,6 +168,8 @@ def make_parties(
                 table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
                 workers=engine,
+                device_memory_mib=client.device_memory_mib,
+                beside=n_clients,
             ),
             users if n_clients == 1 else users.select(group),
             group,

@@ -49,6 +49,7 @@ class PrivacyAccount:
             seed=self._plan.federation.seed,
             round_id=round_id,
             fraction=self._plan.rounds.user_fraction,
+            counted=self._plan.rounds.user_sampling == "count",
         )
         if self._mechanism is None or kind != "train":
             return coins

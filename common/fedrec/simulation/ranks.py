@@ -67,6 +67,7 @@ def against_popularity(
         len(result.catalogue),
         device=client.device,
         memory_mib=client.memory_mib,
+        device_memory_mib=client.device_memory_mib,
         threads=client.threads,
     )
     return paired_bootstrap(

@@ -23,7 +23,7 @@ def record_simulation(result: SimulationResult, run: RunFolder) -> None:
         StorageError: a file cannot be written; the checkpoint is still there.
     """
     run.write_settings(result.settings)
-    run.write_environment()
+    run.write_environment(result.provenance)
     run.write_metrics(result.rounds, result.evaluation)
     run.write_results(result.comparison())
     run.write_ledger(_ledger(result))
@@ -92,6 +92,7 @@ def _figures(result: SimulationResult) -> tuple[Figure, ...]:
 
 def _facts(result: SimulationResult) -> tuple[Fact, ...]:
     machine = describe_environment()
+    trained = result.provenance
     settings = [
         Fact(name=f"{section}.{key}", value=str(value))
         for section, values in result.settings.plan.model_dump().items()
@@ -103,4 +104,14 @@ def _facts(result: SimulationResult) -> tuple[Fact, ...]:
         Fact(name="Python", value=machine.python),
         *(Fact(name=name, value=version) for name, version in machine.packages),
         Fact(name="machine", value=f"{machine.cpu}, {machine.cpu_count} processors"),
+        Fact(name="device", value=trained.arithmetic.device),
+        Fact(name="what trained", value=trained.path),
+        Fact(name="arithmetic", value=trained.arithmetic.digest()),
+        *(
+            Fact(
+                name=f"other arithmetic accepted after round {change.round}",
+                value=f"{change.before}, then {change.after}; {change.at}. {change.difference}",
+            )
+            for change in trained.accepted
+        ),
     )

@@ -15,6 +15,7 @@ from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
 from fedrec.evaluation.no_learning import no_learning_rates
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.provenance import Provenance
 from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
@@ -52,6 +53,7 @@ class SimulationResult:
         evaluations: sums of the final evaluation with all references, by protocol; empty when
             stopped before.
         finished: whether the federation came to its end.
+        provenance: what trained it, and what was accepted on the way.
         budget_spent: whether it ended because a further round would exceed the privacy budget.
     """
 
@@ -63,6 +65,7 @@ class SimulationResult:
     last: Version
     evaluations: Mapping[Protocol, MetricSums]
     finished: bool
+    provenance: Provenance
     budget_spent: bool = False
 
     @property

@@ -57,6 +57,7 @@ class _Job:
     n_clients: int
     protect: bool
     resume: bool
+    accept_other_arithmetic: bool
     users: UserSplit | None
     catalogue: Catalogue | None
 
@@ -105,6 +106,7 @@ def simulate_seeds(
     n_clients: int = 1,
     protect: bool = False,
     resume: bool = False,
+    accept_other_arithmetic: bool = False,
     on_round: Callable[[int, RoundReport], None] | None = None,
     stop: Callable[[], bool] = never,
     users: UserSplit | None = None,
@@ -116,6 +118,7 @@ def simulate_seeds(
         folders: an existing run folder for each seed, in the order in which they are begun.
         jobs: processes at a time; 0 for one a core.
         resume: go on from the folders' checkpoints.
+        accept_other_arithmetic: go on even where training rounds otherwise than before.
         on_round: told of each seed's rounds, in the order of each seed.
         stop: asked all the time; then every run stops after its round and saves. Seeds that were
             not begun are not in the result.
@@ -139,6 +142,7 @@ def simulate_seeds(
             n_clients=n_clients,
             protect=protect,
             resume=resume,
+            accept_other_arithmetic=accept_other_arithmetic,
             users=users,
             catalogue=catalogue,
         )
@@ -244,6 +248,7 @@ def _work(job: _Job, said: Any, stopping: Any) -> None:
             protect=job.protect,
             folder=job.folder,
             resume=job.resume,
+            accept_other_arithmetic=job.accept_other_arithmetic,
             on_round=tell,
             stop=stopping.is_set,
             users=job.users,

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.cohort import Chunk
 from fedrec.training.samplers import Samples, sorted_rows
 
-__all__ = ["BLOCK_USERS", "Block", "blocks_of", "padded"]
+__all__ = ["BLOCK_USERS", "Block", "BlockSize", "blocks_of", "buckets_of", "padded"]
 
 BLOCK_USERS = 8
 """Users of a block on a processor. Fewer than four change bits, more leave its cache."""
@@ -69,41 +70,77 @@ def padded(n_rows: int) -> int:
     return (n_rows // unit + 1) * unit
 
 
-def blocks_of(
-    chunk: Chunk,
-    samples: Samples,
-    *,
-    seed: int,
-    round_id: int,
-    epochs: int,
-    batch_size: int,
-    gathers: bool,
-    dtype: torch.dtype,
-    block_users: int = BLOCK_USERS,
-) -> Iterator[Block]:
-    """Yield a chunk's users in blocks.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BlockSize:
+    """What a user's shapes follow from, and nothing else.
 
-    Args:
+    Attributes:
+        n_steps: minibatches of an epoch.
+        n_rows: rows of the user's table, padded.
+        batch_size: samples of a minibatch.
+        epochs: passes over the user's samples, over all phases.
         gathers: whether a step is over its minibatch's rows only, and not over all of a user's.
-        block_users: places of a block.
+    """
+
+    n_steps: int
+    n_rows: int
+    batch_size: int
+    epochs: int
+    gathers: bool
+
+
+def buckets_of(
+    samples: Samples, *, batch_size: int, epochs: int, gathers: bool
+) -> Iterator[tuple[BlockSize, torch.Tensor]]:
+    """Yield the users of each size, by their positions in the chunk, int64 (n_members,).
+
+    All positions go to the device at once, so that nothing waits for a copy of its own.
     """
     n_steps = -(-samples.n_samples // batch_size)
     n_rows = np.array([padded(n) for n in samples.n_rows.tolist()], dtype=np.int64)
     order = np.lexsort((n_rows, n_steps))
     sizes = np.stack([n_steps[order], n_rows[order]])
     ends = np.nonzero((sizes[:, 1:] != sizes[:, :-1]).any(0))[0] + 1
-    for members in np.split(order, ends):
-        if not len(members):
-            continue
-        steps, height = int(n_steps[members[0]]), int(n_rows[members[0]])
-        width = batch_size if gathers and steps > 1 else height
-        at_once = max(1, _CELLS_AT_ONCE // (block_users * epochs * steps * max(width, batch_size)))
-        for begin in range(0, len(members), at_once * block_users):
-            part = members[begin : begin + at_once * block_users]
-            group = _Group(chunk, samples, part, steps, height, batch_size, block_users, dtype)
-            yield from group.blocks(
-                *group.minibatches(seed=seed, round_id=round_id, epochs=epochs, gathers=gathers)
+    there, bounds = torch.from_numpy(order).to(samples.item.device), [0, *ends, len(order)]
+    for begin, end in pairwise(bounds):
+        if begin < end:
+            first = order[begin]
+            size = BlockSize(
+                n_steps=int(n_steps[first]),
+                n_rows=int(n_rows[first]),
+                batch_size=batch_size,
+                epochs=epochs,
+                gathers=gathers,
             )
+            yield size, there[begin:end]
+
+
+def blocks_of(
+    chunk: Chunk,
+    samples: Samples,
+    members: torch.Tensor,
+    size: BlockSize,
+    *,
+    seed: int,
+    round_id: int,
+    dtype: torch.dtype,
+    block_users: int = BLOCK_USERS,
+    together: bool = True,
+) -> Iterator[Block]:
+    """Yield users of one size in blocks, in their order.
+
+    Args:
+        members: from `buckets_of`.
+        block_users: places of a block.
+        together: whether the tables of several blocks are made at once, which is faster.
+    """
+    width = size.batch_size if size.gathers and size.n_steps > 1 else size.n_rows
+    cells = block_users * size.epochs * size.n_steps * max(width, size.batch_size)
+    at_once = max(1, _CELLS_AT_ONCE // cells) if together else 1
+    for begin in range(0, len(members), at_once * block_users):
+        part = members[begin : begin + at_once * block_users]
+        group = _Group(chunk, samples, part, size, block_users, dtype)
+        yield from group.blocks(*group.minibatches(seed=seed, round_id=round_id))
 
 
 class _Group:
@@ -113,29 +150,26 @@ class _Group:
         self,
         chunk: Chunk,
         samples: Samples,
-        members: np.ndarray[tuple[int], np.dtype[np.int64]],
-        n_steps: int,
-        height: int,
-        batch_size: int,
+        members: torch.Tensor,
+        size: BlockSize,
         block_users: int,
         dtype: torch.dtype,
     ) -> None:
         device = samples.item.device
         self._n_users, self._block_users = len(members), block_users
-        self._n_steps, self._samples, self._dtype = n_steps, samples, dtype
-        self._batch_size = batch_size
+        self._samples, self._dtype, self._size = samples, dtype, size
+        self._n_steps, self._batch_size = size.n_steps, size.batch_size
         places = -(-len(members) // block_users) * block_users
-        padded_members = np.append(members, np.full(places - len(members), -1))
         # Places without a user stand for the first user of the chunk, with no samples.
-        real = torch.from_numpy(padded_members >= 0).to(device)
-        self._users = torch.from_numpy(np.maximum(padded_members, 0)).to(device)
+        real = torch.arange(places, device=device) < len(members)
+        self._users = torch.nn.functional.pad(members, (0, places - len(members)))
         self._sizes = torch.where(
             real, (samples.pointers[1:] - samples.pointers[:-1])[self._users], 0
         )
         self._keys = chunk.user_keys[self._users]
         self._begin = samples.pointers[:-1][self._users]
-        self._height = height
-        row = torch.arange(height, device=device)
+        self._height = size.n_rows
+        row = torch.arange(self._height, device=device)
         n_rows = (samples.row_pointers[1:] - samples.row_pointers[:-1])[self._users]
         self._there = (row < n_rows[:, None]) & real[:, None]
         where = samples.row_pointers[:-1][self._users][:, None] + row
@@ -144,17 +178,16 @@ class _Group:
         self._item = torch.where(self._there, samples.item[where], chunk.n_items)
         self._label = torch.where(self._there, samples.label[where], 0.0).to(dtype)
 
-    def minibatches(
-        self, *, seed: int, round_id: int, epochs: int, gathers: bool
-    ) -> tuple[torch.Tensor | None, torch.Tensor]:
+    def minibatches(self, *, seed: int, round_id: int) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Return rows and weights of all minibatches; see `Block`."""
         if self._n_steps == 1:
             # One minibatch has all samples, in whatever order.
             count = torch.where(self._there, self._samples.count[self._where], 0.0).to(self._dtype)
             return None, (count / self._sizes.clamp(min=1)[:, None])[None, None]
+        gathers = self._size.gathers
         found = [
             self._epoch(stream_key(seed, Purpose.SHUFFLE, round_id, epoch), gathers)
-            for epoch in range(epochs)
+            for epoch in range(self._size.epochs)
         ]
         index = torch.stack([index for index, _ in found]) if gathers else None
         return index, torch.stack([weight for _, weight in found])
@@ -202,7 +235,7 @@ class _Group:
 
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
         """Yield the blocks; `index` and `weight` are of all places."""
-        share = self._minibatch_sizes() / self._sizes.clamp(min=1)
+        share = self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
         for begin in range(0, len(self._users), self._block_users):
             part = slice(begin, begin + self._block_users)
             yield Block(
@@ -210,7 +243,7 @@ class _Group:
                 n_users=min(self._n_users - begin, self._block_users),
                 item=self._item[part],
                 label=self._label[part],
-                share=share[:, part].to(self._dtype),
+                share=share[:, part],
                 index=None if index is None else index[:, :, part].flatten(2),
                 weight=weight[:, :, part].contiguous(),
             )

@@ -7,7 +7,7 @@ by their position among the *active* ones.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -45,6 +45,32 @@ class Chunk:
     def n_users(self) -> int:
         """Users in the chunk."""
         return len(self.user_index)
+
+    def halves(self) -> tuple[Chunk, Chunk]:
+        """Return its first users and the others; two numbers are read from the device."""
+        middle = self.n_users // 2
+        end, excluded_end = (
+            int(pointers[middle]) for pointers in (self.pointers, self.excluded_pointers)
+        )
+        first = replace(
+            self,
+            user_index=self.user_index[:middle],
+            user_keys=self.user_keys[:middle],
+            pointers=self.pointers[: middle + 1],
+            positives=self.positives[:end],
+            excluded_pointers=self.excluded_pointers[: middle + 1],
+            excluded=self.excluded[:excluded_end],
+        )
+        second = replace(
+            self,
+            user_index=self.user_index[middle:],
+            user_keys=self.user_keys[middle:],
+            pointers=self.pointers[middle:] - end,
+            positives=self.positives[end:],
+            excluded_pointers=self.excluded_pointers[middle:] - excluded_end,
+            excluded=self.excluded[excluded_end:],
+        )
+        return first, second
 
     def held(self) -> torch.Tensor:
         """Return 1 where a user has an item to train on, else 0, float32 (n_users, n_items)."""

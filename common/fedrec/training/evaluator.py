@@ -136,7 +136,7 @@ class Evaluator:
     def _parts(self, rows: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
         """Cut user positions into parts whose scores fit the memory that training may take."""
         learner = self._learner
-        at_once = max(16, learner.memory_bytes // (BYTES_PER_SCORE * max(learner.n_items, 1)))
+        at_once = max(16, learner.chunk_bytes // (BYTES_PER_SCORE * max(learner.n_items, 1)))
         for start in range(0, len(rows), at_once):
             yield rows[start : start + at_once]
 
@@ -153,7 +153,7 @@ class Evaluator:
             participating=None,
             steps=learner.algorithm.steps,
             bytes_per_user=lambda n_active, n_steps: BYTES_PER_SCORE * learner.n_items,
-            memory_bytes=learner.memory_bytes,
+            memory_bytes=learner.chunk_bytes,
             device=learner.device,
         ):
             rows = chunk.user_index.cpu().numpy()

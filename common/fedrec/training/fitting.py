@@ -1,4 +1,4 @@
-"""How a chunk of users is trained: by an algorithm's exact solution, or by the trainer."""
+"""How a chunk of users is trained: exactly, in compiled code, or by the trainer."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from fedrec.training.trainer import Trainer
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -21,14 +23,30 @@ Fit = Callable[["Chunk", "dict[str, torch.Tensor]"], "ChunkResult"]
 """Trains a chunk of users with their private tensors."""
 
 
-def is_trained_by_steps(algorithm: Algorithm, device: torch.device) -> bool:
+def is_trained_by_steps(
+    algorithm: Algorithm, device: torch.device, accelerator: Accelerator | None
+) -> bool:
     """Return whether the trainer does it on a processor, where one thread is all that it uses."""
-    return isinstance(algorithm, TrainedAlgorithm) and device.type == "cpu"
+    return isinstance(algorithm, TrainedAlgorithm) and device.type == "cpu" and accelerator is None
 
 
-def fit_of(algorithm: Algorithm, start: RoundStart, sums: RoundSums) -> Fit:
-    """Return what trains the chunks of a round and adds their contributions to `sums`."""
+def fit_of(
+    algorithm: Algorithm,
+    start: RoundStart,
+    sums: RoundSums,
+    accelerator: Accelerator | None,
+    room: BlockRoom | None = None,
+) -> Fit:
+    """Return what trains the chunks of a round and adds their contributions to `sums`.
+
+    Args:
+        room: how many users fit a device at once; None for a processor's blocks, which have one
+            size.
+    """
     if isinstance(algorithm, TrainedAlgorithm):
-        trainer = Trainer(algorithm, start)
+        if accelerator is not None and start.active.device.type == "cpu":
+            trained, compiled = algorithm, accelerator
+            return lambda chunk, private: compiled.fit(trained, chunk, start, private, sums)
+        trainer = Trainer(algorithm, start, room)
         return lambda chunk, private: trainer.train(chunk, private, sums)
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

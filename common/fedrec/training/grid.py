@@ -6,7 +6,9 @@ sums are integers and depend neither on the order nor on how users are grouped (
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -34,7 +36,8 @@ class GridSum:
     def __init__(
         self, tensor: UpdateTensor, n_items: int, *, maximum_users: int, device: torch.device
     ) -> None:
-        rows, self.width = (n_items, tensor.shape[-1]) if tensor.per_item else (1, tensor.size)
+        rows = n_items if tensor.per_item else 1
+        self.width = math.prod(tensor.shape[1:]) if tensor.per_item else tensor.size
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
@@ -90,7 +93,7 @@ class GridSum:
         self.put_whole(inside)
         return clipped
 
-    def add_sums(self, change: torch.Tensor, *, finite: bool) -> None:
+    def add_sums(self, change: torch.Tensor, *, finite: bool | torch.Tensor) -> None:
         """Add what was rounded and summed elsewhere.
 
         Args:
@@ -102,11 +105,36 @@ class GridSum:
 
     def put(self, item_index: torch.Tensor, rounded: torch.Tensor) -> None:
         """Add rounded rows; see `add`."""
-        self._change.index_add_(0, item_index, rounded.to(self._type))
+        # CUDA adds the rows of one item in no fixed order. Sums of whole numbers are exact in
+        # either type, so that it has no say.
+        self._change.index_add_(0, item_index, self.typed(rounded))
 
     def put_whole(self, rounded: torch.Tensor) -> None:
         """Add rounded values; see `add_whole`."""
-        self._change[0] += rounded.to(self._type).sum(0)
+        self.put_total(self.total(rounded))
+
+    def put_total(self, total: torch.Tensor) -> None:
+        """Add what `total` returned."""
+        self._change[0].add_(total)
+
+    def total(self, rounded: torch.Tensor) -> torch.Tensor:
+        """Return the sum of users' rounded values, (width,), in the sums' own type."""
+        return self.typed(rounded).sum(0)
+
+    def typed(self, rounded: torch.Tensor) -> torch.Tensor:
+        """Return rounded values in the sums' own type, which `put` takes as they are."""
+        return rounded.to(self._type)
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the sums."""
+        return self._change.nbytes
+
+    def shapes(self) -> GridSum:
+        """Return the same without values, on torch's meta device."""
+        found = copy(self)
+        found._change, found.finite = self._change.to("meta"), self.finite.to("meta")
+        return found
 
     def rounded(self, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Return values in grid steps, clipped, and how many of each row were, int64."""
@@ -132,7 +160,8 @@ class RoundSums:
         counts_rows: whether users who touch an item are counted.
         longest: largest length (L2 norm) of a user's whole change, in grid steps of all tensors
             alike; a longer one is shrunk. None for no limit; with one, what no user may change by
-            noise (`signed` is false) and the counts stay zero.
+            noise (`signed` is false) and the counts stay zero, and every user counts once: a
+            weight would make its change longer again.
     """
 
     def __init__(
@@ -178,25 +207,48 @@ class RoundSums:
         for name, own in values.items():
             rounded[name], over = self[name].rounded(own)
             clipped += over.flatten(1).sum(1) if over.dim() > 1 else over
+        n_shrunk = torch.zeros_like(self._n_shrunk)
         if self._longest is not None:
             rounded, shrunk = shrunk_to(rounded, self._longest)
-            self._n_shrunk += shrunk.sum()
+            n_shrunk = shrunk.sum()
         item = change.item.reshape(-1)
+        rows: dict[str, torch.Tensor] = {}
+        totals: dict[str, torch.Tensor] = {}
         for name, inside in rounded.items():
             if name in change.rows:
-                self[name].put(item, inside.reshape(-1, inside.shape[-1]))
-            elif name in change.weight:
+                rows[name] = self[name].typed(inside.reshape(-1, inside.shape[-1]))
+            elif name in change.weight and self._longest is None:
                 weight = change.weight[name][:, None]
-                self[name].put_whole(inside.to(torch.float64) * weight)
+                totals[name] = self[name].total(inside.to(torch.float64) * weight)
             else:
-                self[name].put_whole(inside)
+                totals[name] = self[name].total(inside)
+        once = torch.ones_like(item)
+        # From here on nothing takes memory: a block that did not fit is trained again, and what
+        # it has added by then would be added twice.
+        for name, ready in rows.items():
+            self[name].put(item, ready)
+        for name, ready in totals.items():
+            self[name].put_total(ready)
         if self._counts_rows:
-            self.count(item)
+            self._counts.index_add_(0, item, once)
+        self._n_shrunk.add_(n_shrunk)
         return clipped
 
     def count(self, item_index: torch.Tensor) -> None:
         """Count one user for every row's item; n_items counts nowhere."""
         self._counts.index_add_(0, item_index, torch.ones_like(item_index))
+
+    @property
+    def n_bytes(self) -> int:
+        """Memory of all sums."""
+        return self._counts.nbytes + sum(total.n_bytes for total in self.tensors.values())
+
+    def shapes(self) -> RoundSums:
+        """Return the same without values, on torch's meta device."""
+        found = copy(self)
+        found.tensors = {name: total.shapes() for name, total in self.tensors.items()}
+        found._counts, found._n_shrunk = self._counts.to("meta"), self._n_shrunk.to("meta")
+        return found
 
     def count_all(self, n_users: int) -> None:
         """Count some users for every item."""

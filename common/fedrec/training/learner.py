@@ -15,23 +15,26 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.config.algorithm import algorithm_of
+from fedrec.algorithms.algorithm import RoundStart
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.config.algorithm import accelerator_of, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import TableRoom, copy_rows, rows_of
+from fedrec.model.tables import TableRoom, copy_rows
+from fedrec.training.block_memory import BlockRoom
 from fedrec.training.cohort import Chunk, Cohort
-from fedrec.training.device import choose_device
+from fedrec.training.device import choose_device, memory_on
 from fedrec.training.engines.choosing import Workers, engine_of
 from fedrec.training.engines.engine import Engine
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import RoundSums, SumsShape
 from fedrec.training.layout import Layout
 from fedrec.training.local_round import train_locally
-from fedrec.training.user_tables import open_tables
+from fedrec.training.user_tables import DeviceTables, open_tables
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner"]
@@ -47,6 +50,7 @@ class Contribution:
         vector: int64 (layout.length,), the sum over the party's participating users.
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
+        abstained: why these users contribute nothing to the round, although they would; else empty.
         also: metrics segments under further protocols; they are in no vector and never travel.
         withheld: the metrics segment of the plan's protocol where sums carry noise: it is exact,
             so it is in no vector. None where the vector has it.
@@ -56,6 +60,7 @@ class Contribution:
     private: PrivateState
     n_clipped: int
     withheld: NDArray[np.int64] | None = None
+    abstained: str = ""
     also: Segments = field(default_factory=dict)
 
 
@@ -66,17 +71,24 @@ class Learner:
         plan: what the federation agreed on.
         n_items: items in the catalogue.
         device: auto, cpu, cuda or cuda:N.
-        memory_mib: memory that a chunk of users may take while it trains; private tables that
-            take more are mapped.
+        memory_mib: memory that a chunk of users may take while it trains on a processor; private
+            tables that take more are mapped.
         threads: CPU threads, 0 for torch's own choice.
         also: protocols to measure under besides the plan's, where one process holds everybody.
         scratch: folder for the files of mapped tables, None for the system's temporary one.
         table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
         workers: processes that train, or the engine that learners share. Their owner closes it.
+        device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
+            is free there.
+        beside: learners of this process that keep tables on the device, this one included.
 
     Attributes:
         engine: what trains.
+        device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
+            for blocks of users while they train, with what all of them start from; three eighths
+            are for the samples and private rows of their chunk, an eighth is for private tables
+            that stay there.
     """
 
     def __init__(
@@ -92,6 +104,8 @@ class Learner:
         table_bytes: int = 0,
         measure_withheld: bool = False,
         workers: Workers | Engine = 1,
+        device_memory_mib: int = 0,
+        beside: int = 1,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -101,8 +115,14 @@ class Learner:
         self.layout = Layout.of(plan, n_items)
         self.device = choose_device(device)
         self.algorithm = algorithm_of(plan, n_items)
+        self.accelerator = accelerator_of(plan)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
+        self.device_bytes = memory_on(self.device, device_memory_mib)
+        self.on_device = DeviceTables(
+            self.device, self.device_bytes // 8 // beside if self.device_bytes else None
+        )
+        self._block_room: BlockRoom | None = None
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
         self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
         self._evaluator = Evaluator(self)
@@ -126,7 +146,12 @@ class Learner:
         """
         data = generate(n_users=4, n_items=12, n_clusters=2, interactions_per_user=4)
         users = leave_one_out(data.interactions, data.catalogue)
-        small = Learner(self.plan, len(data.catalogue), device=str(self.device))
+        small = Learner(
+            self.plan,
+            len(data.catalogue),
+            device=str(self.device),
+            device_memory_mib=self.device_bytes >> 20,
+        )
         small.contribute("train", 1, small.initial_shared(), users, small.initial_private(users))
 
     def initial_shared(self) -> SharedState:
@@ -165,6 +190,8 @@ class Learner:
         users: UserSplit,
         private: PrivateState,
         participating: NDArray[np.bool_] | None = None,
+        *,
+        abstains: bool = False,
     ) -> Contribution:
         """Return these users' part of a round.
 
@@ -173,10 +200,38 @@ class Learner:
                 version, "evaluate" only measures, with all references.
             participating: which users train, bool (n_users,); None means all. Every user is
                 measured.
+            abstains: where training diverges contribute nothing but the count of those who do, so
+                that one party cannot stop the others.
 
         Raises:
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
+        try:
+            return self._contribution(kind, round_id, shared, users, private, participating)
+        except TrainingError as error:
+            if not abstains or kind != "train":
+                raise
+            metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+            metrics[METRIC_NAMES.index("abstained")] = 1
+            exact = self.layout.mechanism is None
+            nothing = np.zeros(self.n_items, dtype=np.int64)
+            return Contribution(
+                vector=self.layout.pack({}, nothing, metrics if exact else metrics * 0),
+                private=private,
+                n_clipped=0,
+                withheld=None if exact else metrics,
+                abstained=str(error),
+            )
+
+    def _contribution(
+        self,
+        kind: RoundKind,
+        round_id: int,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        participating: NDArray[np.bool_] | None,
+    ) -> Contribution:
         if len(users) > self.layout.maximum_users:
             raise SettingsError(
                 f"This client has {len(users)} users, but federation.maximum_users is "
@@ -236,9 +291,24 @@ class Learner:
             participating=participating,
             steps=self.algorithm.steps,
             bytes_per_user=self.algorithm.bytes_per_user,
-            memory_bytes=self.memory_bytes,
+            memory_bytes=self.chunk_bytes,
             device=self.device,
         )
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Memory that a chunk's samples, private rows or scores may take where they are."""
+        return 3 * self.device_bytes // 8 if self.device_bytes else self.memory_bytes
+
+    def block_room(self, start: RoundStart, sums: RoundSums) -> BlockRoom | None:
+        """Return how many users train on the device at once; None on a processor."""
+        if not self.device_bytes or not isinstance(self.algorithm, TrainedAlgorithm):
+            return None
+        room = self._block_room
+        if room is None or room.n_items != len(start.active):
+            room = BlockRoom(self.algorithm, start, sums, self.device_bytes // 2)
+            self._block_room = room
+        return room
 
     def refreshed(
         self,
@@ -262,7 +332,7 @@ class Learner:
             return known[2]
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        tables = open_tables(private, self.room, self.device)
+        tables = open_tables(private, self.room, self.on_device)
         for chunk in self.chunks(cohort):
             own = tables.take(chunk.user_index)
             tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
@@ -288,7 +358,11 @@ class Learner:
             if self._exact is None:
                 plan = self.plan.model_copy(update={"privacy": PrivacySettings()})
                 self._exact = Learner(
-                    plan, self.n_items, device=str(self.device), workers=self.engine
+                    plan,
+                    self.n_items,
+                    device=str(self.device),
+                    device_memory_mib=self.device_bytes >> 20,
+                    workers=self.engine,
                 )
             return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
@@ -319,14 +393,10 @@ class Learner:
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        at_once = max(16, self.memory_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
+        at_once = max(16, self.chunk_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
-            own = {
-                name: torch.from_numpy(rows_of(values, rows)).to(self.device)
-                for name, values in private.tensors.items()
-                if name in self.algorithm.scoring
-            }
+            own = self.on_device.rows(private, rows, self.algorithm.scoring)
             scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)
             scores[:, start.active] = self.algorithm.scores(chunk, start, own)

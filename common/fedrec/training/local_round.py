@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalRound", "changes_of_sums", "train_locally"]
 
+_MAXIMUM_CLIPPED = 1 << 20
+_N_TRAINING = 4
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalRound:
@@ -63,19 +66,21 @@ def train_locally(
     found = learner.engine.train(
         Job(
             algorithm=learner.algorithm,
+            accelerator=learner.accelerator,
             start=start,
             cohort=cohort,
             participating=participating,
             private=private,
             sums=learner.sums_shape(len(cohort.active)),
-            memory_bytes=learner.memory_bytes,
+            memory_bytes=learner.chunk_bytes,
             room=learner.room,
-            device=learner.device,
+            on_device=learner.on_device,
+            block_room=learner.block_room,
         )
     )
     sums, trained = found.sums, found.private
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-    metrics[:4] = found.metrics
+    metrics[:_N_TRAINING] = found.metrics
     n_trained, loss = int(metrics[0]), int(metrics[1])
     wrong = ""
     if not sums.finite or not found.finite:
@@ -109,7 +114,7 @@ def changes_of_sums(
         summed = sums[tensor.name].change.cpu().numpy()
         if tensor.per_item:
             changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
-            changes[tensor.name][cohort.active] = summed
+            changes[tensor.name][cohort.active] = summed.reshape(-1, *tensor.shape[1:])
         else:
             changes[tensor.name] = summed
     return changes

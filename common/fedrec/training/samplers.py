@@ -109,6 +109,7 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
     user = torch.div(ordered, chunk.n_items, rounding_mode="floor")
     n_rows = torch.zeros(chunk.n_users, dtype=torch.int64, device=owner.device)
     n_rows.index_add_(0, user, first.to(torch.int64))
+    # The one place where training waits for its device.
     host = torch.stack([n_rows, pointers[1:] - pointers[:-1]]).cpu().numpy()
     row_pointers = torch.zeros_like(pointers)
     torch.cumsum(n_rows, 0, out=row_pointers[1:])
@@ -116,6 +117,7 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
     # Samples of one row write the same values.
     item = row.new_empty(n_distinct).index_copy_(0, row, ordered - user * chunk.n_items)
     row_label = label.new_empty(n_distinct).index_copy_(0, row, label.index_select(0, order))
+    # In no fixed order on CUDA, but whole numbers below 2^24 are exact in float32.
     count = label.new_zeros(n_distinct).index_add_(0, row, torch.ones_like(label))
     within = torch.empty_like(row)
     within[order] = row - row_pointers.index_select(0, user)

@@ -16,6 +16,8 @@ Letters: B users of a block, R rows of a user, M rows of a minibatch.
 from __future__ import annotations
 
 import math
+from copy import copy
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -24,12 +26,14 @@ from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.optimisers import Adam, Optimiser, Phase
 from fedrec.algorithms.trained import MOST_SAMPLES
-from fedrec.training.blocks import BLOCK_USERS, Block, blocks_of
+from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, blocks_of, buckets_of
 from fedrec.training.changes import BlockChange, ChangeSink
-from fedrec.training.samplers import draw_samples
+from fedrec.training.out_of_memory import in_halves, smaller
+from fedrec.training.samplers import Samples, draw_samples
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
+    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
 
 __all__ = ["Trainer"]
@@ -46,14 +50,15 @@ class Trainer:
     Args:
         algorithm: what is trained.
         start: what all users start from; its tensors decide device and floating-point type.
-        block_users: places of a block; on a processor results belong to one number.
+        room: how many users' blocks fit the device; None for blocks of 8, to which a processor's
+            results belong.
     """
 
     def __init__(
-        self, algorithm: TrainedAlgorithm, start: RoundStart, block_users: int = BLOCK_USERS
+        self, algorithm: TrainedAlgorithm, start: RoundStart, room: BlockRoom | None = None
     ) -> None:
         self._algorithm, self._start = algorithm, start
-        self._block_users = block_users
+        self._room = room
         self._parameters = {entry.name: entry for entry in algorithm.parameters}
         self._is_rows = {
             name for name, entry in self._parameters.items() if entry.scope.endswith("rows")
@@ -83,44 +88,123 @@ class Trainer:
         Args:
             private: the users' private tensors, first axis n_users; they are left as they are.
         """
-        algorithm, start = self._algorithm, self._start
-        settings = algorithm.settings
+        try:
+            samples, kept = self._prepared(chunk, private)
+        except torch.OutOfMemoryError:
+            samples = None
+        if samples is None:
+            return in_halves(chunk, private, lambda part, own: self.train(part, own, sums))
+        held = chunk.pointers[1:] - chunk.pointers[:-1]
+        found = ChunkResult(
+            private=kept,
+            loss=held.new_zeros(len(held), dtype=self._start.dtype),
+            clipped=torch.zeros_like(held),
+        )
+        # Lengths are on the host; nothing else of the loop is.
+        for size, members in buckets_of(
+            samples,
+            batch_size=self._algorithm.settings.batch_size,
+            epochs=self.epochs,
+            gathers=self.gathers,
+        ):
+            most = BLOCK_USERS if self._room is None else self._room.users(size, len(members))
+            block_users = min(most, -(-len(members) // BLOCK_USERS) * BLOCK_USERS)
+            while len(members):
+                n_done, problem = self._train_blocks(
+                    chunk, samples, members, size, block_users, private, sums, found
+                )
+                members = members[n_done:]
+                if problem:
+                    block_users = smaller(block_users, size, chunk, problem)
+                    if self._room is not None:
+                        self._room.shrink(size, block_users)
+        return replace(found, private=private | kept)
+
+    def _prepared(self, chunk: Chunk, private: Tensors) -> tuple[Samples, Tensors]:
+        """Return a chunk's samples, and its own copies of what training writes."""
+        algorithm = self._algorithm
         samples = draw_samples(
             chunk,
             seed=algorithm.seed,
-            round_id=start.round,
-            negatives_per_positive=settings.negatives_per_positive,
+            round_id=self._start.round,
+            negatives_per_positive=algorithm.settings.negatives_per_positive,
         )
-        blocks = blocks_of(
-            chunk,
-            samples,
-            seed=algorithm.seed,
-            round_id=start.round,
-            epochs=sum(phase.epochs for phase in self._phases),
-            batch_size=settings.batch_size,
-            gathers=not any(
-                optimiser.moves_untouched
-                for phase in self._phases
-                for optimiser in phase.optimisers
-            ),
-            dtype=start.dtype,
-            block_users=self._block_users,
-        )
-        kept = {
+        return samples, {
             name: values.clone()
             for name, values in private.items()
             if name in self._moved or name == algorithm.kept_scores
         }
+
+    def _train_blocks(
+        self,
+        chunk: Chunk,
+        samples: Samples,
+        members: torch.Tensor,
+        size: BlockSize,
+        block_users: int,
+        private: Tensors,
+        sums: ChangeSink,
+        found: ChunkResult,
+    ) -> tuple[int, str]:
+        """Train users of one size; return how many came through, and why no more.
+
+        What memory a block took is given back by leaving here, its error included.
+        """
+        n_done = 0
+        try:
+            for block in blocks_of(
+                chunk,
+                samples,
+                members,
+                size,
+                seed=self._algorithm.seed,
+                round_id=self._start.round,
+                dtype=self._start.dtype,
+                block_users=block_users,
+                together=self._room is None,
+            ):
+                self.train_block(chunk, block, private, sums, found)
+                n_done += block.n_users
+        except torch.OutOfMemoryError as error:
+            return n_done, str(error) or "out of memory"
+        return n_done, ""
+
+    def train_block(
+        self, chunk: Chunk, block: Block, private: Tensors, sums: ChangeSink, found: ChunkResult
+    ) -> None:
+        """Train a block's users and note what came of it; nothing is read from the device.
+
+        Args:
+            found: takes losses, clipped values and what of `private` training writes.
+        """
+        trained = _TrainedBlock(self, chunk, block, private)
+        own = block.users[: block.n_users]
+        loss = trained.run()[: block.n_users]
         held = chunk.pointers[1:] - chunk.pointers[:-1]
-        loss = held.new_zeros(len(held), dtype=start.dtype)
-        clipped = torch.zeros_like(held)
-        for block in blocks:
-            trained = _TrainedBlock(self, chunk, block, private)
-            own = block.users[: block.n_users]
-            loss[own] = trained.run()[: block.n_users]
-            clipped[own] = sums.add_block(trained.change(held))
-            trained.keep(kept)
-        return ChunkResult(private=private | kept, loss=loss, clipped=clipped)
+        change = trained.change(held)
+        # Who runs out of memory here writes all of this once more, the same values; the sums come
+        # last, and take a block as a whole or not at all.
+        trained.keep(found.private)
+        found.loss[own] = loss
+        found.clipped[own] = sums.add_block(change)
+
+    @property
+    def epochs(self) -> int:
+        """Passes over a user's samples, over all phases."""
+        return sum(phase.epochs for phase in self._phases)
+
+    @property
+    def gathers(self) -> bool:
+        """Whether a step is over its minibatch's rows only, and not over all of a user's."""
+        return not any(
+            optimiser.moves_untouched for phase in self._phases for optimiser in phase.optimisers
+        )
+
+    def shortened(self) -> Trainer:
+        """Return a trainer whose phases have one epoch each: it takes the same memory at once."""
+        found = copy(self)
+        found._phases = tuple(replace(phase, epochs=1) for phase in self._phases)
+        return found
 
 
 class _TrainedBlock:
@@ -267,7 +351,10 @@ class _TrainedBlock:
             gradient = gradient / _wide(batch.weight.clamp(min=_SMALL), gradient)
         if index is not None and rows:
             width = math.prod(values.shape[2:])
-            values.view(-1, width).index_add_(0, index, gradient.view(-1, width), alpha=-rate)
+            flat = gradient.reshape(-1, width)
+            # CUDA adds to one row in no fixed order. Only places without a sample come more than
+            # once in a minibatch, and what they add to the row that is nobody's is zero.
+            values.view(-1, width).index_add_(0, index, flat, alpha=-rate)
         else:
             values.sub_(gradient, alpha=rate)
 
@@ -287,7 +374,7 @@ class _TrainedBlock:
             if not optimiser.radius:
                 continue
             own = list(optimiser.rates)
-            squares = [gradients[name].square().flatten(1).sum(1) for name in own]
+            squares = [gradients[name].square().reshape(len(live), -1).sum(1) for name in own]
             norm = torch.stack(squares).sum(0).sqrt() + 1e-12
             uphill = {
                 name: leaves[name]
@@ -317,7 +404,7 @@ class _TrainedBlock:
     ) -> tuple[torch.Tensor, Tensors]:
         moved = {name: leaves[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
-            read = Values(**self._values(leaves | moved, index), phase=phase)
+            read = Values(self._values(leaves | moved, index), phase=phase)
             loss = self._algorithm.loss(read, batch)
             whole = loss + self._algorithm.penalty(read, batch)
             # Each loss has its own gradient, times whether the user is live. As an argument of
@@ -357,6 +444,7 @@ class _TrainedBlock:
             held: training items of the chunk's users, int64.
         """
         block, own = self._block, slice(self._block.n_users)
+        compression = self._algorithm.compression
         rows: Tensors = {}
         whole: Tensors = {}
         for name in self._of._moved:
@@ -364,14 +452,14 @@ class _TrainedBlock:
             if entry.private:
                 continue
             if entry.scope == "net":
-                whole[name] = (self.local[name] - self._start.shared[name])[own].flatten(1)
+                moved = (self.local[name] - self._start.shared[name])[own]
+                whole[name] = moved.reshape(len(moved), -1)
                 continue
             changed = self.local[name]
             if name not in self._of._low:
                 begun = self._of._tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
-            changed = changed.flatten(2)
-            compression = self._algorithm.compression
+            changed = changed.reshape(*block.item.shape, -1)
             if entry.structured and compression is not None and compression.by == "user":
                 changed = compression.compress_each(changed, self._start.n_items)
             rows[name] = changed[own]
@@ -418,8 +506,8 @@ class _TrainedBlock:
             if name not in self._of._is_rows
         }
         tables = {name: values[None, :-1] for name, values in self._of._tables.items()}
-        everything = self._algorithm.score(Values(**others | tables))
-        trained = self._algorithm.score(Values(**self._values(self.local, None)))
+        everything = self._algorithm.score(Values(others | tables))
+        trained = self._algorithm.score(Values(self._values(self.local, None)))
         # The last column takes the places without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, item, trained)[:n_users, :-1]

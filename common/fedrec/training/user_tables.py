@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, copy_rows, is_mapped, rows_of
 
-__all__ = ["UserTables", "open_tables"]
+__all__ = ["DeviceTables", "UserTables", "open_tables"]
+
+Table = NDArray[np.float32]
 
 
 class UserTables(ABC):
@@ -37,14 +40,75 @@ class UserTables(ABC):
         """Return the state after the round: users who were not put back keep what they had."""
 
 
+class DeviceTables:
+    """A learner's latest private tables, as they lie on its device between rounds.
+
+    What a round leaves behind comes to the processor's memory in one transfer, because it is
+    stored and compared there; the next round and measuring find it still on the device. On a
+    processor nothing is kept: the arrays are the tables.
+
+    Args:
+        n_bytes: what tables may take on the device; None on a processor. A round holds them
+            twice, as it found them and as it leaves them; where that does not fit, they stay in
+            the processor's memory and a chunk's rows travel.
+    """
+
+    def __init__(self, device: torch.device, n_bytes: int | None) -> None:
+        self.device = device
+        self._n_bytes = n_bytes
+        self._held: dict[str, tuple[Table, torch.Tensor]] = {}
+
+    def have_room_for(self, private: PrivateState) -> bool:
+        """Return whether a round's tables may lie on the device."""
+        if self._n_bytes is None:
+            return True
+        return 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
+
+    def copies(self, private: PrivateState) -> dict[str, torch.Tensor]:
+        """Return new tensors on the device with a state's values."""
+        found = {}
+        for name, values in private.tensors.items():
+            held = self._of(name, values)
+            if held is None:
+                held = torch.from_numpy(values)
+            # `copy` also where nothing moves: whoever asks writes into them.
+            found[name] = held.to(self.device, copy=True)
+        return found
+
+    def rows(
+        self, private: PrivateState, rows: NDArray[np.int64], names: Collection[str]
+    ) -> dict[str, torch.Tensor]:
+        """Return some users' rows of the tables of these names, on the device."""
+        found = {}
+        for name in private.tensors.keys() & names:
+            values = private.tensors[name]
+            held = self._of(name, values)
+            if held is None:
+                found[name] = torch.from_numpy(rows_of(values, rows)).to(self.device)
+            else:
+                found[name] = held[torch.from_numpy(rows).to(self.device)]
+        return found
+
+    def keep(self, arrays: Mapping[str, Table], tensors: Mapping[str, torch.Tensor]) -> None:
+        """Keep tables on the device in place of those of the round before.
+
+        Args:
+            arrays: the same values in the processor's memory; nobody writes into them.
+        """
+        if self._n_bytes is not None:
+            self._held = {name: (values, tensors[name]) for name, values in arrays.items()}
+
+    def _of(self, name: str, values: Table) -> torch.Tensor | None:
+        array, tensor = self._held.get(name, (None, None))
+        return tensor if array is values else None
+
+
 class HeldTables(UserTables):
     """Everything on the training device."""
 
-    def __init__(self, private: PrivateState, device: torch.device) -> None:
-        self._tensors = {
-            name: torch.from_numpy(values.copy()).to(device)
-            for name, values in private.tensors.items()
-        }
+    def __init__(self, private: PrivateState, on_device: DeviceTables) -> None:
+        self._on_device = on_device
+        self._tensors = on_device.copies(private)
 
     def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
         """Return copies of rows."""
@@ -56,14 +120,19 @@ class HeldTables(UserTables):
             self._tensors[name][user_index] = values
 
     def finish(self) -> PrivateState:
-        """Return the tables, moved to the processor's memory."""
+        """Return the tables in the processor's memory; they stay on the device, too."""
+        finite = [torch.isfinite(values).all() for values in self._tensors.values()]
+        self.finite = bool(torch.stack(finite).all()) if finite else True
         arrays = {name: values.cpu().numpy() for name, values in self._tensors.items()}
-        self.finite = all(bool(np.isfinite(values).all()) for values in arrays.values())
+        self._on_device.keep(arrays, self._tensors)
         return PrivateState(MappingProxyType(arrays))
 
 
 class MappedTables(UserTables):
-    """Only a chunk's rows in memory; new tables are written beside the old ones."""
+    """Only a chunk's rows on the device; new tables are written beside the old ones.
+
+    Both lie in the processor's memory or in files; see `fedrec.training.tables`.
+    """
 
     def __init__(self, private: PrivateState, room: TableRoom, device: torch.device) -> None:
         self._old = private.tensors
@@ -99,8 +168,9 @@ class MappedTables(UserTables):
         return PrivateState(MappingProxyType(self._new))
 
 
-def open_tables(private: PrivateState, room: TableRoom, device: torch.device) -> UserTables:
-    """Return a round's tables, in memory where they fit."""
-    if any(map(is_mapped, private.tensors.values())):
-        return MappedTables(private, room, device)
-    return HeldTables(private, device)
+def open_tables(private: PrivateState, room: TableRoom, on_device: DeviceTables) -> UserTables:
+    """Return a round's tables, where they fit: on the device, in memory, or in files."""
+    mapped = any(map(is_mapped, private.tensors.values()))
+    if mapped or not on_device.have_room_for(private):
+        return MappedTables(private, room, on_device.device)
+    return HeldTables(private, on_device)

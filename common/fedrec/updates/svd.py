@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SVD"]
 
+_ROWS, _COLUMNS = 64, 8
+
 
 class SVD(Compressed):
     """Keep the `rank` largest singular triples."""
@@ -50,18 +52,23 @@ class SVD(Compressed):
         """Return A V_r V_r^T of every user, in float64 between two roundings to float32."""
         import torch
 
+        from fedrec.tensor_products import batched_product
+
         n_users, n_rows, dim = rows.shape
-        # Batches of one and sizes that are no multiple of 8 take kernels with other roundings.
-        tables = rows.new_zeros(
-            (max(2, n_users), _padded(n_rows), _padded(dim)), dtype=torch.float64
-        )
+        # In blocks of rows, so that the rows of zeros behind a user's own change no bit of it.
+        size = (n_users, _padded(n_rows, _ROWS), _padded(dim, _COLUMNS))
+        tables = rows.new_zeros(size, dtype=torch.float64)
         tables[:n_users, :n_rows, :dim] = rows
-        gram = torch.bmm(tables.transpose(1, 2), tables)
+        blocks = torch.split(tables, _ROWS, dim=1)
+        gram = tables.new_zeros((size[0], size[2], size[2]))
+        for block in blocks:
+            gram += batched_product(block.transpose(1, 2), block)
         # Training that diverged is told of by the sums; the decomposition would not return.
         finite = torch.isfinite(gram).all(2).all(1)[:, None, None]
         vectors = torch.linalg.eigh(torch.where(finite, gram, 0.0)).eigenvectors
         vectors[:, :, : vectors.shape[2] - self.rank] = 0.0
-        kept = torch.bmm(tables, torch.bmm(vectors, vectors.transpose(1, 2)))
+        near = batched_product(vectors, vectors.transpose(1, 2))
+        kept = torch.cat([batched_product(block, near) for block in blocks], dim=1)
         return torch.where(finite, kept, torch.nan)[:n_users, :n_rows, :dim].to(rows.dtype)
 
     def paper_numbers(self, n_items: int) -> PaperNumbers:
@@ -71,5 +78,5 @@ class SVD(Compressed):
         return PaperNumbers(upload=size, download=size, payload=payload)
 
 
-def _padded(size: int) -> int:
-    return -(-size // 8) * 8
+def _padded(size: int, unit: int) -> int:
+    return -(-size // unit) * unit

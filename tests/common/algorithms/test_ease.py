@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from reference.plain_ease import interactions_of, plain_ease
 
 from fedrec.algorithms.ease import item_weights
@@ -154,7 +155,7 @@ def test_nothing_is_scored_before_the_last_pair_is_counted(users):
 
 
 def test_the_whole_model_is_chosen(data, users):
-    settings = Settings.model_validate(plan_of(3).model_dump())
+    settings = Settings.model_validate(plan_of(3).model_dump() | {"client": {"device": "cpu"}})
     result = simulate(settings, users=users, catalogue=data.catalogue)
     assert result.best.round == 4
     measured = [report.validation.ndcg for report in result.rounds if report.validation]
@@ -184,6 +185,24 @@ def test_a_round_sums_over_those_who_took_part():
     # Rounds that were given up leave gaps in the numbers, not in the pairs.
     assert shared.tensors["pairs"].tolist() == [3, 1, 2]
     assert shared.tensors["item_users"].tolist() == [3, 3, 2]
+
+
+def test_the_weights_do_not_depend_on_threads():
+    held = (np.random.default_rng(0).random((400, 300)) < 0.1).astype(np.float64)
+    gram = held.T @ held
+    pairs = np.concatenate([gram[:item, item] for item in range(1, 300)])
+    before, found = torch.get_num_threads(), []
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            found.append(item_weights(pairs, np.diag(gram).copy(), np.arange(300), 5.0))
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*found)
+    inverse = np.linalg.inv(gram + 5.0 * np.eye(300))
+    wanted = inverse / -np.diag(inverse)
+    np.fill_diagonal(wanted, 0.0)
+    assert found[0] == pytest.approx(wanted, abs=1e-10)
 
 
 def test_counts_of_no_set_of_users_give_no_model():

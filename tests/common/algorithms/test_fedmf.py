@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from conformance.forms import FORMS
-from reference.plain_fedmf import Rule, minibatch, train_user
+from reference.plain_fedmf import Rule, minibatch
 
-from fedrec.algorithms import FedMF
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
@@ -68,60 +66,7 @@ def test_the_server_divides_each_row_by_its_count():
     assert table[:, 0] == pytest.approx([0.6491131, -0.6006562, 0.0687552], abs=1e-6)
 
 
-@pytest.fixture(params=["compiled", "lockstep"])
-def form(request, monkeypatch):
-    """Both ways to train, on the processor."""
-    if request.param == "lockstep":
-        monkeypatch.setattr(FedMF, "fit", FedMF.fit_in_lockstep)
-    return request.param
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.02])
-@pytest.mark.parametrize(
-    "update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}], ids=["dense", "colr"]
-)
-@pytest.mark.parametrize("batch_size", [7, 1000])
-def test_the_trainer_agrees_with_the_plain_loop(users, gamma, update, batch_size, form):
-    plan = plan_of(
-        algorithm={"regularisation": gamma, "local_epochs": 3, "batch_size": batch_size},
-        update=update,
-    )
-    learner = Learner(plan, 60, device="cpu")
-    shared, private = learner.initial_shared(), learner.initial_private(users)
-    round_id = 5
-    result = learner.contribute("train", round_id, shared, users, private)
-
-    table = shared.tensors["item_embedding"]
-    basis = learner.algorithm.structure.basis(7, round_id)
-    rule = Rule(rate=0.4, gamma=gamma, epochs=3, batch_size=batch_size)
-    change = np.zeros((60, learner.layout.tensors[0].shape[1]))
-    counts = np.zeros(60, dtype=np.int64)
-    for index, key in enumerate(users.user_keys().tolist()):
-        positives = users.train_of(index).tolist()
-        p, rows = train_user(
-            private.tensors["user_embedding"][index].astype(float),
-            table.astype(np.float32).astype(float),
-            key,
-            positives,
-            positives,
-            rule,
-            basis,
-            seed=7,
-            round_id=round_id,
-            per_positive=4,
-        )
-        assert result.private.tensors["user_embedding"][index] == pytest.approx(p, abs=2e-5)
-        for item, row in rows.items():
-            change[item] += row
-            counts[item] += 1
-    assert np.array_equal(result.vector[learner.layout.count_slice], counts)
-    summed = learner.layout.changes_of(result.vector)["item_embedding"]
-    summed = summed * learner.layout.tensors[0].step
-    assert np.abs(summed - change).max() < 5e-5
-    assert np.abs(change).max() > 0.1
-
-
-def test_colr_at_full_rank_is_fedmf(users, form):
+def test_colr_at_full_rank_is_fedmf(users):
     """B is orthogonal at r = d: training A only rotates coordinates (specification, 2.7e)."""
     results = []
     for update in ({"structure": "dense"}, {"structure": "colr", "rank": 6}):
@@ -137,9 +82,8 @@ def test_colr_at_full_rank_is_fedmf(users, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("update", [{"structure": "dense"}, {"structure": "colr", "rank": 2}])
-def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
+def test_sums_do_not_depend_on_how_users_are_grouped(users, update):
     plan = plan_of(update=update, algorithm={"batch_size": 8})
     learner = Learner(plan, 60, device="cpu")
     shared = learner.initial_shared()

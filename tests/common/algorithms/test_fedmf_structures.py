@@ -5,11 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conformance.forms import FORMS
-from reference.plain_fedmf import Rule, train_user
-from reference.plain_updates import largest_values, nearest_of_rank, subset_of
+from reference.plain_updates import largest_values, nearest_of_rank
 
-from fedrec.algorithms import FedMF
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.data.synthetic import generate
@@ -47,14 +44,6 @@ def users():
     return leave_one_out(data.interactions, data.catalogue)
 
 
-@pytest.fixture(params=["compiled", "lockstep"])
-def form(request, monkeypatch):
-    """Both ways to train, on the processor."""
-    if request.param == "lockstep":
-        monkeypatch.setattr(FedMF, "fit", FedMF.fit_in_lockstep)
-    return request.param
-
-
 def contribution(learner, users, round_id=5, shared=None):
     shared = shared or learner.initial_shared()
     return learner.contribute("train", round_id, shared, users, learner.initial_private(users))
@@ -64,58 +53,8 @@ def change_of(learner, part):
     return learner.layout.changes_of(part.vector)
 
 
-def plain_changes(learner, users, bases, round_id=5):
-    """Yield every user's (new p, A, touched items) by the plain loop."""
-    settings = learner.plan.algorithm
-    rule = Rule(
-        rate=settings.learning_rate,
-        gamma=settings.regularisation,
-        epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
-    )
-    table = learner.initial_shared().tensors["item_embedding"].astype(np.float32).astype(float)
-    private = learner.initial_private(users).tensors["user_embedding"].astype(float)
-    for index, key in enumerate(users.user_keys().tolist()):
-        positives = users.train_of(index).tolist()
-        p, rows = train_user(
-            private[index], table, key, positives, positives, rule, bases(key),
-            seed=7, round_id=round_id, per_positive=4,
-        )  # fmt: skip
-        change = np.zeros((N_ITEMS, learner.algorithm.structure.width))
-        for item, row in rows.items():
-            change[item] = row
-        yield p, change, sorted(rows)
-
-
-@pytest.mark.parametrize("gamma", [0.0, 0.02])
-@pytest.mark.parametrize("subset", ["user", "client"])
-def test_scolr_agrees_with_the_plain_loop(users, gamma, subset, form):
-    update = SCOLR | {"normaliser": "entry", "subset": subset}
-    learner = learner_of(update, regularisation=gamma)
-    part = contribution(learner, users)
-    basis = learner.algorithm.structure.basis(7, 5)
-    party = int(users.user_keys().min())
-
-    def trained_rows(key):
-        return subset_of(7, 5, key if subset == "user" else party, 4)
-
-    def own_basis(key):
-        return basis * np.isin(np.arange(4), trained_rows(key))[:, None]
-
-    change, entries = np.zeros((N_ITEMS, 4)), np.zeros((N_ITEMS, 4), dtype=np.int64)
-    keys = users.user_keys().tolist()
-    for index, (p, own, touched) in enumerate(plain_changes(learner, users, own_basis)):
-        change += own
-        entries[np.ix_(touched, trained_rows(keys[index]))] += 1
-        assert part.private.tensors["user_embedding"][index] == pytest.approx(p, abs=2e-5)
-    sums = change_of(learner, part)
-    assert np.array_equal(sums["entries"], entries)
-    assert np.abs(sums["item_embedding"] * learner.layout.tensors[0].step - change).max() < 5e-5
-    assert np.abs(change).max() > 0.1
-
-
 @pytest.mark.parametrize("rank", [1, 4, 6])
-def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, form, monkeypatch):
+def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, monkeypatch):
     if rank > 1:
         # At rank 1 there is one row, and everybody trains it.
         def everything(self, seed, round_id, user_keys, party_key):
@@ -141,20 +80,7 @@ def test_scolr_in_which_everybody_trains_all_rows_is_colr(users, rank, form, mon
 
 
 @pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
-def test_compression_per_user_agrees_with_the_plain_loop(users, update, form):
-    learner = learner_of(update)
-    part = contribution(learner, users)
-    change = np.zeros((N_ITEMS, DIM))
-    for index, (p, own, _) in enumerate(plain_changes(learner, users, lambda key: None)):
-        change += nearest_of_rank(own, 2) if update is SVD else largest_values(own, 72)
-        assert part.private.tensors["user_embedding"][index] == pytest.approx(p, abs=2e-5)
-    summed = change_of(learner, part)["item_embedding"] * learner.layout.tensors[0].step
-    assert np.abs(summed - change).max() < 5e-5
-    assert np.abs(change).max() > 0.1
-
-
-@pytest.mark.parametrize("update", [SVD, TOPK], ids=["svd", "topk"])
-def test_compression_per_client_is_that_of_the_sum(users, update, form):
+def test_compression_per_client_is_that_of_the_sum(users, update):
     dense, learner = learner_of({}), learner_of(update | {"compress": "client"})
     summed = change_of(dense, contribution(dense, users))["item_embedding"].astype(float)
     expected = nearest_of_rank(summed, 2) if update is SVD else largest_values(summed, 72)
@@ -163,7 +89,7 @@ def test_compression_per_client_is_that_of_the_sum(users, update, form):
 
 
 @pytest.mark.parametrize("compress", ["user", "client"])
-def test_without_compression_they_are_dense(users, compress, form):
+def test_without_compression_they_are_dense(users, compress):
     parts = {}
     for name, update in (
         ("dense", {}),
@@ -181,9 +107,8 @@ def test_without_compression_they_are_dense(users, compress, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
-def test_sums_do_not_depend_on_how_users_are_grouped(users, update, form):
+def test_sums_do_not_depend_on_how_users_are_grouped(users, update):
     learner = learner_of(update)
     whole = contribution(learner, users)
     for n_groups in (2, 5, 23):
@@ -301,14 +226,3 @@ def test_divergence_is_told_of(users, update, compress):
     broken = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.nan})
     with pytest.raises(TrainingError, match=r"algorithm\.learning_rate"):
         learner.contribute("train", 5, learner.initial_shared(), users, broken)
-
-
-@pytest.mark.cuda
-@pytest.mark.parametrize("update", STRUCTURES, ids=IDS)
-def test_cuda_trains_to_nearly_the_same_sums(users, update):
-    here = learner_of(update)
-    there = Learner(plan_of(update), N_ITEMS, device="cuda")
-    sums = [change_of(learner, contribution(learner, users)) for learner in (here, there)]
-    step = here.layout.tensors[0].step
-    apart = np.abs(sums[0]["item_embedding"] - sums[1]["item_embedding"]).max() * step
-    assert apart < 1e-4

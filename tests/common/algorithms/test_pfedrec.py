@@ -5,10 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from conformance.forms import FORMS
 from reference.plain_pfedrec import minibatch, train_user
 
-from fedrec.algorithms import PFedRec
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
@@ -91,59 +89,7 @@ def test_everybody_starts_from_one_table_and_one_head(users):
     assert torch.allclose(kept, made, atol=1e-5)
 
 
-@pytest.fixture(params=["compiled", "lockstep"])
-def form(request, monkeypatch):
-    """Both ways to train, on the processor."""
-    if request.param == "lockstep":
-        monkeypatch.setattr(PFedRec, "fit", PFedRec.fit_in_lockstep)
-    return request.param
-
-
-@pytest.mark.parametrize("personal", [True, False])
-@pytest.mark.parametrize(("batch_size", "epochs"), [(7, 1), (7, 3), (16, 2), (1000, 1), (1000, 3)])
-def test_the_trainer_agrees_with_the_plain_loop(users, batch_size, epochs, personal, form):
-    plan = plan_of(
-        algorithm={
-            "batch_size": batch_size,
-            "local_epochs": epochs,
-            "personal_items": personal,
-        }
-    )
-    learner, shared, private = states_of(plan, users)
-    keys = users.user_keys().tolist()
-    heads = [private.tensors["user_embedding"][0].astype(float)] * 23
-    biases = [float(private.tensors["user_bias"][0])] * 23
-    for round_id in (4, 5):
-        table = shared.tensors["item_embedding"].astype(np.float32).astype(float)
-        part = learner.contribute("train", round_id, shared, users, private)
-        change = np.zeros_like(table)
-        scores = np.zeros((23, N_ITEMS))
-        for index, key in enumerate(keys):
-            positives = users.train_of(index).tolist()
-            heads[index], biases[index], own = train_user(
-                heads[index], biases[index], table, key, positives, positives, seed=7,
-                round_id=round_id, per_positive=4, epochs=epochs, batch_size=batch_size, rate=0.3,
-                item_rate=0.3 * N_ITEMS * 0.2,
-            )  # fmt: skip
-            change += own - table
-            rows = own if personal else table
-            scores[index] = rows @ heads[index] + biases[index]
-        assert part.n_clipped == 0
-        assert part.private.tensors["user_embedding"] == pytest.approx(np.stack(heads), abs=5e-5)
-        assert part.private.tensors["user_bias"] == pytest.approx(np.array(biases), abs=5e-5)
-        ((_, found),) = learner.score_blocks(shared, users, part.private)
-        assert found.numpy() == pytest.approx(scores, abs=2e-4)
-        changes = learner.layout.changes_of(part.vector)
-        assert changes["users"] == [23]
-        summed = changes["item_embedding"] * learner.layout.tensors[0].step
-        assert np.abs(change).max() > 0.2
-        assert summed == pytest.approx(change, abs=5e-4)
-        after = learner.apply("train", round_id, shared, part.vector)
-        assert after.tensors["item_embedding"] == pytest.approx(table + change / 23, abs=5e-5)
-        shared, private = after, part.private
-
-
-def test_personal_scores_are_those_of_the_last_training(users, form):
+def test_personal_scores_are_those_of_the_last_training(users):
     """A version that is published later has no part in them; who sits out keeps them."""
     learner, shared, private = states_of(plan_of(), users)
     first = learner.contribute("train", 1, shared, users, private)
@@ -158,7 +104,7 @@ def test_personal_scores_are_those_of_the_last_training(users, form):
         assert not np.array_equal(values[taking], first.private.tensors[name][taking])
 
 
-def test_without_personal_items_the_published_table_scores(users, form):
+def test_without_personal_items_the_published_table_scores(users):
     learner, shared, private = states_of(plan_of(algorithm={"personal_items": False}), users)
     assert set(private.tensors) == {"user_embedding", "user_bias"}
     part = learner.contribute("train", 1, shared, users, private)
@@ -170,14 +116,16 @@ def test_without_personal_items_the_published_table_scores(users, form):
     assert scores.numpy() == pytest.approx(expected, abs=1e-5)
 
 
-def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
+def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     plan = plan_of(federation={"minimum_item_users": 5})
     learner, shared, private = states_of(plan, users)
     counted = learner.contribute("count", 1, shared, users, private)
     shared = learner.apply("count", 1, shared, counted.vector)
     rare = shared.holders < 5
     assert 0 < rare.sum() < N_ITEMS
-    assert learner.algorithm.item_rate == pytest.approx(0.3 * N_ITEMS * 0.2)
+    (phase,) = learner.algorithm.phases({})
+    (rows,) = phase.steps[1]
+    assert rows.rates == {"item_embedding": pytest.approx(0.3 * N_ITEMS * 0.2)}
     part = learner.contribute("train", 2, shared, users, private)
     assert not learner.layout.changes_of(part.vector)["item_embedding"][rare].any()
     assert not part.vector[learner.layout.count_slice].any()
@@ -201,11 +149,10 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users, form):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS, indirect=True)
 @pytest.mark.parametrize(
     ("dim", "batch_size", "epochs"), [(5, 8, 1), (1, 5, 3), (16, 8, 3), (32, 1000, 1)]
 )
-def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs, form):
+def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epochs):
     """Bit by bit, in clients and chunks of any size, on one thread and on two."""
     plan = plan_of(algorithm={"dim": dim, "batch_size": batch_size, "local_epochs": epochs})
     learner, shared, private = states_of(plan, users)
@@ -231,7 +178,7 @@ def test_sums_do_not_depend_on_how_users_are_grouped(users, dim, batch_size, epo
     assert np.array_equal(small.vector, whole.vector)
 
 
-def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users, form):
+def test_values_outside_the_public_range_are_clipped_and_own_rows_are_not(users):
     learner, shared, private = states_of(plan_of(), users)
     wide = learner.contribute("train", 1, shared, users, private)
     learner, shared, private = states_of(plan_of(update={"clip": 0.01}), users)
@@ -252,7 +199,7 @@ def test_a_user_with_nothing_to_train_on_counts_nowhere(users):
     assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
 
 
-def test_values_that_are_not_finite_stop_the_round(users, form):
+def test_values_that_are_not_finite_stop_the_round(users):
     learner, shared, private = states_of(plan_of(), users)
     heads = np.full_like(private.tensors["user_embedding"], np.float32(3e38))
     broken = PrivateState({**private.tensors, "user_embedding": heads})

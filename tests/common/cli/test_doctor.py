@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
+from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.cli import doctor as doctor_module
 from fedrec.cli.doctor import examine
+from fedrec.probes import fingerprint, look
 
 from .conftest import Fedrec
 
@@ -19,6 +23,20 @@ def test_this_machine_is_well(fedrec: Fedrec) -> None:
     assert {"Python", "numpy", "tenseal", "loopback", "cache"} <= set(names)
     assert {"encryption, bfv", "encryption, paillier"} <= set(names)
     assert all(set(f) == {"name", "verdict", "found", "remedy"} for f in outcome.json["findings"])
+
+
+def test_it_tells_the_bits_of_this_machine(fedrec: Fedrec) -> None:
+    bits = fedrec("doctor", "--json").json["bits"]
+    probes = {probe.name: probe.digest for probe in look()}
+    assert bits["probes"] == probes
+    assert bits["fingerprint"] == fingerprint(look())
+    own = arithmetic_of("cpu")
+    assert bits["arithmetic"].pop("digest") == own.digest()
+    assert Arithmetic.from_json(bits["arithmetic"]) == own
+    shown = fedrec("doctor").out
+    assert f"Fingerprint of the probes: {bits['fingerprint']}\n" in shown
+    assert all(f"  {digest}  {name}\n" in shown for name, digest in probes.items())
+    assert f"Arithmetic: {own.digest()}\n" in shown
 
 
 def test_a_package_that_is_missing_or_old(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -47,3 +65,21 @@ def test_a_cache_that_cannot_be_written_is_a_warning(monkeypatch: pytest.MonkeyP
     (finding,) = [finding for finding in examine() if finding.name == "cache"]
     assert finding.verdict == "warn"
     assert "FEDREC_CACHE" in finding.remedy
+
+
+def test_a_step_is_trained_on_the_device_that_is_named(fedrec: Fedrec) -> None:
+    outcome = fedrec("doctor", "--device", "cpu", "--json")
+    assert outcome.code == 0
+    (found,) = [finding for finding in outcome.json["findings"] if finding["name"] == "training"]
+    assert found["verdict"] == "ok"
+    assert re.fullmatch(r"a step on cpu takes \d+\.\d{3} s, the first \d+\.\d{3}", found["found"])
+
+
+def test_a_device_that_cannot_be_taken_fails(fedrec: Fedrec) -> None:
+    outcome = fedrec("doctor", "--device", "mps", "--json")
+    assert outcome.code == 1
+    (found,) = [finding for finding in outcome.json["findings"] if finding["name"] == "training"]
+    assert found["verdict"] == "fail"
+    assert '"mps"' in found["found"]
+    assert "cuda:N" in found["found"]
+    assert "auto" in found["remedy"]

@@ -173,6 +173,32 @@ def test_stopped_and_resumed_it_is_the_same(
     assert first == second
 
 
+def test_it_goes_on_elsewhere_only_on_somebody_s_word(
+    fedrec: Fedrec, tmp_path: Path, imported: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = iter([False] * 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: next(asked, True))
+        stopped = fedrec("reproduce", "tiny/a", "--protocols", "paper", "--out", tmp_path / "runs")
+    folder = Path(stopped.out.splitlines()[-1])
+    record = folder / "tiny-a" / "paper-seed-1" / "environment.json"
+    before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+    # Part of the arithmetic; the library is loaded already and does not look at it.
+    monkeypatch.setenv("OPENBLAS_CORETYPE", "Prescott")
+    refused = fedrec("reproduce", "--resume", folder)
+    assert refused.code == 5
+    assert "OPENBLAS_CORETYPE is Prescott, not absent" in refused.err
+    assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
+    assert fedrec("reproduce", "--resume", folder, "--accept-other-arithmetic").code == 0
+    (change,) = json.loads(record.read_text())["accepted"]
+    assert change["round"] == 3
+    # Without its number the record is an older fedrec's.
+    record.write_text("{}")
+    older = fedrec("reproduce", "--resume", folder)
+    assert older.code == 5
+    assert "paper-seed-1 has no format number, made by an older fedrec" in older.err
+
+
 def test_what_cannot_be_asked_for(fedrec: Fedrec, tmp_path: Path, imported: None) -> None:
     for arguments, sentence in (
         ((), "not said what to reproduce"),

@@ -25,6 +25,7 @@ def rounds() -> tuple[RoundReport, ...]:
             participants=50 if kind == "train" else 0,
             clipped_values=number,
             clipped_users=1,
+            abstained=0,
             validation=rates(0.02 * number) if kind != "count" else None,
             test=rates(0.015 * number) if kind != "count" else None,
             seconds=0.1 + 0.2,

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
+from fedrec.arithmetic import arithmetic_of
 from fedrec.clock import FakeClock
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Settings
-from fedrec.errors import DataError, StorageError
+from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
+from fedrec.provenance import Provenance
 from fedrec.reports import ReportContent, RoundReport, RunFolder, ledger_of
 from fedrec.reports.environment import describe_environment
 from fedrec.reports.toml import settings_to_toml
@@ -38,6 +41,9 @@ def test_it_can_only_be_opened_where_there_is_a_run(run, tmp_path):
     with pytest.raises(DataError, match="no run folder"):
         RunFolder.open(tmp_path)
     run.write_settings(Settings())
+    with pytest.raises(VersionMismatch, match="no format number"):
+        RunFolder.open(run.path)
+    run.write_environment()
     assert RunFolder.open(run.path).path == run.path
 
 
@@ -123,9 +129,43 @@ def test_the_environment_names_versions_and_no_person(run):
     assert dict(map(tuple, found["packages"]))["numpy"]
     assert found["cpu_count"] >= 1
     assert set(found) == {
-        "fedrec", "python", "packages", "system", "machine", "cpu", "cpu_count",
+        "format", "fedrec", "python", "packages", "system", "machine", "cpu", "cpu_count",
+        "path", "arithmetic", "accepted",
     }  # fmt: skip
+    assert found["format"] == 2
+    # Nothing was said to be trained here.
+    assert (found["path"], found["arithmetic"], found["accepted"]) == (None, None, [])
     assert describe_environment().fedrec == found["fedrec"]
+
+
+def test_who_trains_records_device_and_arithmetic(run):
+    own = Provenance(path="trainer 1", arithmetic=arithmetic_of("cpu"))
+    run.write_environment(own)
+    found = json.loads((run.path / "environment.json").read_text())
+    assert found["path"] == "trainer 1"
+    assert found["arithmetic"]["device"] == "cpu"
+    assert Provenance.from_json(found) == own
+
+
+def test_several_trainings_go_on_under_one_record(run):
+    own = Provenance(path="trainer 1", arithmetic=arithmetic_of("cpu"))
+    other = replace(own, path="trainer 2")
+    run.write_environment(own)
+    before = (run.path / "environment.json").read_bytes()
+    run.go_on(own, accepted=True)
+    with pytest.raises(RefusedError, match=f"The run folder {run.path} was trained"):
+        run.go_on(other, accepted=False)
+    assert (run.path / "environment.json").read_bytes() == before
+    run.go_on(other, accepted=True, clock=FakeClock())
+    found = Provenance.from_json(json.loads((run.path / "environment.json").read_text()))
+    assert found.path == "trainer 2"
+    assert [(change.round, change.at) for change in found.accepted] == [
+        (None, "2023-11-14T22:13:20+00:00")
+    ]
+    run.go_on(other, accepted=False)
+    (run.path / "environment.json").write_text("{}")
+    with pytest.raises(StorageError, match=r"environment\.json cannot be read"):
+        run.go_on(other, accepted=True)
 
 
 def test_the_ledger_claims_no_differential_privacy(run, rounds):

@@ -67,6 +67,7 @@ def report(number: int, own: tuple[float, float], other: tuple[float, float]) ->
         participants=9,
         clipped_values=0,
         clipped_users=0,
+        abstained=0,
         validation=rates(own[0]),
         test=rates(own[1]),
         seconds=1.0,

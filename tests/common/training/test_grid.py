@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedrec.algorithms import UpdateTensor
 from fedrec.training.grid import GridSum
 
 CPU = torch.device("cpu")
@@ -11,7 +12,11 @@ FEW, MANY = 8, 1 << 50
 
 
 def grid_sum(maximum_users: int, n_items: int = 3, bound: int = 16) -> GridSum:
-    return GridSum(n_items, 2, step=0.25, bound=bound, maximum_users=maximum_users, device=CPU)
+    tensor = UpdateTensor(
+        name="rows", shape=(n_items, 2), limit=0.25 * bound, fraction_bits=bound.bit_length() - 1,
+        per_item=True,
+    )  # fmt: skip
+    return GridSum(tensor, n_items, maximum_users=maximum_users, device=CPU)
 
 
 @pytest.mark.parametrize("maximum_users", [FEW, MANY])

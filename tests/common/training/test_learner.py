@@ -11,7 +11,6 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import InternalError, SettingsError, TrainingError
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.training.device import choose_device
 from fedrec.training.learner import Learner
 
 
@@ -174,16 +173,6 @@ def test_more_users_than_the_bound_was_proven_for_are_refused(users):
         learner.contribute("count", 1, shared, users, private)
 
 
-def test_a_missing_cuda_device_is_named():
-    if torch.cuda.is_available():
-        assert choose_device("cuda").type == "cuda"
-    else:
-        with pytest.raises(SettingsError, match=r'client\.device is "cuda"'):
-            choose_device("cuda")
-    with pytest.raises(SettingsError, match=r"auto, cpu, cuda"):
-        choose_device("abacus")
-
-
 def test_states_survive_bytes_and_private_ones_are_no_shared_ones(users):
     learner = Learner(plan_of(), 200, device="cpu")
     shared, private, _ = counted(learner, users)
@@ -197,16 +186,3 @@ def test_states_survive_bytes_and_private_ones_are_no_shared_ones(users):
             reader.from_bytes(raw)
     with pytest.raises(Exception, match="not a stored"):
         SharedState.from_bytes(b"garbage")
-
-
-@pytest.mark.cuda
-def test_cuda_trains_to_nearly_the_same_sums(users):
-    plan = plan_of()
-    learner, other = Learner(plan, 200, device="cpu"), Learner(plan, 200, device="cuda")
-    shared, private, _ = counted(learner, users)
-    here = learner.contribute("train", 2, shared, users, private)
-    there = other.contribute("train", 2, shared, users, private)
-    assert np.array_equal(
-        here.vector[learner.layout.count_slice], there.vector[learner.layout.count_slice]
-    )
-    assert np.abs(here.vector - there.vector).max() <= 1 << 12

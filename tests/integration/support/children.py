@@ -33,7 +33,7 @@ from fedrec_server.rounds.state import Round
 __all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
 
 PRELOADED = [
-    "fedrec.algorithms.fedmf_kernel",
+    "fedrec.algorithms.accelerators.fedmf",
     "fedrec.training.learner",
     "fedrec_client.app",
     "fedrec_server.app",

@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from fedrec.algorithms import AlgorithmSettings, FedMFSettings, FedNCFSettings
+from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.comparison.measurement import Measurement, Task
 from fedrec.comparison.references.reference import Reference
 from fedrec.comparison.training import measurements_of, train
@@ -31,7 +32,8 @@ _MOST_FRACTION_BITS = 40
 
 def centralised(settings: Settings, algorithm: AlgorithmSettings, *, rounds: int) -> Settings:
     """Return a run's settings with another algorithm, all of whose data is in one place."""
-    room = settings.federation.maximum_users
+    # Of users who are weighed each counts as often as its weight.
+    room = settings.federation.maximum_users * MOST_SAMPLES
     bits = min(_MOST_FRACTION_BITS, _SUM_BITS - room.bit_length())
     update = UpdateSettings(structure="dense", clip=_WIDE_CLIP, fraction_bits=bits)
     return settings.model_copy(

@@ -56,7 +56,7 @@ class _ChoosingEngine(Engine):
     def train(self, job: Job) -> Trained:
         """Train a job's users; see `Engine.train`."""
         there = (
-            is_trained_by_steps(job.algorithm, job.device)
+            is_trained_by_steps(job.algorithm, job.device, job.accelerator)
             and can_be_made_again(job.algorithm)
             and estimated_seconds(job) >= self._least
         )

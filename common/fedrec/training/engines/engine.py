@@ -7,6 +7,7 @@ results depend on that user alone and sums are integers, so that every engine gi
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,11 +17,14 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     import torch
 
+    from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, RoundStart
     from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
+    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Cohort
     from fedrec.training.grid import RoundSums, SumsShape
+    from fedrec.training.user_tables import DeviceTables
 
 __all__ = ["Engine", "Job", "Trained"]
 
@@ -30,15 +34,19 @@ class Job:
     """A round's training of one party's users.
 
     Attributes:
+        accelerator: what trains on a processor in place of the trainer; None for nothing.
         start: what all users start from.
         participating: which users train, bool (n_users,); None for all.
         private: the users' private tables (refreshed).
         sums: what users' changes are added up to.
         memory_bytes: memory that users may take while they train, whoever trains them.
         room: where private tables lie.
+        on_device: what of them lies on the device, which also says what device that is.
+        block_room: how many users train there at once, by what they start from and the sums.
     """
 
     algorithm: Algorithm
+    accelerator: Accelerator | None
     start: RoundStart
     cohort: Cohort
     participating: NDArray[np.bool_] | None
@@ -46,7 +54,13 @@ class Job:
     sums: SumsShape
     memory_bytes: int
     room: TableRoom
-    device: torch.device
+    on_device: DeviceTables
+    block_room: Callable[[RoundStart, RoundSums], BlockRoom | None]
+
+    @property
+    def device(self) -> torch.device:
+        """Where users train."""
+        return self.on_device.device
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,8 +19,8 @@ class SerialEngine(Engine):
         """Train a job's users; see `Engine.train`."""
         algorithm, device = job.algorithm, job.device
         sums = job.sums.empty(device)
-        fit = fit_of(algorithm, job.start, sums)
-        tables = open_tables(job.private, job.room, device)
+        fit = fit_of(algorithm, job.start, sums, job.accelerator, job.block_room(job.start, sums))
+        tables = open_tables(job.private, job.room, job.on_device)
         metrics = np.zeros(4, dtype=np.int64)
         for chunk in job.cohort.chunks(
             participating=job.participating,

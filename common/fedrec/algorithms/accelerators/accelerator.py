@@ -1,0 +1,45 @@
+"""What is known of an accelerator before it is imported: which trainings it stands in for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+    from fedrec.algorithms.trained import TrainedAlgorithm
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["Accelerator"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Accelerator:
+    """A compiled kernel that trains users as an algorithm says, on a processor.
+
+    Attributes:
+        module: its file, which has the function `fit`; imported when it is first used.
+        version: counted up whenever it gives other bits.
+        serves: whether it does what an algorithm's settings ask for.
+    """
+
+    module: str
+    version: int
+    serves: Callable[[TrainedAlgorithm], bool]
+
+    def fit(
+        self,
+        algorithm: TrainedAlgorithm,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Train a chunk of users and add their rounded changes to `sums`."""
+        result: ChunkResult = import_module(self.module).fit(algorithm, chunk, start, private, sums)
+        return result

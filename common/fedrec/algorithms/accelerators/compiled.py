@@ -1,0 +1,351 @@
+"""What compiled code shares: how it is compiled, its samples, inner products and rounding.
+
+Nothing is compiled with `fastmath`. It lets a compiler reorder sums, which it does otherwise in
+code just compiled, where one function stands inside another, than in code from its cache. What is
+to run in vector units says so: loops over independent values, `fused` for a product and a sum
+rounded once, and `dots` for inner products. Their bits follow from the source.
+
+Compiled functions carry no annotations: numba derives the types from the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import product
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.core.errors import TypingError
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from fedrec.compiling import COMPILED
+from fedrec.streams import Purpose, stream_key, user_stream
+
+if TYPE_CHECKING:
+    from fedrec.training.cohort import Chunk
+
+__all__ = [
+    "Sampled",
+    "Space",
+    "begin_user",
+    "dots",
+    "error_of",
+    "fused",
+    "hand_over",
+    "open_space",
+    "shuffled",
+    "train_in_parts",
+]
+
+_GOLDEN = -7046029254386353131
+_FIRST = -4658895280553007687
+_SECOND = -7723592293110705685
+_ONE = np.float32(1.0)
+_LANES = 8
+"""Partial sums of an inner product: a vector of most processors, half a vector of some."""
+_PLACE_BITS = 21
+"""A user has fewer samples than 2^21; 42 bits of the word decide the order before the place."""
+
+
+class Sampled(NamedTuple):
+    """What compiled code draws a chunk's samples from; see `fedrec.training.cohort.Chunk`.
+
+    Attributes:
+        negative_keys: each user's stream of negatives, int64 (n_users,).
+        shuffle_keys: each epoch's and user's shuffle, int64 (epochs, n_users).
+    """
+
+    pointers: NDArray[np.int64]
+    positives: NDArray[np.int64]
+    excluded_pointers: NDArray[np.int64]
+    excluded: NDArray[np.int64]
+    negative_keys: NDArray[np.int64]
+    shuffle_keys: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, chunk: Chunk, *, seed: int, round_id: int, epochs: int) -> Sampled:
+        """Return the tables and streams of a chunk that lies in the processor's memory."""
+        keys = chunk.user_keys.numpy()
+
+        def stream(purpose: Purpose, counter: int = 0) -> NDArray[np.int64]:
+            return np.asarray(user_stream(stream_key(seed, purpose, round_id, counter), keys))
+
+        return cls(
+            pointers=chunk.pointers.numpy(),
+            positives=chunk.positives.numpy(),
+            excluded_pointers=chunk.excluded_pointers.numpy(),
+            excluded=chunk.excluded.numpy(),
+            negative_keys=stream(Purpose.NEGATIVES),
+            shuffle_keys=np.stack([stream(Purpose.SHUFFLE, epoch) for epoch in range(epochs)]),
+        )
+
+
+def train_in_parts(
+    train: Callable[..., bool], n_users: int, threads: int, shapes: tuple[tuple[int, ...], ...]
+) -> tuple[bool, list[NDArray[np.int64]]]:
+    """Train every part of the users on a thread of its own.
+
+    Args:
+        train: takes the part, the number of parts and tables to add to, one of each shape; says
+            whether everything was finite.
+
+    Returns:
+        Whether all said so, and the tables' sums over the parts.
+    """
+    parts = max(1, min(threads, n_users))
+    tables = [np.zeros((parts, *shape), dtype=np.int64) for shape in shapes]
+
+    def work(part: int) -> bool:
+        return bool(train(part, parts, *(table[part] for table in tables)))
+
+    if parts == 1:
+        finite = work(0)
+    else:
+        with ThreadPoolExecutor(parts) as pool:
+            finite = all(list(pool.map(work, range(parts))))
+    return finite, [table.sum(axis=0) for table in tables]
+
+
+@intrinsic
+def fused(typing_context, one, other, addend):
+    """Return one * other + addend, rounded once; on every processor, if need be in software."""
+
+    def generate(context, builder, signature, values):
+        return builder.fma(*values)
+
+    return one(one, one, one), generate
+
+
+@intrinsic
+def dots(typing_context, ones, others):
+    """Return the inner products of each array of a tuple with each of another, as a flat tuple.
+
+    All are float32, contiguous and as long as the first. Place k belongs to partial sum k mod 8;
+    the eight are added in halves, and places beyond the last whole eight one by one.
+    """
+    n_ones, n_others = len(ones), len(others)
+    for kind in (*ones, *others):
+        if kind.layout != "C" or kind.ndim != 1 or kind.dtype != types.float32:
+            raise TypingError(f"dots found {kind}, and takes contiguous float32 arrays.")
+
+    def generate(context, builder, signature, values):
+        (one_type, other_type), (one_value, other_value) = signature.args, values
+        left = [
+            context.make_array(one_type.dtype)(context, builder, value)
+            for value in cgutils.unpack_tuple(builder, one_value, n_ones)
+        ]
+        right = [
+            context.make_array(other_type.dtype)(context, builder, value)
+            for value in cgutils.unpack_tuple(builder, other_value, n_others)
+        ]
+        length = builder.extract_value(left[0].shape, 0)
+        vector, index = ir.VectorType(ir.FloatType(), _LANES), length.type
+        whole = builder.and_(length, index(-_LANES))
+        pairs = list(product(range(n_ones), range(n_others)))
+
+        def add_products(sums, begin, end, step, kind):
+            fma = cgutils.get_or_insert_function(
+                builder.module,
+                ir.FunctionType(kind, [kind] * 3),
+                f"llvm.fma.v{_LANES}f32" if kind is vector else "llvm.fma.f32",
+            )
+            with cgutils.for_range_slice(builder, begin, end, index(step)) as (place, _):
+                loaded = [
+                    builder.load(
+                        builder.bitcast(builder.gep(array.data, [place]), kind.as_pointer()),
+                        align=4,
+                    )
+                    for array in (*left, *right)
+                ]
+                for total, (one, other) in zip(sums, pairs, strict=True):
+                    terms = (loaded[one], loaded[n_ones + other], builder.load(total))
+                    builder.store(builder.call(fma, terms), total)
+
+        lanes = [cgutils.alloca_once_value(builder, vector(None)) for _ in pairs]
+        add_products(lanes, index(0), whole, _LANES, vector)
+        totals = []
+        for total in map(builder.load, lanes):
+            width = _LANES
+            while width > 1:
+                width //= 2
+                mask = ir.VectorType(ir.IntType(32), width)
+                total = builder.fadd(
+                    builder.shuffle_vector(total, total, mask(list(range(width)))),
+                    builder.shuffle_vector(total, total, mask(list(range(width, 2 * width)))),
+                )
+            only = builder.extract_element(total, ir.IntType(32)(0))
+            totals.append(cgutils.alloca_once_value(builder, only))
+        add_products(totals, whole, length, 1, ir.FloatType())
+        return context.make_tuple(
+            builder, signature.return_type, [builder.load(total) for total in totals]
+        )
+
+    return types.UniTuple(types.float32, n_ones * n_others)(ones, others), generate
+
+
+class Space(NamedTuple):
+    """Room for the user that is being trained.
+
+    Attributes:
+        drawn: items of the samples, positives first, int64.
+        words: of a shuffle, int64.
+        order: the shuffled places of the samples, int64.
+        heads: where the next word of each bucket goes, int64.
+        row_of: an item's row, -1 where the user does not touch it, int32 (n_items,).
+        row_item: a row's item, int64.
+        rows: float32 (as many as a user can touch, width).
+    """
+
+    drawn: NDArray[np.int64]
+    words: NDArray[np.int64]
+    order: NDArray[np.int64]
+    heads: NDArray[np.int64]
+    row_of: NDArray[np.int32]
+    row_item: NDArray[np.int64]
+    rows: NDArray[np.float32]
+
+
+@njit(**COMPILED)
+def open_space(pointers, per_positive, n_items, width):
+    """Return room for any of the users."""
+    longest = 0
+    for user in range(len(pointers) - 1):
+        longest = max(longest, pointers[user + 1] - pointers[user])
+    capacity = longest * (1 + per_positive)
+    n_distinct = min(capacity, n_items)
+    return Space(
+        np.empty(capacity, dtype=np.int64),
+        np.empty(capacity, dtype=np.int64),
+        np.empty(capacity, dtype=np.int64),
+        np.empty(2 * capacity + 2, dtype=np.int64),
+        np.full(n_items, -1, dtype=np.int32),
+        np.empty(n_distinct, dtype=np.int64),
+        np.empty((n_distinct, width), dtype=np.float32),
+    )
+
+
+@njit(inline="always")
+def _mix(word):
+    """Return splitmix64's output function; see `fedrec.streams.mix`."""
+    word = word + _GOLDEN
+    word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * _FIRST
+    word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * _SECOND
+    return word ^ ((word >> 31) & 0x1FFFFFFFF)
+
+
+@njit(**COMPILED)
+def _draw(drawn, positives, excluded, n_items, key, per_positive):
+    """Fill `drawn` with the positives and then the negatives; see `samplers.draw_samples`."""
+    n_positives = len(positives)
+    drawn[:n_positives] = positives
+    free = n_items - len(excluded)
+    for counter in range(n_positives * per_positive):
+        word = (_mix(key + counter) >> 32) & 0xFFFFFFFF
+        chosen = (word * free) >> 32
+        # How many excluded items have at most `chosen` free ones below them, without a branch.
+        low, left = 0, len(excluded)
+        while left > 1:
+            half = left >> 1
+            low += half if excluded[low + half - 1] - (low + half - 1) <= chosen else 0
+            left -= half
+        if left and excluded[low] - low <= chosen:
+            low += 1
+        drawn[n_positives + counter] = chosen + low
+
+
+@njit(**COMPILED)
+def begin_user(user, sampled, per_positive, items, has_basis, space):
+    """Draw a user's samples and give each distinct item a row; return (samples, rows).
+
+    A row begins as the item's, or with zeros where a basis lies between the two.
+    """
+    own = sampled.positives[sampled.pointers[user] : sampled.pointers[user + 1]]
+    others = sampled.excluded[sampled.excluded_pointers[user] : sampled.excluded_pointers[user + 1]]
+    drawn, row_of, rows = space.drawn, space.row_of, space.rows
+    n_samples, n_rows = len(own) * (1 + per_positive), 0
+    _draw(drawn, own, others, len(items), sampled.negative_keys[user], per_positive)
+    for place in range(n_samples):
+        item = drawn[place]
+        if row_of[item] < 0:
+            row_of[item] = n_rows
+            space.row_item[n_rows] = item
+            if has_basis:
+                rows[n_rows] = 0.0
+            else:
+                rows[n_rows] = items[item]
+            n_rows += 1
+    return n_samples, n_rows
+
+
+@njit(**COMPILED)
+def shuffled(n_samples, key, space):
+    """Return the places of the samples in the order of their words; see `samplers.steps`.
+
+    Words are spread evenly: as many buckets as there are words, by their first bits, leave next
+    to nothing to sort.
+    """
+    words, order, heads = space.words[:n_samples], space.order[:n_samples], space.heads
+    shift = 42 + _PLACE_BITS
+    while (1 << (42 + _PLACE_BITS - shift)) < n_samples:
+        shift -= 1
+    heads[: (1 << (42 + _PLACE_BITS - shift)) + 1] = 0
+    for place in range(n_samples):
+        word = (((_mix(key + place) >> 22) & 0x3FFFFFFFFFF) << _PLACE_BITS) | place
+        words[place] = word
+        heads[(word >> shift) + 1] += 1
+    for bucket in range(1 << (42 + _PLACE_BITS - shift)):
+        heads[bucket + 1] += heads[bucket]
+    for place in range(n_samples):
+        word = words[place]
+        order[heads[word >> shift]] = word
+        heads[word >> shift] += 1
+    for place in range(1, n_samples):
+        word, before = order[place], place
+        while before > 0 and order[before - 1] > word:
+            order[before] = order[before - 1]
+            before -= 1
+        order[before] = word
+    for place in range(n_samples):
+        order[place] &= (1 << _PLACE_BITS) - 1
+    return order
+
+
+@njit(**COMPILED)
+def error_of(score, is_positive):
+    """Return (sigmoid(score) - label, binary cross-entropy)."""
+    small = np.float32(math.exp(-abs(score)))
+    loss = np.float32(math.log1p(small))
+    if score >= 0:
+        error, loss_of_negative = _ONE / (_ONE + small), loss + score
+    else:
+        error, loss_of_negative = small / (_ONE + small), loss
+    if is_positive:
+        return error - _ONE, loss_of_negative - score
+    return error, loss_of_negative
+
+
+@njit(**COMPILED)
+def hand_over(n_rows, items, has_basis, scale, bound, space, change, counts):
+    """Round a user's rows, add them up and close them; return (clipped values, finite)."""
+    clipped, not_finite = 0, 0
+    for row in range(n_rows):
+        item, values = space.row_item[row], space.rows[row]
+        space.row_of[item] = -1
+        counts[item] += 1
+        if not has_basis:
+            values -= items[item]
+        total = change[item]
+        for k in range(len(values)):
+            units = np.float32(np.rint(values[k] * scale))
+            size = abs(units)
+            inside = units if size <= bound else (bound if units > 0 else -bound)
+            clipped += inside != units
+            not_finite += not size < np.inf
+            total[k] += np.int64(inside)
+    return clipped, not_finite == 0

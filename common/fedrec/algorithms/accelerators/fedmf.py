@@ -1,0 +1,282 @@
+"""FedMF compiled: one user at a time, everything of that user in the cache.
+
+The same rule as `fedrec.algorithms.fedmf`'s. A user's samples are drawn, shuffled, trained, rounded
+and added up in one pass, so nothing of the size of all samples is ever written. Compiled functions
+carry no annotations: numba derives the types from the call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedrec.algorithms.accelerators.compiled import (
+    Sampled,
+    begin_user,
+    dots,
+    error_of,
+    hand_over,
+    open_space,
+    shuffled,
+    train_in_parts,
+)
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.compiling import COMPILED
+from fedrec.tensor_products import product_of_blocks
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.fedmf import FedMF
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["fit"]
+
+
+class CpuUsers(NamedTuple):
+    """Users of a chunk, and what they own.
+
+    Attributes:
+        vectors: p, float32 (n_users, dim).
+        members: 1 for every row of B that a user trains, else 0, float32 (n_users, width), or
+            one row that is everybody's.
+    """
+
+    sampled: Sampled
+    vectors: NDArray[np.float32]
+    members: NDArray[np.float32]
+
+
+class CpuRound(NamedTuple):
+    """What all users of a round have in common.
+
+    Attributes:
+        items: Q, float32 (n_active, dim).
+        low_items: Q B^T, float32 (n_active, width); Q itself where B is the identity.
+        basis: B, float32 (width, dim); one row of zeros where B is the identity.
+        has_basis: whether B is something else than the identity.
+        scale: grid steps per unit.
+        bound: largest absolute value of a user, in grid steps.
+        counts_entries: count the users who trained each value of A.
+    """
+
+    items: NDArray[np.float32]
+    low_items: NDArray[np.float32]
+    basis: NDArray[np.float32]
+    has_basis: bool
+    rate: float
+    gamma: float
+    epochs: int
+    batch_size: int
+    negatives_per_positive: int
+    scale: float
+    bound: float
+    counts_entries: bool = False
+
+
+def fit(
+    algorithm: FedMF,
+    chunk: Chunk,
+    start: RoundStart,
+    private: dict[str, torch.Tensor],
+    sums: RoundSums,
+) -> ChunkResult:
+    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    import torch
+
+    settings, total = algorithm.settings, sums["item_embedding"]
+    items, basis = start.shared["item_embedding"], start.basis
+    low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
+    no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
+    members = algorithm.structure.members(
+        algorithm.seed, start.round, chunk.user_keys, start.party_key
+    )
+    width, counts_entries = total.width, algorithm.structure.counts_entries
+    users = CpuUsers(
+        sampled=Sampled.of(
+            chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
+        ),
+        vectors=private["user_embedding"].numpy().copy(),
+        members=np.ones((1, width), np.float32) if members is None else members.numpy(),
+    )
+    common = CpuRound(
+        items=items.numpy(),
+        low_items=low_items.numpy(),
+        basis=no_basis if basis is None else basis.numpy(),
+        has_basis=basis is not None,
+        rate=settings.learning_rate,
+        gamma=settings.regularisation,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        negatives_per_positive=settings.negatives_per_positive,
+        scale=total.scale,
+        bound=total.bound,
+        counts_entries=counts_entries,
+    )
+    loss = np.zeros(chunk.n_users, dtype=np.float32)
+    clipped = np.zeros(chunk.n_users, dtype=np.int64)
+
+    def work(part: int, parts: int, *tables: NDArray[np.int64]) -> bool:
+        return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
+
+    shapes = ((len(items), width), (len(items),), (len(items), width if counts_entries else 0))
+    finite, (change, counts, entries) = train_in_parts(
+        work, chunk.n_users, torch.get_num_threads(), shapes
+    )
+    total.add_sums(torch.from_numpy(change), finite=finite)
+    if counts_entries:
+        sums["entries"].add_sums(torch.from_numpy(entries), finite=True)
+    sums.add_counts(torch.from_numpy(counts))
+    return ChunkResult(
+        private={"user_embedding": torch.from_numpy(users.vectors)},
+        loss=torch.from_numpy(loss),
+        clipped=torch.from_numpy(clipped),
+    )
+
+
+class _Step(NamedTuple):
+    """Room for a minibatch.
+
+    Attributes:
+        errors: summed over the minibatch's samples of each row, float32 (n_rows,).
+        occurrences: samples of each row, int64 (n_rows,).
+        touched: rows with samples, int64 (n_rows,).
+        gradient: of p by the items, float32 (dim,).
+        low_gradient: of p B^T by the rows of A, float32 (width,).
+        low_vector: p B^T, float32 (width,).
+        rates: the step of each column of A, float32 (width,).
+    """
+
+    errors: NDArray[np.float32]
+    occurrences: NDArray[np.int64]
+    touched: NDArray[np.int64]
+    gradient: NDArray[np.float32]
+    low_gradient: NDArray[np.float32]
+    low_vector: NDArray[np.float32]
+    rates: NDArray[np.float32]
+
+
+@njit(**COMPILED)
+def _gradients(places, n_positives, vector, items, has_basis, space, step):
+    """Sum e q_i over a minibatch, and e over each item; return (touched rows, loss)."""
+    loss, n_touched = 0.0, 0
+    gradient, low_gradient, low_vector = step.gradient, step.low_gradient, step.low_vector
+    gradient[:] = 0.0
+    low_gradient[:] = 0.0
+    for place in places:
+        item = space.drawn[place]
+        row = space.row_of[item]
+        values = space.rows[row]
+        score = dots((low_vector,), (values,))[0]
+        if has_basis:
+            score += dots((vector,), (items[item],))[0]
+        error, part = error_of(score, place < n_positives)
+        loss += part
+        if has_basis:
+            whole = items[item]
+            for c in range(len(gradient)):
+                gradient[c] += error * whole[c]
+        for k in range(len(low_gradient)):
+            low_gradient[k] += error * values[k]
+        if step.occurrences[row] == 0:
+            step.touched[n_touched] = row
+            n_touched += 1
+        step.occurrences[row] += 1
+        step.errors[row] += error
+    return n_touched, loss
+
+
+@njit(**COMPILED)
+def _move_rows(n_touched, low_items, has_basis, ratio, pull, space, step):
+    """Do the item step of every touched row, and forget its errors; a step of 0 stays."""
+    low_vector, rates = step.low_vector, step.rates
+    for row in step.touched[:n_touched]:
+        mean = step.errors[row] / np.float32(step.occurrences[row])
+        values = space.rows[row]
+        if has_basis:
+            low_item = low_items[space.row_item[row]]
+            for k in range(len(values)):
+                decay = low_item[k] + values[k] / ratio
+                values[k] -= rates[k] * (mean * low_vector[k] + pull * decay)
+        else:
+            for k in range(len(values)):
+                values[k] -= rates[k] * (mean * low_vector[k] + pull * values[k])
+        step.errors[row] = 0.0
+        step.occurrences[row] = 0
+
+
+@njit(**COMPILED)
+def _move_vector(vector, n_samples, rate, pull, basis, has_basis, step):
+    """Do the step of p."""
+    gradient, low_gradient = step.gradient, step.low_gradient
+    if has_basis:
+        for k in range(len(low_gradient)):
+            for c in range(len(vector)):
+                gradient[c] += low_gradient[k] * basis[k, c]
+    else:
+        gradient[:] = low_gradient
+    size = np.float32(n_samples)
+    for c in range(len(vector)):
+        vector[c] -= rate * (gradient[c] / size + pull * vector[c])
+
+
+@njit(**COMPILED)
+def _train_part(part, parts, users, common, change, counts, entries, losses, clipped):
+    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    sampled, items, low_items = users.sampled, common.items, common.low_items
+    basis, has_basis, per_positive = common.basis, common.has_basis, common.negatives_per_positive
+    scale, bound = np.float32(common.scale), np.float32(common.bound)
+    (n_items, dim), width = items.shape, low_items.shape[1]
+    ratio = np.float32(width / dim)
+    rate, pull = np.float32(common.rate), np.float32(2.0) * np.float32(common.gamma)
+    low_rate = rate * np.float32(math.sqrt(width / dim))
+    space = open_space(sampled.pointers, per_positive, n_items, width)
+    step = _Step(
+        np.zeros(len(space.rows), dtype=np.float32),
+        np.zeros(len(space.rows), dtype=np.int64),
+        np.empty(len(space.rows), dtype=np.int64),
+        np.empty(dim, dtype=np.float32),
+        np.empty(width, dtype=np.float32),
+        np.empty(width, dtype=np.float32),
+        np.empty(width, dtype=np.float32),
+    )
+    all_finite = True
+    for user in range(part, len(users.vectors), parts):
+        n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
+        n_samples, n_rows = begin_user(user, sampled, per_positive, items, has_basis, space)
+        vector, members = users.vectors[user], users.members[min(user, len(users.members) - 1)]
+        for k in range(width):
+            step.rates[k] = low_rate * members[k]
+        loss = 0.0
+        for epoch in range(common.epochs):
+            places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
+            for start in range(0, n_samples, common.batch_size):
+                batch = places[start : start + common.batch_size]
+                if has_basis:
+                    for k in range(width):
+                        step.low_vector[k] = dots((basis[k],), (vector,))[0]
+                else:
+                    step.low_vector[:] = vector
+                n_touched, part_loss = _gradients(
+                    batch, n_positives, vector, items, has_basis, space, step
+                )
+                loss += part_loss
+                _move_rows(n_touched, low_items, has_basis, ratio, pull, space, step)
+                _move_vector(vector, len(batch), rate, pull, basis, has_basis, step)
+        losses[user] = loss / (n_samples * common.epochs)
+        if common.counts_entries:
+            for item in space.row_item[:n_rows]:
+                for k in range(width):
+                    entries[item, k] += np.int64(members[k])
+        clipped[user], finite = hand_over(
+            n_rows, items, has_basis, scale, bound, space, change, counts
+        )
+        all_finite = all_finite and finite
+        for c in range(dim):
+            all_finite = all_finite and math.isfinite(vector[c])
+    return all_finite

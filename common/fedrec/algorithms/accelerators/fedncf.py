@@ -1,0 +1,453 @@
+"""FedNCF by plain gradient descent, compiled: one user at a time, all of that user in the cache.
+
+The same rule as `fedrec.algorithms.fedncf`'s. A minibatch goes through the network in blocks of 64
+samples, which stay in the processor's first cache with everything that belongs to them: a layer's
+units are a table of units x samples, so that each innermost loop runs over the samples. Places of
+a block beyond the minibatch have rows of zeros and no error. A network and its gradient are one
+flat array each, layer after layer, weights before biases. Compiled functions carry no annotations:
+numba derives the types from the call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedrec.algorithms.accelerators.compiled import (
+    Sampled,
+    begin_user,
+    dots,
+    error_of,
+    fused,
+    hand_over,
+    open_space,
+    shuffled,
+    train_in_parts,
+)
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.compiling import COMPILED
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.fedncf import FedNCF
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["fit"]
+
+_BLOCK = 64
+_FIRST, _SECOND, _THIRD = 32, 16, 8
+"""Units of the layers, as in `fedncf.UNITS`; constants let the compiler unroll."""
+_ZERO = np.float32(0.0)
+
+
+class CpuUsers(NamedTuple):
+    """Users of a chunk, and what they own.
+
+    Attributes:
+        vectors: p, float32 (n_users, dim).
+        weights: how many times a user's network counts in the sum, int64 (n_users,).
+    """
+
+    sampled: Sampled
+    vectors: NDArray[np.float32]
+    weights: NDArray[np.int64]
+
+
+class CpuRound(NamedTuple):
+    """What all users of a round have in common.
+
+    Attributes:
+        items: Q, float32 (n_active, dim).
+        network: all layers end to end, weights before biases, float32.
+        decay: L2 coefficient of network, users and rows.
+        scale: grid steps per unit of a row.
+        bound: largest absolute value of a user's row, in grid steps.
+        network_scale: grid steps per unit of the network.
+        network_bound: largest absolute value of a user's network before weighting, in grid steps.
+    """
+
+    items: NDArray[np.float32]
+    network: NDArray[np.float32]
+    rate: float
+    user_rate: float
+    item_rate: float
+    decay: float
+    epochs: int
+    batch_size: int
+    negatives_per_positive: int
+    scale: float
+    bound: float
+    network_scale: float
+    network_bound: float
+
+
+def fit(
+    algorithm: FedNCF,
+    chunk: Chunk,
+    start: RoundStart,
+    private: dict[str, torch.Tensor],
+    sums: RoundSums,
+) -> ChunkResult:
+    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    import torch
+
+    settings, rows = algorithm.settings, sums["item_embedding"]
+    names = [entry.name for entry in algorithm.parameters if entry.scope == "net"]
+    layers = [start.shared[name].reshape(-1) for name in names]
+    # The network's tensors have one step and one bound.
+    own_networks, rates = sums[names[0]], algorithm.rates
+    weights = np.ones(chunk.n_users, dtype=np.int64)
+    if algorithm.weighs_users:
+        weights = np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES)
+    users = CpuUsers(
+        sampled=Sampled.of(
+            chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
+        ),
+        vectors=private["user_embedding"].numpy().copy(),
+        weights=weights,
+    )
+    common = CpuRound(
+        items=start.shared["item_embedding"].numpy(),
+        network=torch.cat(layers).numpy(),
+        rate=settings.learning_rate,
+        user_rate=rates["user_embedding"],
+        item_rate=rates["item_embedding"],
+        decay=settings.weight_decay,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        negatives_per_positive=settings.negatives_per_positive,
+        scale=rows.scale,
+        bound=rows.bound,
+        network_scale=own_networks.scale,
+        network_bound=own_networks.bound,
+    )
+    loss = np.zeros(chunk.n_users, dtype=np.float32)
+    clipped = np.zeros(chunk.n_users, dtype=np.int64)
+
+    def work(part: int, parts: int, *tables: NDArray[np.int64]) -> bool:
+        return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
+
+    shapes = (common.items.shape, (len(common.items),), common.network.shape)
+    finite, (change, counts, network) = train_in_parts(
+        work, chunk.n_users, torch.get_num_threads(), shapes
+    )
+    rows.add_sums(torch.from_numpy(change), finite=finite)
+    ends = np.cumsum([len(layer) for layer in layers])
+    for name, part in zip(names, np.split(network, ends[:-1]), strict=True):
+        sums[name].add_sums(torch.from_numpy(part), finite=finite)
+    if algorithm.counts_rows:
+        sums.add_counts(torch.from_numpy(counts))
+    if algorithm.weighs_users:
+        sums["samples"].add_sums(torch.from_numpy(weights.sum(keepdims=True)), finite=True)
+    if algorithm.counts_users:
+        sums["users"].add_whole(torch.ones((chunk.n_users, 1)))
+    return ChunkResult(
+        private={"user_embedding": torch.from_numpy(users.vectors)},
+        loss=torch.from_numpy(loss),
+        clipped=torch.from_numpy(clipped),
+    )
+
+
+class _Rates(NamedTuple):
+    """Step sizes, and what weight decay leaves of each in a minibatch; float32."""
+
+    network: np.float32
+    vector: np.float32
+    rows: np.float32
+    network_kept: np.float32
+    vector_kept: np.float32
+    rows_kept: np.float32
+
+
+class _Layers(NamedTuple):
+    """Room for a minibatch's blocks and for the layers of one of them, units x samples.
+
+    Attributes:
+        blocks: rows of items as columns, (n_blocks, dim, samples).
+        constant: what the user adds to the first layer, (units,).
+        first, second, third: values of the layers' units.
+        errors: by the score, (1, samples).
+        by_first, by_second, by_third: derivatives by the units before ReLU.
+        by_items: derivatives by the rows of items, (dim, samples).
+        by_vector: derivatives by p, (dim,).
+        gradient: by the network, flat.
+    """
+
+    blocks: NDArray[np.float32]
+    constant: NDArray[np.float32]
+    first: NDArray[np.float32]
+    second: NDArray[np.float32]
+    third: NDArray[np.float32]
+    errors: NDArray[np.float32]
+    by_first: NDArray[np.float32]
+    by_second: NDArray[np.float32]
+    by_third: NDArray[np.float32]
+    by_items: NDArray[np.float32]
+    by_vector: NDArray[np.float32]
+    gradient: NDArray[np.float32]
+
+
+@njit(**COMPILED)
+def _views(flat, dim):
+    """Return views of the layers' weights and biases, and of the score's, in a flat network."""
+    inputs = 2 * dim
+    one = _FIRST * inputs
+    two = one + _FIRST
+    three = two + _SECOND * _FIRST
+    four = three + _SECOND
+    five = four + _THIRD * _SECOND
+    six = five + _THIRD
+    return (
+        flat[:one].reshape(_FIRST, inputs),
+        flat[one:two],
+        flat[two:three].reshape(_SECOND, _FIRST),
+        flat[three:four],
+        flat[four:five].reshape(_THIRD, _SECOND),
+        flat[five:six],
+        flat[six : six + _THIRD].reshape(1, _THIRD),
+        flat[six + _THIRD :],
+    )
+
+
+@njit(**COMPILED)
+def _add_product(total, weights, values):
+    """Add weights @ values to a table of as many samples, four rows of values at a time."""
+    inner = len(values)
+    whole = inner - inner % 4
+    for row in range(len(total)):
+        into = total[row]
+        for k in range(0, whole, 4):
+            a, b = weights[row, k], weights[row, k + 1]
+            c, d = weights[row, k + 2], weights[row, k + 3]
+            v, w, x, y = values[k], values[k + 1], values[k + 2], values[k + 3]
+            for place in range(_BLOCK):
+                part = fused(b, w[place], fused(a, v[place], into[place]))
+                into[place] = fused(d, y[place], fused(c, x[place], part))
+        for k in range(whole, inner):
+            a, v = weights[row, k], values[k]
+            for place in range(_BLOCK):
+                into[place] = fused(a, v[place], into[place])
+
+
+@njit(**COMPILED)
+def _add_outer(gradient, slopes, values):
+    """Add the sums over samples of slope times value to a layer's gradient, two units at a time."""
+    inner = len(values)
+    whole = inner - inner % 4
+    for row in range(0, len(slopes), 2):
+        pair = (slopes[row], slopes[row + 1])
+        for k in range(0, whole, 4):
+            found = dots(pair, (values[k], values[k + 1], values[k + 2], values[k + 3]))
+            for column in range(4):
+                gradient[row, k + column] += found[column]
+                gradient[row + 1, k + column] += found[4 + column]
+        for k in range(whole, inner):
+            one, two = dots(pair, (values[k],))
+            gradient[row, k] += one
+            gradient[row + 1, k] += two
+
+
+@njit(**COMPILED)
+def _add_sums(gradient, slopes, ones):
+    """Add the sums over samples to a layer's gradient by its biases."""
+    for row in range(len(slopes)):
+        gradient[row] += dots((slopes[row],), (ones,))[0]
+
+
+@njit(**COMPILED)
+def _forward(units, weights, constant, values):
+    """Write relu(weights @ values + constant); NaN stays NaN."""
+    for row in range(len(units)):
+        units[row] = constant[row]
+    _add_product(units, weights, values)
+    for row in range(len(units)):
+        into = units[row]
+        for place in range(_BLOCK):
+            into[place] = _ZERO if into[place] <= _ZERO else into[place]
+
+
+@njit(**COMPILED)
+def _backward(slopes, weights, units, above):
+    """Write the derivatives by a layer's inputs, from those of the layer above."""
+    slopes[:] = _ZERO
+    _add_product(slopes, weights.T, above)
+    for row in range(len(slopes)):
+        into, unit = slopes[row], units[row]
+        for place in range(_BLOCK):
+            into[place] = into[place] if unit[place] > _ZERO else _ZERO
+
+
+@njit(**COMPILED)
+def _score_errors(scores, batch, n_positives):
+    """Write sigmoid(s) - y over a block's scores, 0 beyond its samples; return the summed loss."""
+    loss, size = 0.0, len(batch)
+    for place in range(size):
+        scores[place], part = error_of(scores[place], batch[place] < n_positives)
+        loss += part
+    scores[size:] = _ZERO
+    return loss
+
+
+@njit(**COMPILED)
+def _read_rows(block, batch, space):
+    """Write the rows of a block's samples as columns."""
+    for place in range(len(batch)):
+        row = space.rows[space.row_of[space.drawn[batch[place]]]]
+        for c in range(len(row)):
+            block[c, place] = row[c]
+    block[:, len(batch) :] = _ZERO
+
+
+@njit(**COMPILED)
+def _move_rows(by_items, batch, rate, space):
+    """Do the step of a block's rows; one that is named twice moves by both."""
+    for place in range(len(batch)):
+        row = space.rows[space.row_of[space.drawn[batch[place]]]]
+        for c in range(len(row)):
+            row[c] -= rate * by_items[c, place]
+
+
+@njit(**COMPILED)
+def _shrink(values, kept):
+    """Do the part of a step that weight decay adds."""
+    if kept != np.float32(1.0):
+        values *= kept
+
+
+@njit(**COMPILED)
+def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space):
+    """Do one minibatch's simultaneous step in place; return the summed loss before it."""
+    dim = len(vector)
+    weight_1, bias_1, weight_2, bias_2, weight_3, bias_3, weight_4, bias_4 = _views(network, dim)
+    by_1, by_b1, by_2, by_b2, by_3, by_b3, by_4, by_b4 = _views(layers.gradient, dim)
+    first, second, third, errors = layers.first, layers.second, layers.third, layers.errors
+    first_d, second_d, third_d = layers.by_first, layers.by_second, layers.by_third
+    by_items, by_vector, constant = layers.by_items, layers.by_vector, layers.constant
+    of_item = weight_1[:, dim:]
+    layers.gradient[:] = _ZERO
+    for row in range(_FIRST):
+        constant[row] = bias_1[row] + dots((weight_1[row, :dim],), (vector,))[0]
+    n_blocks = -(-len(batch) // _BLOCK)
+    for number in range(n_blocks):
+        part = batch[number * _BLOCK : (number + 1) * _BLOCK]
+        _read_rows(layers.blocks[number], part, space)
+    # Every row of the round, as a dense optimiser would, before this minibatch moves its own.
+    _shrink(rows, rates.rows_kept)
+    loss, size = 0.0, np.float32(len(batch))
+    for number in range(n_blocks):
+        part, items = batch[number * _BLOCK : (number + 1) * _BLOCK], layers.blocks[number]
+        _forward(first, of_item, constant, items)
+        _forward(second, weight_2, bias_2, first)
+        _forward(third, weight_3, bias_3, second)
+        errors[0] = bias_4[0]
+        _add_product(errors, weight_4, third)
+        loss += _score_errors(errors[0], part, n_positives)
+        for place in range(_BLOCK):
+            errors[0, place] /= size
+        _add_sums(by_b4, errors, ones)
+        for row in range(_THIRD):
+            by_4[0, row] += dots((errors[0],), (third[row],))[0]
+        _backward(third_d, weight_4, third, errors)
+        _backward(second_d, weight_3, second, third_d)
+        _backward(first_d, weight_2, first, second_d)
+        _add_outer(by_3, third_d, second)
+        _add_sums(by_b3, third_d, ones)
+        _add_outer(by_2, second_d, first)
+        _add_sums(by_b2, second_d, ones)
+        _add_outer(by_1[:, dim:], first_d, items)
+        _add_sums(by_b1, first_d, ones)
+        by_items[:] = _ZERO
+        _add_product(by_items, of_item.T, first_d)
+        _move_rows(by_items, part, rates.rows, space)
+    by_vector[:] = _ZERO
+    for row in range(_FIRST):
+        for c in range(dim):
+            by_1[row, c] = by_b1[row] * vector[c]
+            by_vector[c] += by_b1[row] * weight_1[row, c]
+    for c in range(dim):
+        vector[c] = rates.vector_kept * vector[c] - rates.vector * by_vector[c]
+    for place in range(len(network)):
+        moved = rates.network * layers.gradient[place]
+        network[place] = rates.network_kept * network[place] - moved
+    return loss
+
+
+@njit(**COMPILED)
+def _hand_over_network(network, start, weight, scale, bound, change):
+    """Round a user's network, weight it and add it up; return (clipped values, finite)."""
+    clipped, not_finite = 0, 0
+    for place in range(len(network)):
+        units = np.float32(np.rint((network[place] - start[place]) * scale))
+        size = abs(units)
+        inside = units if size <= bound else (bound if units > 0 else -bound)
+        clipped += inside != units
+        not_finite += not size < np.inf
+        change[place] += weight * np.int64(inside)
+    return clipped, not_finite == 0
+
+
+@njit(**COMPILED)
+def _train_part(part, parts, users, common, change, counts, network_change, losses, clipped):
+    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    sampled, items, network = users.sampled, common.items, common.network
+    per_positive, batch_size = common.negatives_per_positive, common.batch_size
+    scale, bound = np.float32(common.scale), np.float32(common.bound)
+    network_scale = np.float32(common.network_scale)
+    network_bound = np.float32(common.network_bound)
+    rates = _Rates(
+        np.float32(common.rate),
+        np.float32(common.user_rate),
+        np.float32(common.item_rate),
+        np.float32(1.0 - common.rate * common.decay),
+        np.float32(1.0 - common.user_rate * common.decay),
+        np.float32(1.0 - common.item_rate * common.decay),
+    )
+    n_items, dim = items.shape
+    space = open_space(sampled.pointers, per_positive, n_items, dim)
+    n_blocks = -(-min(batch_size, len(space.drawn)) // _BLOCK)
+    layers = _Layers(
+        np.empty((n_blocks, dim, _BLOCK), dtype=np.float32),
+        np.empty(_FIRST, dtype=np.float32),
+        np.empty((_FIRST, _BLOCK), dtype=np.float32),
+        np.empty((_SECOND, _BLOCK), dtype=np.float32),
+        np.empty((_THIRD, _BLOCK), dtype=np.float32),
+        np.empty((1, _BLOCK), dtype=np.float32),
+        np.empty((_FIRST, _BLOCK), dtype=np.float32),
+        np.empty((_SECOND, _BLOCK), dtype=np.float32),
+        np.empty((_THIRD, _BLOCK), dtype=np.float32),
+        np.empty((dim, _BLOCK), dtype=np.float32),
+        np.empty(dim, dtype=np.float32),
+        np.empty_like(network),
+    )
+    own_network, ones = np.empty_like(network), np.ones(_BLOCK, dtype=np.float32)
+    all_finite = True
+    for user in range(part, len(users.vectors), parts):
+        n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
+        n_samples, n_rows = begin_user(user, sampled, per_positive, items, False, space)
+        vector, rows = users.vectors[user], space.rows[:n_rows]
+        own_network[:] = network
+        loss = 0.0
+        for epoch in range(common.epochs):
+            places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
+            for begin in range(0, n_samples, batch_size):
+                loss += _take(
+                    places[begin : begin + batch_size], n_positives, rows, vector, own_network,
+                    rates, layers, ones, space,
+                )  # fmt: skip
+        losses[user] = loss / (n_samples * common.epochs)
+        over, rows_finite = hand_over(n_rows, items, False, scale, bound, space, change, counts)
+        beyond, network_finite = _hand_over_network(
+            own_network, network, users.weights[user], network_scale, network_bound, network_change
+        )
+        clipped[user] = over + beyond
+        all_finite = all_finite and rows_finite and network_finite
+        for c in range(dim):
+            all_finite = all_finite and math.isfinite(vector[c])
+    return all_finite

@@ -1,0 +1,202 @@
+"""PFedRec compiled: one user at a time, everything of that user in the cache.
+
+The same rule as `fedrec.algorithms.pfedrec`'s, with a copy of the rows that a user touches.
+Compiled functions carry no annotations: numba derives the types from the call.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedrec.algorithms.accelerators.compiled import (
+    Sampled,
+    begin_user,
+    dots,
+    error_of,
+    hand_over,
+    open_space,
+    shuffled,
+    train_in_parts,
+)
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.compiling import COMPILED
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.pfedrec import PFedRec
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["fit"]
+
+
+class CpuUsers(NamedTuple):
+    """Users of a chunk, and what they own."""
+
+    sampled: Sampled
+    heads: NDArray[np.float32]
+    biases: NDArray[np.float32]
+
+
+class CpuRound(NamedTuple):
+    """What all users of a round have in common.
+
+    Attributes:
+        items: E, float32 (n_active, dim).
+        scale: grid steps per unit.
+        bound: largest absolute value of a user, in grid steps.
+        personal: whether users' scores of all items are wanted.
+    """
+
+    items: NDArray[np.float32]
+    rate: float
+    item_rate: float
+    epochs: int
+    batch_size: int
+    negatives_per_positive: int
+    scale: float
+    bound: float
+    personal: bool
+
+
+def fit(
+    algorithm: PFedRec,
+    chunk: Chunk,
+    start: RoundStart,
+    private: dict[str, torch.Tensor],
+    sums: RoundSums,
+) -> ChunkResult:
+    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    import torch
+
+    settings, total = algorithm.settings, sums["item_embedding"]
+    items, n_users = start.shared["item_embedding"].numpy(), chunk.n_users
+    personal = settings.personal_items
+    users = CpuUsers(
+        sampled=Sampled.of(
+            chunk, seed=algorithm.seed, round_id=start.round, epochs=settings.local_epochs
+        ),
+        heads=private["user_embedding"].numpy().copy(),
+        biases=private["user_bias"].numpy().copy(),
+    )
+    common = CpuRound(
+        items=items,
+        rate=settings.learning_rate,
+        item_rate=algorithm.item_rate,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        negatives_per_positive=settings.negatives_per_positive,
+        scale=total.scale,
+        bound=total.bound,
+        personal=personal,
+    )
+    scores = np.zeros((n_users, len(items) if personal else 0), dtype=np.float32)
+    loss = np.zeros(n_users, dtype=np.float32)
+    clipped = np.zeros(n_users, dtype=np.int64)
+
+    def work(part: int, parts: int, change: NDArray[np.int64], counts: NDArray[np.int64]) -> bool:
+        own = (scores, loss, clipped)
+        return bool(_train_part(part, parts, users, common, change, counts, *own))
+
+    shapes = (items.shape, (len(items),))
+    finite, (change, _) = train_in_parts(work, n_users, torch.get_num_threads(), shapes)
+    total.add_sums(torch.from_numpy(change), finite=finite)
+    sums["users"].add_whole(torch.ones((n_users, 1)))
+    trained = {
+        "user_embedding": torch.from_numpy(users.heads),
+        "user_bias": torch.from_numpy(users.biases),
+    }
+    if personal:
+        trained[algorithm.kept_scores] = private[algorithm.kept_scores].index_copy(
+            1, start.active, torch.from_numpy(scores)
+        )
+    return ChunkResult(
+        private=trained, loss=torch.from_numpy(loss), clipped=torch.from_numpy(clipped)
+    )
+
+
+@njit(**COMPILED)
+def _move_head(places, n_positives, head, bias, rate, gradient, space):
+    """Do step (i) of a minibatch in place; return (new bias, loss before it)."""
+    loss, slope = 0.0, np.float32(0.0)
+    gradient[:] = 0.0
+    for place in places:
+        row = space.rows[space.row_of[space.drawn[place]]]
+        score = dots((head,), (row,))[0] + bias
+        error, part = error_of(score, place < n_positives)
+        loss += part
+        slope += error
+        for c in range(len(head)):
+            gradient[c] += error * row[c]
+    size = np.float32(len(places))
+    for c in range(len(head)):
+        head[c] -= rate * (gradient[c] / size)
+    return bias - rate * (slope / size), loss
+
+
+@njit(**COMPILED)
+def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
+    """Do step (ii) of a minibatch: the errors of all rows first, then the rows."""
+    for place in places:
+        row = space.row_of[space.drawn[place]]
+        score = dots((head,), (space.rows[row],))[0] + bias
+        errors[row] += error_of(score, place < n_positives)[0]
+    step = item_rate / np.float32(len(places))
+    for place in places:
+        row = space.row_of[space.drawn[place]]
+        moved = step * errors[row]
+        # Zero after the first occurrence, which moves the row for all of them.
+        errors[row] = 0.0
+        if moved != 0.0:
+            values = space.rows[row]
+            for c in range(len(head)):
+                values[c] -= moved * head[c]
+
+
+@njit(**COMPILED)
+def _score_all(scores, items, n_rows, head, bias, space):
+    """Write the scores of all items, with the user's own rows where it has them."""
+    for item in range(len(items)):
+        scores[item] = dots((head,), (items[item],))[0] + bias
+    for row in range(n_rows):
+        scores[space.row_item[row]] = dots((head,), (space.rows[row],))[0] + bias
+
+
+@njit(**COMPILED)
+def _train_part(part, parts, users, common, change, counts, scores, losses, clipped):
+    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    sampled, items, per_positive = users.sampled, common.items, common.negatives_per_positive
+    rate, item_rate = np.float32(common.rate), np.float32(common.item_rate)
+    scale, bound = np.float32(common.scale), np.float32(common.bound)
+    dim = items.shape[1]
+    space = open_space(sampled.pointers, per_positive, len(items), dim)
+    errors = np.zeros(len(space.rows), dtype=np.float32)
+    gradient = np.empty(dim, dtype=np.float32)
+    all_finite = True
+    for user in range(part, len(users.heads), parts):
+        n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
+        n_samples, n_rows = begin_user(user, sampled, per_positive, items, False, space)
+        head, bias = users.heads[user], users.biases[user]
+        loss = 0.0
+        for epoch in range(common.epochs):
+            places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
+            for start in range(0, n_samples, common.batch_size):
+                batch = places[start : start + common.batch_size]
+                bias, part_loss = _move_head(batch, n_positives, head, bias, rate, gradient, space)
+                loss += part_loss
+                _move_rows(batch, n_positives, head, bias, item_rate, errors, space)
+        users.biases[user] = bias
+        losses[user] = loss / (n_samples * common.epochs)
+        if common.personal:
+            _score_all(scores[user], items, n_rows, head, bias, space)
+        clipped[user], finite = hand_over(n_rows, items, False, scale, bound, space, change, counts)
+        all_finite = all_finite and finite and math.isfinite(bias)
+        for c in range(dim):
+            all_finite = all_finite and math.isfinite(head[c])
+    return all_finite

@@ -1,0 +1,72 @@
+"""Numbers of stored formats: what has another one is refused before anything is touched.
+
+A number changes when what lies in a folder would be misread, or when training goes on otherwise
+from it: parameters, trainer or accelerators. There is one number for each kind of thing: for run
+folders it stands here, for the others beside what writes them.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from fedrec.errors import StorageError, VersionMismatch
+
+__all__ = ["ENVIRONMENT_NAME", "RUN_FORMAT", "check_format", "check_run_folder", "format_number"]
+
+RUN_FORMAT = 2
+"""Of run folders; before 2 they had no number."""
+ENVIRONMENT_NAME = "environment.json"
+"""The file of a run folder that has its number."""
+
+
+def format_number(found: object) -> int | None:
+    """Return a number as it was written: 2, "2", or "1.0" in older files; else None."""
+    text = str(found).partition(".")[0]
+    return int(text) if isinstance(found, int | str) and text.isdecimal() else None
+
+
+def check_format(found: int | None, own: int, what: str, *, anew: str) -> None:
+    """Refuse what has another number than this fedrec's.
+
+    Args:
+        found: None where there is no number.
+        what: the thing, at the beginning of a sentence.
+        anew: what to do in place of reading it, as in "start a new run".
+
+    Raises:
+        VersionMismatch: naming both numbers.
+    """
+    if found == own:
+        return
+    if found is not None and found > own:
+        raise VersionMismatch(
+            f"{what} has format {found}, made by a newer fedrec; this one reads format {own}. "
+            "Nothing was changed.",
+            remedy="Install the fedrec that wrote it, or a newer one.",
+        )
+    number = "no format number" if found is None else f"format {found}"
+    raise VersionMismatch(
+        f"{what} has {number}, made by an older fedrec; this one reads format {own}. "
+        "Nothing was changed.",
+        remedy=f"Install the fedrec that wrote it, or {anew}.",
+    )
+
+
+def check_run_folder(folder: Path) -> None:
+    """Refuse a run folder of another format.
+
+    Raises:
+        VersionMismatch: it has another number, or none.
+        StorageError: its environment.json is damaged.
+    """
+    path = folder / ENVIRONMENT_NAME
+    try:
+        found = json.loads(path.read_bytes())["format"]
+    except (FileNotFoundError, KeyError):
+        found = None
+    except (OSError, ValueError, TypeError) as error:
+        raise StorageError(
+            f"{path} cannot be read: {error}.", remedy="Restore the folder from a backup."
+        ) from error
+    check_format(format_number(found), RUN_FORMAT, f"The run folder {folder}", anew="run it anew")

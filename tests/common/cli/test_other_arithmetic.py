@@ -1,0 +1,130 @@
+"""`--accept-other-arithmetic`, and folders of other formats, as users of the command meet them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedrec.cli import arithmetic_flag
+from fedrec.cli.stop_request import StopRequest
+from fedrec.provenance import ACCEPT_FLAG
+
+from .conftest import Fedrec
+
+pytestmark = pytest.mark.slow
+
+SMALL = (
+    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
+    "evaluation.at=5", "client.threads=1", "client.device=cpu",
+)  # fmt: skip
+SETTINGS = [text for value in SMALL for text in ("--set", value)]
+OTHER = "OPENBLAS_CORETYPE"
+"""Part of the arithmetic; a process that has loaded the library does not look at it any more."""
+
+
+def contents(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path
+
+
+@pytest.fixture
+def stopped(fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of a simulation that was stopped after its first round."""
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        outcome = fedrec("simulate", settings_file, *SETTINGS)
+    assert outcome.code == 130
+    return Path(outcome.out.splitlines()[-1])
+
+
+def test_the_flag_is_the_one_that_errors_name() -> None:
+    assert arithmetic_flag._FLAG == ACCEPT_FLAG
+
+
+@pytest.mark.parametrize("command", ["simulate", "evaluate", "reproduce"])
+def test_it_needs_something_to_go_on_with(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, command: str
+) -> None:
+    outcome = fedrec(command, settings_file, ACCEPT_FLAG)
+    assert outcome.code == 2
+    assert "Give --resume" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_simulation_goes_on_elsewhere_on_somebody_s_word(
+    fedrec: Fedrec, stopped: Path, interactions_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    again = ("simulate", stopped / "resolved.toml", "--resume", stopped)
+    before = contents(stopped)
+    monkeypatch.setenv(OTHER, "Prescott")
+    refused = fedrec(*again)
+    assert refused.code == 5
+    for part in (OTHER, "checkpoint.json", ACCEPT_FLAG):
+        assert part in refused.err
+    assert contents(stopped) == before
+    assert fedrec(*again, ACCEPT_FLAG).code == 0
+    record = json.loads((stopped / "environment.json").read_text())
+    assert [change["round"] for change in record["accepted"]] == [1]
+    # Whoever only reads is asked for nothing.
+    monkeypatch.delenv(OTHER)
+    user = interactions_file.read_text().splitlines()[1].split(",")[0]
+    assert fedrec("recommend", stopped, "--user", user, "-n", 1).code == 0
+
+
+@pytest.mark.parametrize(
+    ("number", "named"),
+    [
+        (None, "no format number"),
+        (1, "format 1, made by an older"),
+        (3, "format 3, made by a newer"),
+    ],
+)
+def test_a_folder_of_another_format_is_refused_by_its_number(
+    fedrec: Fedrec, stopped: Path, number: int | None, named: str
+) -> None:
+    path = stopped / "environment.json"
+    record = json.loads(path.read_text())
+    del record["format"]
+    path.write_text(json.dumps(record if number is None else record | {"format": number}))
+    before = contents(stopped)
+    for again in (
+        ("simulate", stopped / "resolved.toml", "--resume", stopped, ACCEPT_FLAG),
+        ("evaluate", stopped / "resolved.toml", "--resume", stopped, ACCEPT_FLAG),
+        ("recommend", stopped, "--user", "u1"),
+    ):
+        outcome = fedrec(*again)
+        assert outcome.code == 5
+        assert named in outcome.err
+    assert contents(stopped) == before
+
+
+def test_an_evaluation_goes_on_elsewhere_on_somebody_s_word(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "results"
+    asked = ("--protocols", "full", "--seeds", "7,", "--no-references")
+    assert fedrec("evaluate", settings_file, *asked, "--out", out, *SETTINGS).code == 0
+    before = contents(out)
+    again = ("evaluate", out / "resolved.toml", *asked, "--resume", out)
+    monkeypatch.setenv(OTHER, "Prescott")
+    refused = fedrec(*again)
+    assert refused.code == 5
+    assert f"The run folder {out} was trained under other arithmetic" in refused.err
+    assert contents(out) == before
+    assert fedrec(*again, ACCEPT_FLAG).code == 0
+    (change,) = json.loads((out / "environment.json").read_text())["accepted"]
+    assert change["round"] is None
+    assert fedrec(*again).code == 0
+    # A part of another format is not measured again in silence.
+    (part,) = (out / "parts").iterdir()
+    part.write_text(json.dumps(json.loads(part.read_text()) | {"version": "1.0"}))
+    assert f"{part} has format 1" in fedrec(*again).err

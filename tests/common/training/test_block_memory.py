@@ -1,0 +1,186 @@
+"""What a device holds at once, counted on the CPU, against what training may take there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conformance.live_tensors import LiveTensors
+
+from fedrec.algorithms.algorithm import ChunkResult
+from fedrec.algorithms.trained import _BYTES_PER_SAMPLE
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.ids import UserId
+from fedrec.training import trainer as trainer_module
+from fedrec.training.block_memory import BlockRoom, block_bytes
+from fedrec.training.blocks import BlockSize, blocks_of, buckets_of
+from fedrec.training.learner import Learner
+from fedrec.training.local_round import train_locally
+from fedrec.training.samplers import draw_samples
+from fedrec.training.user_tables import DeviceTables
+
+N_ITEMS, BATCH = 2000, 20
+POSITIVES_OF_A_STEP = BATCH // 5
+BUDGET = {2: (3, 120), 16: (12, 50), 64: (40, 24)}
+"""By steps: client.device_memory_mib, and more users than fit it at once."""
+COLR = {"structure": "colr", "rank": 4}
+CASES = {
+    "fedmf": ({"name": "fedmf", "local_epochs": 1}, {}),
+    "colr": ({"name": "fedmf", "local_epochs": 1}, COLR),
+    "pfedrec": ({"name": "pfedrec", "personal_items": False}, {"clip": 256.0}),
+    "pfedrec-scores": ({"name": "pfedrec"}, {"clip": 256.0}),
+    "fedncf-sgd": ({"name": "fedncf", "item_rate_scale": 0.1}, {}),
+    "fedncf-adam": ({"name": "fedncf", "optimiser": "adam", "learning_rate": 0.001}, {}),
+}
+
+
+def learner_of(case, device_mib=0):
+    algorithm, update = CASES[case]
+    plan = Plan.model_validate(
+        {
+            "federation": {"maximum_users": 1024, "minimum_item_users": 1},
+            "algorithm": {"dim": 16, "batch_size": BATCH, **algorithm},
+            "update": {"structure": "dense", **update},
+            "training": {"accelerated": False},
+        }
+    )
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    # As on a CUDA device of so much memory.
+    learner.device_bytes = device_mib << 20
+    learner.on_device = DeviceTables(learner.device, learner.device_bytes // 8)
+    return learner
+
+
+def users_of(n_users, n_steps):
+    """Return users who all take as many minibatches, with items drawn for each."""
+    rng, held = np.random.default_rng(n_steps), n_steps * POSITIVES_OF_A_STEP
+    items = np.stack([rng.permutation(N_ITEMS)[: held + 2] for _ in range(n_users)])
+    return UserSplit(
+        user_ids=tuple(UserId(f"u{number:04d}") for number in range(n_users)),
+        train_indptr=np.arange(n_users + 1) * held,
+        train_items=np.sort(items[:, :held], axis=1).reshape(-1),
+        validation_items=items[:, held],
+        test_items=items[:, held + 1],
+    )
+
+
+@pytest.mark.parametrize("n_steps", sorted(BUDGET))
+@pytest.mark.parametrize("case", CASES)
+def test_what_is_alive_keeps_to_the_budget(case, n_steps, monkeypatch):
+    device_mib, n_users = BUDGET[n_steps]
+    learner, users = learner_of(case, device_mib), users_of(n_users, n_steps)
+    blocks = []
+    train = trainer_module.Trainer.train_block
+
+    def trained(self, chunk, block, *rest):
+        if block.label.device.type == "cpu":
+            blocks.append((chunk.n_users, block.n_users))
+        return train(self, chunk, block, *rest)
+
+    monkeypatch.setattr(trainer_module.Trainer, "train_block", trained)
+    with LiveTensors().counting() as live:
+        train_locally(learner, 2, learner.initial_shared(), users, learner.initial_private(users))
+    assert live.saved > 0
+    assert live.peak <= 1.3 * (device_mib << 20)
+    assert sum(n for _, n in blocks) == n_users
+    assert any(n > 8 for _, n in blocks)
+
+
+def fitted(case, n_steps, n_users=16):
+    """Return a learner, what a round starts from, and its sums, samples and chunk of users."""
+    learner, users = learner_of(case), users_of(n_users, n_steps)
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    cohort = learner.cohort(shared, users)
+    start = learner.algorithm.start(shared, cohort.active, 2, learner.device)
+    chunk = cohort.chunk_of(np.arange(n_users), learner.device, n_steps=n_steps)
+    own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}
+    return learner, start, learner.empty_sums(N_ITEMS), chunk, own
+
+
+@pytest.mark.parametrize("n_steps", [1, *sorted(BUDGET)])
+@pytest.mark.parametrize("case", CASES)
+def test_the_estimate_is_what_is_counted(case, n_steps):
+    learner, start, sums, chunk, own = fitted(case, n_steps)
+    training = trainer_module.Trainer(learner.algorithm, start)
+    samples = draw_samples(chunk, seed=1, round_id=2, negatives_per_positive=4)
+    ((size, members), *_) = sorted(
+        buckets_of(samples, batch_size=BATCH, epochs=training.epochs, gathers=training.gathers),
+        key=lambda bucket: -len(bucket[1]),
+    )
+    assert size.n_steps == n_steps
+    n_users = len(members)
+    found = ChunkResult(
+        private={name: values.clone() for name, values in own.items()},
+        loss=torch.zeros(chunk.n_users),
+        clipped=torch.zeros(chunk.n_users, dtype=torch.int64),
+    )
+    drawn = {"seed": learner.algorithm.seed, "round_id": 2, "dtype": start.dtype}
+    with LiveTensors().counting() as live:
+        # All steps, where the estimate counts two.
+        for block in blocks_of(
+            chunk, samples, members, size, block_users=n_users, together=False, **drawn
+        ):
+            training.train_block(chunk, block, own, sums, found)
+    estimate = block_bytes(learner.algorithm, start, sums, size, n_users)
+    # Counted are also views of what was there before: samples, tables and sums.
+    before = sum(values.nbytes for values in (samples.item, samples.row, samples.label))
+    before += 2 * start.shared["item_embedding"].nbytes + sums.n_bytes
+    before += sum(values.nbytes for values in (*own.values(), *found.private.values()))
+    assert live.peak / 1.1 - before - 10_000 <= estimate <= 1.1 * live.peak + 10_000
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_memory_grows_with_users_and_no_faster(case):
+    learner, start, sums, *_ = fitted(case, 2)
+    gathers = trainer_module.Trainer(learner.algorithm, start).gathers
+    size = replace(size_of(n_steps=4, n_rows=80), gathers=gathers)
+    few, many = (block_bytes(learner.algorithm, start, sums, size, n) for n in (8, 64))
+    assert 4.0 * few <= many <= 8.0 * few
+
+
+def size_of(n_steps, n_rows):
+    return BlockSize(n_steps=n_steps, n_rows=n_rows, batch_size=BATCH, epochs=1, gathers=True)
+
+
+def test_room_is_counted_once_for_a_size_and_those_within(monkeypatch):
+    learner, start, sums, *_ = fitted("fedmf", 2)
+    counted = []
+
+    def counting(*args):
+        counted.append(args[3])
+        return block_bytes(*args)
+
+    monkeypatch.setattr("fedrec.training.block_memory.block_bytes", counting)
+    size, larger = size_of(4, 80), size_of(8, 160)
+    taken = 2 * start.shared["item_embedding"].nbytes + sums.n_bytes
+    each = block_bytes(learner.algorithm, start, sums, larger, 8) // 8
+    room = BlockRoom(learner.algorithm, start, sums, taken + 100 * each)
+    # 100 users fit, 96 of them in whole blocks of eight; or as many smaller ones at least.
+    assert room.users(larger, 1000) == 96
+    assert room.users(size, 90) == 96
+    assert counted == [larger]
+    more = room.users(size, 1000)
+    assert more > 96
+    assert more % 8 == 0
+    room.users(size, 1000)
+    assert counted == [larger, size]
+    # What did not fit larger users is no word on smaller ones; the other way round it is.
+    room.shrink(larger, 48)
+    assert (room.users(larger, 1000), room.users(size, 1000)) == (48, more)
+    room.shrink(size, 40)
+    assert (room.users(larger, 1000), room.users(size, 1000)) == (40, 40)
+    none = BlockRoom(learner.algorithm, start, sums, 0)
+    assert none.users(size, 1000) == 8
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 16, 64])
+@pytest.mark.parametrize("per_positive", [1, 4])
+def test_samples_take_what_a_chunk_is_sized_by(n_steps, per_positive):
+    *_, chunk, _ = fitted("fedmf", n_steps)
+    with LiveTensors().counting() as live:
+        draw_samples(chunk, seed=1, round_id=2, negatives_per_positive=per_positive)
+    n_samples = len(chunk.positives) * (1 + per_positive)
+    assert 100 * n_samples <= live.peak <= _BYTES_PER_SAMPLE * n_samples

@@ -1,0 +1,270 @@
+"""Blocks: shapes and samples that follow from the user alone, and bits that do, too."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from conformance.unrounded import UnroundedSums, begin
+from reference.plain_fedmf import batches_of, samples_of
+
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.training import trainer
+from fedrec.training.blocks import BLOCK_USERS, blocks_of, padded
+from fedrec.training.learner import Learner
+from fedrec.training.samplers import draw_samples
+from fedrec.training.trainer import Trainer
+
+N_ITEMS, N_USERS, BATCH, EPOCHS, ROUND = 60, 23, 8, 3, 5
+CPU = torch.device("cpu")
+ALGORITHMS = {
+    "fedmf": ({"name": "fedmf", "dim": 6}, {"structure": "dense"}),
+    "fedmf-colr": ({"name": "fedmf", "dim": 6}, {"structure": "colr", "rank": 2}),
+    "fedmf-svd": ({"name": "fedmf", "dim": 6}, {"structure": "svd", "rank": 2}),
+    "pfedrec": ({"name": "pfedrec", "dim": 5, "item_rate_scale": 0.2}, {"structure": "dense"}),
+    "fedncf": ({"name": "fedncf", "dim": 6}, {"structure": "dense"}),
+    "fedncf-adam": (
+        {"name": "fedncf", "dim": 6, "optimiser": "adam", "learning_rate": 0.01},
+        {"structure": "dense"},
+    ),
+}
+
+
+def learner_of(name="fedmf", **changes):
+    algorithm, update = ALGORITHMS[name]
+    plan = Plan.model_validate(
+        {
+            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+            "algorithm": {"batch_size": BATCH, "local_epochs": EPOCHS} | algorithm | changes,
+            "update": {"clip": 8.0} | update,
+        }
+    )
+    return Learner(plan, N_ITEMS, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def users():
+    """Of 1 to 16 training items, so that there are many sizes, and users of the same size."""
+    data = generate(
+        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=18, seed=3
+    )
+    place = np.arange(len(data.interactions))
+    return leave_one_out(data.interactions.take(place % 18 >= place // 18 % 16), data.catalogue)
+
+
+def chunk_of(learner, users, members):
+    cohort = learner.cohort(learner.initial_shared(), users)
+    return cohort.chunk_of(np.asarray(members), CPU)
+
+
+def drawn(learner, users, members, gathers=True, epochs=EPOCHS):
+    """Return a chunk's samples and its blocks."""
+    chunk = chunk_of(learner, users, members)
+    samples = draw_samples(chunk, seed=7, round_id=ROUND, negatives_per_positive=4)
+    blocks = blocks_of(
+        chunk, samples, seed=7, round_id=ROUND, epochs=epochs, batch_size=BATCH,
+        gathers=gathers, dtype=torch.float64,
+    )  # fmt: skip
+    return samples, list(blocks)
+
+
+def plain_samples(users, index):
+    positives, key = users.train_of(index).tolist(), int(users.user_keys()[index])
+    return key, samples_of(7, ROUND, key, positives, positives, N_ITEMS, 4)
+
+
+@pytest.mark.parametrize("n_rows", [1, 7, 8, 9, 31, 32, 63, 64, 65, 1000, 1023, 1024])
+def test_rows_are_padded_to_few_sizes_by_at_most_a_quarter(n_rows):
+    height = padded(n_rows)
+    assert n_rows < height <= max(n_rows + 8, 1.25 * n_rows + 1)
+    assert height % 8 == 0
+    # Of the numbers between two powers of two at most four or five are sizes.
+    assert len({padded(n) for n in range(1 << 12, 1 << 13)}) <= 5
+
+
+def test_samples_are_those_of_the_plain_twin(users):
+    members = np.random.default_rng(0).permutation(N_USERS)
+    samples, _ = drawn(learner_of(), users, members)
+    for place, index in enumerate(members.tolist()):
+        _, expected = plain_samples(users, index)
+        rows = slice(*samples.row_pointers[place : place + 2].tolist())
+        own = samples.row[slice(*samples.pointers[place : place + 2].tolist())]
+        item, label = samples.item[rows], samples.label[rows]
+        assert list(zip(item[own].tolist(), label[own].tolist(), strict=True)) == expected
+        assert item.tolist() == sorted({name for name, _ in expected})
+        names = [name for name, _ in expected]
+        assert samples.count[rows].tolist() == [names.count(name) for name in item.tolist()]
+        assert samples.n_rows[place] == len(item)
+        assert samples.n_samples[place] == len(expected)
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_minibatches_are_those_of_the_plain_twin(users, gathers):
+    """Every sample once in an epoch; weights are its items' shares and sum to one."""
+    _, blocks = drawn(learner_of(), users, np.arange(N_USERS), gathers)
+    seen = set()
+    for block in blocks:
+        for place in range(block.n_users):
+            index = int(block.users[place])
+            seen.add(index)
+            key, samples = plain_samples(users, index)
+            for epoch in range(EPOCHS):
+                batches = batches_of(7, ROUND, epoch, key, samples, BATCH)
+                found = list(block.minibatches(epoch))
+                assert len(found) == len(batches)
+                for (rows, weight, share), batch in zip(found, batches, strict=True):
+                    check_minibatch(block, place, rows, weight, share, batch, len(samples))
+        nobody = slice(block.n_users, None)
+        assert (block.item[nobody] == N_ITEMS).all()
+        assert not block.weight[:, :, nobody].any()
+        assert not block.share[:, nobody].any()
+    assert seen == set(range(N_USERS))
+
+
+def check_minibatch(block, place, rows, weight, share, batch, n_samples):
+    names = [name for name, _ in batch]
+    assert float(share[place]) == len(batch) / n_samples
+    assert float(weight[place].sum()) == pytest.approx(1.0, abs=1e-12)
+    own = block.item[place]
+    if rows is not None:
+        height = block.item.shape[1]
+        mine = rows.view(len(block.users), -1)[place]
+        assert (mine // height == place).all(), "a user reads another's rows"
+        own = own[mine % height]
+        labels = block.label[place][mine % height]
+    else:
+        labels = block.label[place]
+    taken = weight[place] > 0
+    found = {
+        name: (w * len(batch), label)
+        for name, w, label in zip(
+            own[taken].tolist(), weight[place][taken].tolist(), labels[taken].tolist(), strict=True
+        )
+    }
+    assert len(found) == int(taken.sum()), "an item has two rows"
+    assert N_ITEMS not in found
+    assert found == {
+        name: (pytest.approx(names.count(name), abs=1e-12), label) for name, label in batch
+    }
+
+
+def shapes_of(learner, users, members, gathers):
+    _, blocks = drawn(learner, users, members, gathers)
+    return {
+        int(members[block.users[place]]): (
+            len(block.share), block.item.shape, block.weight.shape[1:],
+            None if block.index is None else block.index.shape,
+        )
+        for block in blocks
+        for place in range(block.n_users)
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("gathers", [True, False])
+def test_shapes_follow_from_the_user_alone(users, gathers):
+    learner, everybody = learner_of(), np.arange(N_USERS)
+    expected = shapes_of(learner, users, everybody, gathers)
+    assert len({shape for shape in expected.values()}) > 5
+    assert all(shape[1][0] == BLOCK_USERS for shape in expected.values())
+    for order in (everybody[::-1], np.random.default_rng(1).permutation(N_USERS)):
+        assert shapes_of(learner, users, order, gathers) == expected
+    for part in np.array_split(everybody, 5):
+        own = shapes_of(learner, users, part, gathers)
+        assert own == {index: expected[index] for index in part.tolist()}
+    for index in everybody.tolist():
+        assert shapes_of(learner, users, np.array([index]), gathers)[index] == expected[index]
+
+
+class Bits:
+    """Everything that training leaves of each user, by the user's key, as bytes."""
+
+    def __init__(self, learner, users, monkeypatch):
+        self._learner, self._users = learner, users
+        self._shared, self._private = begin(learner, users)
+        self._order = []
+        made = blocks_of
+
+        def noted(chunk, *args, **kwargs):
+            for block in made(chunk, *args, **kwargs):
+                self._order.append(chunk.user_index[block.users[: block.n_users]].tolist())
+                yield block
+
+        monkeypatch.setattr(trainer, "blocks_of", noted)
+
+    def of(self, members):
+        learner = self._learner
+        chunk = chunk_of(learner, self._users, members)
+        active = np.arange(N_ITEMS)
+        start = learner.algorithm.start(self._shared, active, ROUND, CPU)
+        sums = UnroundedSums(N_ITEMS)
+        own = {
+            name: torch.from_numpy(values[members]).float()
+            for name, values in self._private.items()
+        }
+        self._order.clear()
+        result = Trainer(learner.algorithm, replace(start, party_key=1)).train(chunk, own, sums)
+        found = {}
+        for place, index in enumerate(np.asarray(members).tolist()):
+            kept = [values[place] for _, values in sorted(result.private.items())]
+            found[index] = [result.loss[place], *kept]
+        for block, change in zip(self._order, sums.blocks, strict=True):
+            for place, index in enumerate(block):
+                for values in (change.rows, change.whole):
+                    found[index] += [values[name][place] for name in sorted(values)]
+        return {
+            index: tuple(tensor.numpy().tobytes() for tensor in tensors)
+            for index, tensors in found.items()
+        }
+
+
+@pytest.mark.parametrize("threads", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_users_bits_depend_on_that_user_alone(users, name, threads, monkeypatch):
+    """Alone, with one, six and seven others, with all, in another order: before any rounding."""
+    bits = Bits(learner_of(name), users, monkeypatch)
+    before = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        everybody = np.arange(N_USERS)
+        expected = bits.of(everybody)
+        torch.set_num_threads(threads)
+        order = np.random.default_rng(2).permutation(N_USERS)
+        companies = [everybody[::-1], everybody[:1], everybody[9:11], order[:7], order[7:15]]
+        alone = [np.array([index]) for index in order[:6].tolist()]
+        for company in companies + alone if threads == 1 else companies[:3]:
+            found = bits.of(company)
+            assert set(found) == set(company.tolist())
+            for index, own in found.items():
+                assert own == expected[index], f"user {index} of {len(company)}"
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_two_users_differ(users, monkeypatch):
+    """What the test above compares is not empty, nor the same for everybody."""
+    found = Bits(learner_of(), users, monkeypatch).of(np.arange(N_USERS))
+    assert len(set(found.values())) == N_USERS
+    assert all(len(own) == 3 and all(own) for own in found.values())
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_places_without_a_user_hand_over_nothing(users, name):
+    """A block of one user and seven dummies: one user's rows, no values of anybody else."""
+    learner = learner_of(name)
+    shared, private = begin(learner, users)
+    start = learner.algorithm.start(shared, np.arange(N_ITEMS), ROUND, CPU)
+    sums = UnroundedSums(N_ITEMS)
+    own = {key: torch.from_numpy(values[4:5]).float() for key, values in private.items()}
+    chunk = chunk_of(learner, users, np.array([4]))
+    Trainer(learner.algorithm, start).train(chunk, own, sums)
+    (change,) = sums.blocks
+    _, samples = plain_samples(users, 4)
+    touched = sorted({name for name, _ in samples})
+    assert len(change.item) == 1
+    assert sorted(change.item[change.item < N_ITEMS].tolist()) == touched
+    assert sums.counts.tolist() == [int(item in touched) for item in range(N_ITEMS)]
+    for values in change.rows.values():
+        assert not values[change.item == N_ITEMS].any()

@@ -1,0 +1,165 @@
+"""Every algorithm on a CUDA device, against itself and against the processor.
+
+Run by `pytest -m cuda`. Integer sums are exact wherever they are added up, but a device's matrix
+products and sums choose their order by shape: repeated and regrouped sums agree within 1e-4 of
+their norm, and with a processor's within 1e-3 where steps feed back on each other, as Adam's do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from conformance.party import N_ITEMS, Party, plan_of
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.data import generate, leave_one_out
+from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.model.state import PrivateState
+from fedrec.training.learner import Learner
+from fedrec.training.one_step import OneStep
+
+pytestmark = pytest.mark.cuda
+
+DEVICE = "cuda"
+OWN = {"fedncf": [{"optimiser": "adam", "learning_rate": 0.001}, {"weight_decay": 1e-6}]}
+CHOICES = [
+    *((name, kind, {}) for name in sorted(ALGORITHMS) for kind in ALGORITHMS[name].about.updates),
+    *((name, "dense", own) for name in sorted(OWN) for own in OWN[name]),
+]
+IDS = ["-".join([name, update, *own]) for name, update, own in CHOICES]
+AGAIN, PROCESSOR, STEPWISE = 1e-4, 1e-4, 1e-3
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=37, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
+    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
+        np.linspace(0.3, 1.0, 37), 12
+    )
+    return leave_one_out(data.interactions.take(keep), data.catalogue)
+
+
+@pytest.fixture(scope="module", params=CHOICES, ids=IDS)
+def case(request, users):
+    """A party after the counting round, its plan without compiled code, and how near it comes."""
+    name, update, own = request.param
+    plan = plan_of(name, update, algorithm=own, training={"accelerated": False})
+    near = STEPWISE if own.get("optimiser") == "adam" else PROCESSOR
+    return Party.of(plan, users), plan, near
+
+
+def there(plan, **options):
+    return Learner(plan, N_ITEMS, device=DEVICE, **options)
+
+
+def trained(learner, party, users=None, private=None):
+    users = party.users if users is None else users
+    private = learner.initial_private(users) if private is None else private
+    return learner.contribute("train", 5, party.shared, users, private)
+
+
+def assert_near(layout, found, expected, near):
+    """Compare the sums tensor by tensor, each by its own norm; counts are exact."""
+    assert np.array_equal(found[layout.count_slice], expected[layout.count_slice])
+    one, other = layout.changes_of(found), layout.changes_of(expected)
+    for name, values in other.items():
+        away = np.linalg.norm((one[name] - values).astype(np.float64))
+        # Rounding to the grid alone moves values by one step.
+        assert away <= near * np.linalg.norm(values.astype(np.float64)) + values.size**0.5, name
+
+
+def test_repeated_and_regrouped_sums_agree(case):
+    party, plan, _ = case
+    learner = there(plan)
+    once, layout = trained(learner, party), learner.layout
+    assert_near(layout, trained(learner, party).vector, once.vector, AGAIN)
+    alone = np.zeros_like(once.vector)
+    # Structures by client are about who is together, and are no matter of the device.
+    for rows in np.array_split(np.random.default_rng(1).permutation(len(party.users)), 3):
+        alone += trained(learner, party, party.users.select(np.sort(rows))).vector
+    assert_near(layout, alone, once.vector, AGAIN)
+
+
+def test_fewer_users_at_once_change_nothing_but_the_last_bits(case):
+    """With one MiB blocks have eight users, and private tables stay on the processor."""
+    party, plan, _ = case
+    large, small = there(plan), there(plan, device_memory_mib=1)
+    one, other = trained(large, party), trained(small, party)
+    assert_near(large.layout, other.vector, one.vector, AGAIN)
+    for name, values in one.private.tensors.items():
+        np.testing.assert_allclose(other.private.tensors[name], values, rtol=1e-3, atol=1e-4)
+
+
+def test_the_processor_comes_to_the_same(case):
+    party, plan, near = case
+    learner = there(plan)
+    here = party.learner.contribute("train", 5, party.shared, party.users, party.private)
+    found = trained(learner, party)
+    assert_near(learner.layout, found.vector, here.vector, near)
+    for name, values in here.private.tensors.items():
+        np.testing.assert_allclose(found.private.tensors[name], values, rtol=1e-2, atol=10 * near)
+    one, other = learner.metrics(found.vector), learner.metrics(here.vector)
+    assert one.participants == other.participants
+    if other.loss:
+        assert one.loss == pytest.approx(other.loss, rel=near)
+
+
+def test_measuring_comes_to_the_same(case):
+    party, plan, near = case
+    learner, (shared, private) = there(plan), (party.shared, party.private)
+    for round_id in (2, 3):
+        part = party.learner.contribute("train", round_id, shared, party.users, private)
+        shared = party.learner.apply("train", round_id, shared, part.vector)
+        private = part.private
+    scores = [
+        torch.cat(
+            [block.cpu() for _, block in each.score_blocks(shared, party.users, private)]
+        ).numpy()
+        for each in (learner, party.learner)
+    ]
+    finite = np.isfinite(scores[1])
+    assert np.array_equal(np.isfinite(scores[0]), finite)
+    away = np.linalg.norm(scores[0][finite] - scores[1][finite])
+    assert away <= near * np.linalg.norm(scores[1][finite])
+    sums = [
+        each.metrics(each.contribute("evaluate", 4, shared, party.users, private).vector)
+        for each in (learner, party.learner)
+    ]
+    for name in METRIC_NAMES:
+        if name.endswith(".users"):
+            assert sums[0].sum_of(name) == sums[1].sum_of(name), name
+    rates = [each.rates("model", "test") for each in sums]
+    # A rank or two may turn where two scores nearly tie.
+    assert rates[0].ndcg == pytest.approx(rates[1].ndcg, abs=0.05)
+
+
+def test_private_tables_go_on_from_where_they_lie(case):
+    """A second round starts from the tables on the device; a state that was read, from its own."""
+    party, plan, _ = case
+    learner = there(plan)
+    first = trained(learner, party)
+    second = trained(learner, party, private=first.private)
+    read = PrivateState.from_bytes(first.private.to_bytes())
+    assert_near(learner.layout, trained(learner, party, private=read).vector, second.vector, AGAIN)
+
+
+def test_noise_limits_each_user_on_the_device(users):
+    """The whole change of each user is at most `privacy.clip` long, wherever it is shortened."""
+    name = "fedmf"
+    plan = plan_of(
+        name,
+        "dense",
+        privacy={"mechanism": "gaussian", "clip": 0.5, "noise_multiplier": 1.0},
+        training={"accelerated": False},
+    )
+    party = Party.of(plan, users)
+    here = party.learner.contribute("train", 5, party.shared, users, party.private)
+    found = there(plan).contribute("train", 5, party.shared, users, party.private)
+    assert_near(party.learner.layout, found.vector, here.vector, PROCESSOR)
+
+
+def test_doctor_trains_a_step():
+    step = OneStep(DEVICE)
+    step.train()
+    assert step.device_name.startswith("cuda:0 (")

@@ -1,0 +1,92 @@
+"""Contributions depend on the user alone: here, as on other processors, and whatever is cached."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conformance import invariance
+from conformance.invariance import CASES, DIMS, SHAPES, differences
+from conformance.shape_dependence import ShapeDependence
+
+TESTS = Path(__file__).parents[2]
+LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
+"""One length of vectors for each algorithm: a process of its own costs some seconds."""
+
+
+@pytest.mark.parametrize("case", [SHAPES, *CASES])
+def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
+    assert differences(case) == []
+
+
+@pytest.mark.parametrize("case", [SHAPES, *LARGE])
+def test_it_is_also_where_shapes_decide_about_bits(case: str) -> None:
+    """On every processor, whatever kernels its library would choose."""
+    with ShapeDependence():
+        assert differences(case) == []
+
+
+def test_products_that_follow_from_the_company_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(invariance, "product_of_blocks", torch.matmul)
+    with ShapeDependence() as library:
+        found = differences(SHAPES)
+    assert library.seen
+    # Matrix by vector, and matrix by matrix; 200 rows are those that all are compared with.
+    assert "1 x 8 by 8 x 1, 1 threads" in found
+    assert "17 x 32 by 32 x 200, 2 threads" in found
+    assert not any(line.startswith("200 x") for line in found)
+
+
+def run(*arguments: str, **environment: str) -> dict[str, Any]:
+    """Return what the suite prints in a process of its own."""
+    own = os.environ | {"PYTHONPATH": str(TESTS), "OMP_NUM_THREADS": "2", **environment}
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-m", "conformance.invariance", *arguments],
+        env=own, capture_output=True, text=True, check=False, timeout=280,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+@pytest.fixture(scope="module")
+def usual() -> dict[str, Any]:
+    """What a process is that nothing is set for."""
+    return run()
+
+
+def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
+    """Return the probes, and the parts of the arithmetic, that are not the usual ones."""
+    wrong = [name for name, digest in usual["probes"].items() if found["probes"][name] != digest]
+    own, others = usual["arithmetic"], found["arithmetic"]
+    # That the variable is set shows nothing.
+    return wrong + [name for name in own if name != "settings" and own[name] != others[name]]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("ATEN_CPU_CAPABILITY", "default"),
+        ("MKL_CBWR", "COMPATIBLE"),
+        ("OPENBLAS_CORETYPE", "Prescott"),
+        ("NUMBA_CPU_NAME", "generic"),
+    ],
+)
+def test_as_on_another_processor(usual: dict[str, Any], name: str, value: str) -> None:
+    """Compared within the setting: what differs from the usual process is as good.
+
+    The next version of a model is that of the usual process, bit by bit.
+    """
+    found = run(SHAPES, *LARGE, **{name: value})
+    if not moved(usual, found):
+        pytest.skip(f"{name}={value} moves no probe on this machine, so it would show nothing.")
+    assert found["differences"] == []
+    assert found["applied"] == usual["applied"]

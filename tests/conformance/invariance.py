@@ -1,0 +1,198 @@
+"""A user's contribution is that user's alone: the same bits in any company, on any threads.
+
+The suite goes through `Learner.contribute` and the registry, so that it holds whatever trains. It
+runs in the tests' own process, and as a process of its own under another arithmetic:
+
+    python -m conformance.invariance CASE ...
+
+prints what the process is and every difference it found, as one JSON object.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+
+import numpy as np
+import torch
+from conformance.party import ALGORITHM_SETTINGS, N_ITEMS, N_USERS, ROUND, Party, plan_of
+from numpy.typing import NDArray
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.arithmetic import arithmetic_of
+from fedrec.config.schema import Plan
+from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.probes import look
+from fedrec.tensor_products import product_of_blocks
+from fedrec.training.learner import Contribution
+
+__all__ = ["CASES", "SHAPES", "applied", "differences", "digest_of", "everybody", "plan_of_case"]
+
+BLOCK = 8
+"""What trains side by side in a full block of the smallest kind."""
+DIMS = (5, 32)
+"""Shorter than a vector register, and several of them."""
+SHAPES = "shapes"
+"""The case of products alone."""
+CASES = [
+    f"{name}-{structure}-{dim}"
+    for name in sorted(ALGORITHMS)
+    for structure in ALGORITHMS[name].about.updates
+    for dim in (DIMS if "dim" in ALGORITHM_SETTINGS.get(name, {}) else (0,))
+]
+"""An algorithm of the registry, an update structure that it goes with, and a length of vectors."""
+
+
+def plan_of_case(case: str) -> Plan:
+    """Return what a case trains with; batches are shorter than some users' samples."""
+    name, structure, dim = case.split("-")
+    return plan_of(name, structure, algorithm={"dim": int(dim)} if int(dim) else {})
+
+
+def everybody() -> UserSplit:
+    """Return users of unequal activity; some items are held by too few of them to be trained."""
+    data = generate(
+        n_users=N_USERS, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3
+    )
+    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
+        np.linspace(0.3, 1.0, N_USERS), 12
+    )
+    return leave_one_out(data.interactions.take(keep), data.catalogue)
+
+
+def groupings(n_users: int) -> Mapping[str, list[NDArray[np.int64]]]:
+    """Return ways of dealing the users to clients; the first of a group trains first."""
+    rows = np.arange(n_users)
+    mixed = np.random.default_rng(1).permutation(n_users)
+    return {
+        "in twos": np.array_split(rows, n_users // 2),
+        "in blocks of eight": [mixed[start : start + BLOCK] for start in range(0, n_users, BLOCK)],
+        "together": [rows],
+        "together, in reverse": [rows[::-1].copy()],
+    }
+
+
+def differences(case: str) -> list[str]:
+    """Return a line for every way of training a case's users that gives other bits."""
+    if case == SHAPES:
+        return differing_shapes()
+    party = Party.of(plan_of_case(case), everybody())
+    n_users, found = len(party.users), []
+    with threads(1):
+        alone = [party.train(party.users.select(np.array([row]))) for row in range(n_users)]
+    assert any(own.vector.any() for own in alone), "nothing was trained"
+    for n_threads in (1, 2):
+        for name, groups in groupings(n_users).items():
+            for small in (False, True):
+                how = f"{name}, {n_threads} threads, {'little' if small else 'much'} memory"
+                with threads(n_threads):
+                    wrong = {
+                        part
+                        for rows in groups
+                        for part in differing_parts(party, alone, rows, small=small)
+                    }
+                found += [f"{case}, {how}: {part}" for part in sorted(wrong)]
+    return found
+
+
+def differing_parts(
+    party: Party, alone: Sequence[Contribution], rows: NDArray[np.int64], *, small: bool
+) -> Iterator[str]:
+    """Yield the parts of a group's contribution that are not those of its users alone."""
+    client = Party.of(party.learner.plan, party.users)
+    if small:
+        client.learner.memory_bytes = 3 * client.algorithm.bytes_per_user(N_ITEMS, 1)
+    own = client.train(party.users.select(rows), shared=party.shared)
+    layout = party.learner.layout
+    total = np.sum([alone[row].vector for row in rows], axis=0)
+    wanted, got = layout.changes_of(total), layout.changes_of(own.vector)
+    yield from (name for name in wanted if not np.array_equal(wanted[name], got[name]))
+    for name, part in (("counts", layout.count_slice), ("metrics", layout.metrics_slice)):
+        if not np.array_equal(total[part], own.vector[part]):
+            yield name
+    for name, values in own.private.tensors.items():
+        apart = np.concatenate([alone[row].private.tensors[name] for row in rows])
+        if not np.array_equal(values, apart):
+            yield f"private {name}"
+
+
+def differing_shapes() -> list[str]:
+    """Return the products of rows that depend on how many rows there are, or on threads."""
+    random, found = np.random.default_rng(2), []
+    for inner in (1, 5, 8, 32, 100):
+        for n_columns in (1, 7, 32, 200):
+            rows = torch.from_numpy(random.normal(size=(200, inner)).astype(np.float32))
+            matrix = torch.from_numpy(random.normal(size=(inner, n_columns)).astype(np.float32))
+            with threads(1):
+                whole = product_of_blocks(rows, matrix)
+            for n_rows in (1, 2, BLOCK, 16, 17, 200):
+                for n_threads in (1, 2):
+                    with threads(n_threads):
+                        part = product_of_blocks(rows[:n_rows], matrix)
+                    if not torch.equal(part, whole[:n_rows]):
+                        found.append(
+                            f"{n_rows} x {inner} by {inner} x {n_columns}, {n_threads} threads"
+                        )
+    return found
+
+
+def digest_of(case: str) -> str:
+    """Return a short name for the bits of everybody's contribution."""
+    party = Party.of(plan_of_case(case), everybody())
+    own = party.train()
+    parts = [own.vector.tobytes()]
+    parts += [own.private.tensors[name].tobytes() for name in sorted(own.private.tensors)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:16]
+
+
+def applied(case: str) -> str:
+    """Return a short name for the bits of a next version: those of every machine.
+
+    What is applied are integers that are drawn, so that training plays no part.
+    """
+    party = Party.of(plan_of_case(case), everybody())
+    layout, random = party.learner.layout, np.random.default_rng(4)
+    changes = {
+        tensor.name: random.integers(-(1 << 18) if tensor.signed else 1, 1 << 18, tensor.shape)
+        for tensor in layout.tensors
+    }
+    counts, metrics = random.integers(0, 9, N_ITEMS), np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    vector = layout.pack(changes, counts, metrics)
+    following = party.learner.apply("train", ROUND, party.shared, vector)
+    assert following.canonical_bytes() != party.shared.canonical_bytes()
+    return hashlib.sha256(following.canonical_bytes()).hexdigest()[:16]
+
+
+@contextmanager
+def threads(number: int) -> Iterator[None]:
+    """Let torch compute on some threads."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(number)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Look at the cases named, `--digests` for their bits alone."""
+    cases = [case for case in arguments if case != "--digests"]
+    found: dict[str, object] = {
+        "arithmetic": asdict(arithmetic_of("cpu")),
+        "probes": {probe.name: probe.digest for probe in look()},
+        "applied": {case: applied(case) for case in CASES},
+    }
+    if "--digests" in arguments:
+        found["digests"] = {case: digest_of(case) for case in cases}
+    else:
+        found["differences"] = [line for case in cases for line in differences(case)]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,134 @@
+"""Rounds of the trainer whose changes nobody rounds: what is compared with plain twins."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.data import UserSplit
+from fedrec.model.state import SharedState
+from fedrec.training.changes import BlockChange
+from fedrec.training.learner import Learner
+from fedrec.training.trainer import Trainer
+
+Tensors = dict[str, NDArray[np.float64]]
+
+
+class UnroundedSums:
+    """A `ChangeSink` that adds up what it is given, in float64.
+
+    Attributes:
+        rows, whole: sums by tensor, of active items and one row for nobody's places.
+        blocks: every block's change as it came.
+    """
+
+    def __init__(self, n_active: int) -> None:
+        self._n_active = n_active
+        self.rows: dict[str, torch.Tensor] = {}
+        self.whole: dict[str, torch.Tensor] = {}
+        self._counts = torch.zeros(n_active + 1, dtype=torch.int64)
+        self.blocks: list[BlockChange] = []
+
+    def add_block(self, change: BlockChange) -> torch.Tensor:
+        """Add users' changes; nothing is clipped."""
+        self.blocks.append(change)
+        item = change.item.reshape(-1)
+        for name, values in change.rows.items():
+            flat = values.to(torch.float64).reshape(len(item), -1)
+            nothing = torch.zeros((self._n_active + 1, flat.shape[1]), dtype=torch.float64)
+            self.rows.setdefault(name, nothing).index_add_(0, item, flat)
+        for name, values in change.whole.items():
+            once = torch.ones(len(values), dtype=torch.int64)
+            weighted = values.to(torch.float64) * change.weight.get(name, once)[:, None]
+            self.whole[name] = self.whole.get(name, 0.0) + weighted.sum(0)
+        self._counts.index_add_(0, item, torch.ones_like(item))
+        return torch.zeros(len(change.item), dtype=torch.int64)
+
+    def tensors(self, learner: Learner, active: NDArray[np.int64]) -> Tensors:
+        """Return the sums in the shapes of the update's tensors."""
+        found = {}
+        for tensor in learner.layout.tensors:
+            found[tensor.name] = np.zeros(tensor.shape)
+            if tensor.per_item:
+                rows = self.rows[tensor.name][:-1].numpy()
+                found[tensor.name][active] = rows.reshape(-1, *tensor.shape[1:])
+            else:
+                found[tensor.name] += self.whole[tensor.name].numpy().reshape(tensor.shape)
+        return found
+
+    @property
+    def counts(self) -> NDArray[np.int64]:
+        """Users who touched each active item."""
+        return self._counts[:-1].numpy()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnroundedRound:
+    """What a round of everybody leaves behind: sums, counts, private tensors, mean losses."""
+
+    change: Tensors
+    counts: NDArray[np.int64]
+    shared: SharedState
+    private: Tensors
+    loss: NDArray[np.float64]
+    sums: UnroundedSums
+
+
+def begin(learner: Learner, users: UserSplit) -> tuple[SharedState, Tensors]:
+    """Return what everybody starts from, private tensors in float64."""
+    private = learner.initial_private(users).tensors
+    return learner.initial_shared(), {name: v.astype(np.float64) for name, v in private.items()}
+
+
+def train_unrounded(
+    learner: Learner,
+    users: UserSplit,
+    shared: SharedState,
+    private: Tensors,
+    round_id: int,
+    dtype: torch.dtype = torch.float64,
+) -> UnroundedRound:
+    """Train everybody in one round and apply the mean."""
+    algorithm = learner.algorithm
+    assert isinstance(algorithm, TrainedAlgorithm)
+    cohort = learner.cohort(shared, users)
+    start = algorithm.start(shared, cohort.active, round_id, learner.device, dtype)
+    trainer = Trainer(algorithm, replace(start, party_key=cohort.party_key))
+    sums = UnroundedSums(len(cohort.active))
+    after = {name: values.copy() for name, values in private.items()}
+    loss = np.full(len(users), np.nan)
+    for chunk in learner.chunks(cohort):
+        where = chunk.user_index.numpy()
+        own = {name: torch.from_numpy(values[where]).to(dtype) for name, values in private.items()}
+        result = trainer.train(chunk, own, sums)
+        for name, values in result.private.items():
+            assert values.dtype is dtype
+            after[name][where] = values.numpy()
+        loss[where] = result.loss.numpy()
+    change = sums.tensors(learner, cohort.active)
+    counts = np.zeros(learner.n_items, dtype=np.int64)
+    if algorithm.counts_rows:
+        counts[cohort.active] = sums.counts
+    return UnroundedRound(
+        change=change,
+        counts=counts,
+        shared=algorithm.apply(shared, MappingProxyType(change), counts, round_id),
+        private=after,
+        loss=loss,
+        sums=sums,
+    )
+
+
+def assert_near(found: object, expected: object, tolerance: float, what: str = "") -> None:
+    """Compare by norms: |found - expected| <= tolerance |expected|, of something not zero."""
+    one, other = np.asarray(found, dtype=np.float64), np.asarray(expected, dtype=np.float64)
+    assert one.shape == other.shape, what
+    norm = float(np.linalg.norm(other))
+    assert norm > 0, f"{what} is all zero"
+    apart = float(np.linalg.norm(one - other)) / norm
+    assert apart <= tolerance, f"{what}: {apart:.2g} of its norm apart"
