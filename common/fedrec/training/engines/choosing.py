@@ -8,11 +8,9 @@ from pathlib import Path
 from typing import Literal
 
 from fedrec.training.engines.engine import Engine, Job, Trained
-from fedrec.training.engines.processes import ProcessEngine
-from fedrec.training.engines.recipe import can_be_made_again
+from fedrec.training.engines.processes import ProcessEngine, fits_processes
 from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import estimated_seconds
-from fedrec.training.fitting import is_trained_by_steps
 
 __all__ = ["Workers", "engine_of"]
 
@@ -47,7 +45,7 @@ def _processors(threads: int) -> int:
 
 
 class _ChoosingEngine(Engine):
-    """Processes for jobs that they can do and that take long enough."""
+    """Processes for jobs that fit them and that take long enough."""
 
     def __init__(self, processes: ProcessEngine, least_seconds: float) -> None:
         self._processes, self._least = processes, least_seconds
@@ -55,11 +53,7 @@ class _ChoosingEngine(Engine):
 
     def train(self, job: Job) -> Trained:
         """Train a job's users; see `Engine.train`."""
-        there = (
-            is_trained_by_steps(job.algorithm, job.device, job.accelerator)
-            and can_be_made_again(job.algorithm)
-            and estimated_seconds(job) >= self._least
-        )
+        there = fits_processes(job) and estimated_seconds(job) >= self._least
         return (self._processes if there else self._serial).train(job)
 
     def close(self) -> None:

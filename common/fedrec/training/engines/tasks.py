@@ -68,8 +68,9 @@ def estimated_seconds(job: Job) -> float:
 
     That is, for every epoch and step, 70 us for each of a user's minibatches and for each sample
     0.1 us, 7 ns for each value of the rows and tensors that are a user's own or an item's, and
-    0.4 ns for each weight of a shared network. On the machine of `docs/explanation/performance.md` FedMF, PFedRec and FedNCF are
-    within a factor of two of it; more is not needed to tell seconds from minutes.
+    0.4 ns for each weight of a shared network. On the machine of
+    `docs/explanation/performance.md` FedMF, PFedRec and FedNCF are within a factor of two of it;
+    more is not needed to tell seconds from minutes.
     """
     algorithm = job.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)

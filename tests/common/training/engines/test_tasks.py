@@ -13,6 +13,7 @@ from fedrec.training.engines import choosing
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.engines.engine import Engine, Job
 from fedrec.training.engines.frames import read_frame, write_frame
+from fedrec.training.engines.processes import ProcessEngine
 from fedrec.training.engines.recipe import algorithm_from, can_be_made_again, recipe_of
 from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import estimated_seconds, tasks_of
@@ -110,6 +111,15 @@ def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
     learner = Learner(plan, 200, device="cpu", workers=2)
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
     assert learner.engine._processes.processes == ()
+
+
+def test_compiled_code_stays_in_this_process(plan_of, play, same):
+    plan = plan_of(training={"accelerated": True})
+    engine = ProcessEngine(2)
+    learner = Learner(plan, 200, device="cpu", workers=engine)
+    assert learner.accelerator is not None
+    same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
+    assert engine.processes == ()
 
 
 def test_an_algorithm_is_made_again_from_its_recipe(plan_of):
