@@ -17,6 +17,9 @@ __all__ = ["Workers", "engine_of"]
 Workers = int | Literal["auto"]
 """Processes that train; "auto" takes several where a round is long, one trains in this process."""
 
+MOST_BY_THEMSELVES = 8
+"""Processes that "auto" starts at most: each takes 200 MiB."""
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 LONG_ROUND_SECONDS = 5.0
 """Starting workers takes two seconds, and each the memory of a Python with torch."""
 
@@ -37,11 +40,22 @@ def engine_of(workers: Workers, *, threads: int = 0, folder: Path | None = None)
 
 
 def _processors(threads: int) -> int:
+    """Return how many processors "auto" takes: those of this process, or of its container."""
     if hasattr(os, "sched_getaffinity"):
         found = len(os.sched_getaffinity(0))
     else:
         found = os.cpu_count() or 1
-    return min(found, threads) if threads else found
+    return max(1, min(found, _share_of_container(), threads or MOST_BY_THEMSELVES))
+
+
+def _share_of_container() -> int:
+    """Return how many processors' time a container may use, where it says so."""
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+        return int(quota) // int(period)
+    except (OSError, ValueError):
+        # There is none, or it is "max".
+        return os.cpu_count() or 1
 
 
 class _ChoosingEngine(Engine):

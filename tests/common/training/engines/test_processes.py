@@ -147,7 +147,7 @@ def test_what_a_killed_worker_did_is_done_again(at, plan_of, play, same, own, mo
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
     assert len(killing.killed) == 1 and len(own.processes) == 2
     assert not set(killing.killed) & set(own.processes)
-    assert "worker process died" in capsys.readouterr().out
+    assert "worker process died" in capsys.readouterr().err
 
 
 def test_a_worker_killed_between_rounds_is_replaced(plan_of, play, same, own):
@@ -200,7 +200,7 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, own, monkeypatch, caps
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
         play(Learner(plan_of(), 200, device="cpu", workers=own))
     assert own.processes == ()
-    assert "Traceback" in capsys.readouterr().out
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_no_secret_reaches_a_worker(plan_of, play, own, monkeypatch):

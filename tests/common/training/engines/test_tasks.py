@@ -106,6 +106,26 @@ def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
     assert asked == [3, 2]
 
 
+@pytest.mark.parametrize(
+    ("quota", "threads", "found"),
+    [
+        ("300000 100000", 0, 3),
+        ("50000 100000", 0, 1),
+        ("max 100000", 0, 8),
+        ("max 100000", 12, 12),
+        ("max 100000", 2, 2),
+        (None, 0, 8),
+    ],
+)
+def test_auto_takes_what_container_and_threads_allow(quota, threads, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing.os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(choosing.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(choosing, "_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
+    assert choosing._processors(threads) == found
+
+
 def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
     plan = plan_of(algorithm={"name": "fedals", "dim": 8}, update={"structure": "dense"})
     learner = Learner(plan, 200, device="cpu", workers=2)
