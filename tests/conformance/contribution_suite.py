@@ -129,7 +129,7 @@ class ContributionSuite:
             for tensor in party.learner.layout.tensors:
                 counted = tensor.per_item and party.algorithm.counts_rows
                 users = counts[:, None] if counted else len(party.users)
-                sums = changes[tensor.name].reshape(len(changes[tensor.name]), -1)
+                sums = changes[tensor.name].reshape(N_ITEMS if tensor.per_item else 1, -1)
                 assert (np.abs(sums) <= users * tensor.bound).all()
 
     def test_values_outside_the_range_are_clipped_and_reported(

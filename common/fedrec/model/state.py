@@ -50,7 +50,9 @@ class SharedState:
 
     def with_tensors(self, **tensors: NDArray[np.float64]) -> SharedState:
         """Return a copy in which some tensors are replaced."""
-        return SharedState(MappingProxyType({**self.tensors, **tensors}), self.holders)
+        # Arithmetic of arrays without axes gives scalars, which are no arrays.
+        arrays = {name: np.asarray(value) for name, value in tensors.items()}
+        return SharedState(MappingProxyType({**self.tensors, **arrays}), self.holders)
 
     def with_holders(self, holders: NDArray[np.int64]) -> SharedState:
         """Return a copy that knows the item counts."""

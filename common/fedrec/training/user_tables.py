@@ -131,7 +131,7 @@ class HeldTables(UserTables):
 class MappedTables(UserTables):
     """Only a chunk's rows on the device; new tables are written beside the old ones.
 
-    Both lie in the processor's memory or in files; see `fedrec.training.tables`.
+    Both lie in the processor's memory or in files; see `fedrec.model.tables`.
     """
 
     def __init__(self, private: PrivateState, room: TableRoom, device: torch.device) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
 import torch
@@ -15,7 +13,7 @@ from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, samplers, trainer
 from fedrec.training.fitting import fit_of
-from fedrec.training.grid import GridSum, RoundSums
+from fedrec.training.grid import GridSum
 from fedrec.updates.topk import TopK
 
 WITHOUT_A_LOOP = {"ease"}
@@ -63,7 +61,7 @@ def watched_fits(plan, users, monkeypatch):
     learner, algorithm = party.learner, party.algorithm
     cohort = learner.cohort(party.shared, users)
     start = algorithm.start(party.shared, cohort.active, 5, learner.device)
-    fit = fit_of(algorithm, start, learner.empty_sums(len(cohort.active)))
+    fit = fit_of(algorithm, start, learner.empty_sums(len(cohort.active)), None)
     private = party.fresh(party.private)
     guard = DeviceGuard()
     handed_out, rounded = blocks.blocks_of, GridSum.rounded
@@ -116,64 +114,6 @@ def test_optimisers_wait_for_nothing(own, users, monkeypatch):
     for guard in watched_fits(plan, users, monkeypatch):
         assert len(guard.found) > 2
         assert guard.inside == []
-
-
-def on_meta(record):
-    """Return a dataclass whose tensors have shapes, but no values that could be read."""
-    tensors = {
-        field.name: value.to(META)
-        for field in fields(record)
-        if isinstance(value := getattr(record, field.name), torch.Tensor)
-    }
-    return replace(record, **tensors)
-
-
-@pytest.mark.parametrize(
-    ("name", "update", "own"),
-    TRAINED,
-    ids=["-".join([name, *update.values(), *own]) for name, update, own in TRAINED],
-)
-def test_training_runs_without_values(name, update, own, users, monkeypatch):
-    """On torch's meta device, where whoever reads a value fails; only sampling has run before."""
-    party = Party.of(plan_of(name, update["structure"], update=update, algorithm=own), users)
-    learner, algorithm = party.learner, party.algorithm
-    cohort = learner.cohort(party.shared, users)
-    start = on_meta(algorithm.start(party.shared, cohort.active, 5, learner.device))
-    start = replace(start, shared={key: value.to(META) for key, value in start.shared.items()})
-    sums = RoundSums(
-        {
-            tensor.name: GridSum(tensor, len(cohort.active), maximum_users=64, device=META)
-            for tensor in learner.layout.tensors
-        },
-        len(cohort.active),
-        device=META,
-        counts_rows=algorithm.counts_rows,
-    )
-    drawn, handed_out, n_blocks = samplers.draw_samples, blocks.blocks_of, []
-    real = {}
-
-    def draw(chunk, **kwargs):
-        return drawn(real["chunk"], **kwargs)
-
-    def blocks_of(chunk, samples, **kwargs):
-        for block in handed_out(real["chunk"], samples, **kwargs):
-            n_blocks.append(len(block.share))
-            yield on_meta(block)
-
-    monkeypatch.setattr(trainer, "draw_samples", draw)
-    monkeypatch.setattr(trainer, "blocks_of", blocks_of)
-    training = trainer.Trainer(algorithm, start)
-    for chunk in learner.chunks(cohort):
-        real["chunk"] = chunk
-        private = {
-            key: torch.empty((chunk.n_users, *values.shape[1:]), device=META)
-            for key, values in party.private.tensors.items()
-        }
-        result = training.train(on_meta(chunk), private, sums)
-        assert set(result.private) == set(private)
-        for values in (result.loss, result.clipped, *result.private.values()):
-            assert values.device == META
-    assert len(set(n_blocks)) > 1, "minibatches of one size only"
 
 
 OFFENDERS = {

@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedrec.privacy.clipping import clipped_to
+from fedrec.privacy.clipping import clipped_to, shrunk_to
 
 
 def squared(values: np.ndarray) -> int:
@@ -58,3 +59,42 @@ def test_two_million_values_do_not_slip_past_the_bound() -> None:
     bound = int(12_345 * math.sqrt(2_000_000))
     found, _ = clipped_to(values, bound)
     assert squared(found) <= bound * bound
+
+
+def several(**tensors: list[object]) -> dict[str, torch.Tensor]:
+    return {name: torch.tensor(own, dtype=torch.float64) for name, own in tensors.items()}
+
+
+def test_all_tensors_of_a_user_are_one_contribution() -> None:
+    """User 0 has (3, 4) and 12, of length 13; user 1 has (30, 40) and 0, of length 50."""
+    values = several(rows=[[[3.0], [4.0]], [[30.0], [40.0]]], whole=[[12.0], [0.0]])
+    found, longer = shrunk_to(values, 14)
+    assert longer.tolist() == [False, True]
+    assert found["rows"][0].tolist() == [[3.0], [4.0]] and found["whole"][0].tolist() == [12.0]
+    # 14 / 50 of (30, 40) is (8.4, 11.2), and towards zero (8, 11).
+    assert found["rows"][1].tolist() == [[8.0], [11.0]] and found["whole"][1].tolist() == [0.0]
+    found, longer = shrunk_to(values, 12)
+    assert longer.tolist() == [True, True]
+    # 12 / 13 of (3, 4, 12) is (2.77, 3.69, 11.08).
+    assert found["rows"][0].tolist() == [[2.0], [3.0]] and found["whole"][0].tolist() == [11.0]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 2**41), st.integers(0, 2**32 - 1), st.integers(1, 6))
+def test_a_user_is_shrunk_as_if_alone(bound: int, seed: int, n_users: int) -> None:
+    rng = np.random.default_rng(seed)
+    size = 10.0 ** rng.uniform(0, 12, n_users)
+    rows = np.trunc(rng.normal(size=(n_users, 5, 3)) * size[:, None, None])
+    whole = np.trunc(rng.normal(size=(n_users, 7)) * size[:, None])
+    values = {"rows": torch.from_numpy(rows), "whole": torch.from_numpy(whole)}
+    found, longer = shrunk_to(values, bound)
+    for user in range(n_users):
+        flat = np.concatenate([rows[user].ravel(), whole[user]]).astype(np.int64)
+        alone, shrunk = clipped_to(flat, bound)
+        together = torch.cat([found["rows"][user].flatten(), found["whole"][user]])
+        own = together.to(torch.int64).numpy()
+        assert squared(own) <= bound * bound and squared(alone) <= bound * bound
+        # Sums of squares are added up in another order, which may move a value by one.
+        assert np.abs(own - alone).max() <= 1
+        if squared(flat) < (bound * 0.999) ** 2:
+            assert not longer[user] and not shrunk and np.array_equal(own, flat)

@@ -43,9 +43,12 @@ def vectors_of(settings, data, n_clients):
     ]
 
 
-def test_users_are_clipped_one_by_one(settings_of, data, no_noise) -> None:
+@pytest.mark.parametrize("name", ["fedmf", "pfedrec", "fedncf"])
+def test_users_are_clipped_one_by_one(settings_of, data, no_noise, name) -> None:
     """Every user alone is within the bound, and the sum does not depend on who sits with whom."""
-    settings = settings_with(settings_of)
+    settings = settings_with(
+        settings_of, algorithm={"name": name, "dim": 8}, update={"structure": "dense"}
+    )
     users, catalogue = data
     mechanism = mechanism_of(settings.plan)
     _, whole = vectors_of(settings, data, 1)

@@ -13,7 +13,7 @@ from reference.plain_fedmf import batches_of, samples_of
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training import trainer
-from fedrec.training.blocks import BLOCK_USERS, blocks_of, padded
+from fedrec.training.blocks import BLOCK_USERS, blocks_of, buckets_of, padded
 from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples
 from fedrec.training.trainer import Trainer
@@ -64,11 +64,14 @@ def drawn(learner, users, members, gathers=True, epochs=EPOCHS):
     """Return a chunk's samples and its blocks."""
     chunk = chunk_of(learner, users, members)
     samples = draw_samples(chunk, seed=7, round_id=ROUND, negatives_per_positive=4)
-    blocks = blocks_of(
-        chunk, samples, seed=7, round_id=ROUND, epochs=epochs, batch_size=BATCH,
-        gathers=gathers, dtype=torch.float64,
-    )  # fmt: skip
-    return samples, list(blocks)
+    blocks = [
+        block
+        for size, own in buckets_of(samples, batch_size=BATCH, epochs=epochs, gathers=gathers)
+        for block in blocks_of(
+            chunk, samples, own, size, seed=7, round_id=ROUND, dtype=torch.float64
+        )
+    ]
+    return samples, blocks
 
 
 def plain_samples(users, index):

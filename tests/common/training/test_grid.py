@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedrec.algorithms import UpdateTensor
-from fedrec.training.grid import GridSum
+from fedrec.training.changes import BlockChange
+from fedrec.training.grid import GridSum, RoundSums
 
 CPU = torch.device("cpu")
 FEW, MANY = 8, 1 << 50
@@ -58,3 +59,44 @@ def test_sums_beyond_float32_are_exact(maximum_users: int) -> None:
     assert total.change.tolist() == [[3 * bound + 5] * 2]
     total.add_sums(torch.tensor([[7, -7]]), finite=True)
     assert total.change.tolist() == [[3 * bound + 12, 3 * bound - 2]]
+
+
+def round_sums(longest: int | None) -> RoundSums:
+    tensors = (
+        UpdateTensor(name="rows", shape=(3, 1), limit=16.0, fraction_bits=6, per_item=True),
+        UpdateTensor(name="whole", shape=(1,), limit=8.0, fraction_bits=5, largest_weight=4096),
+        UpdateTensor(name="samples", shape=(1,), limit=4096.0, fraction_bits=12, signed=False),
+    )
+    grids = {tensor.name: GridSum(tensor, 3, maximum_users=FEW, device=CPU) for tensor in tensors}
+    return RoundSums(grids, 3, device=CPU, longest=longest)
+
+
+BLOCK = BlockChange(
+    # Of user 0 rows 0 and 2, of user 1 row 2 and a place without an item.
+    item=torch.tensor([[0, 2], [2, 3]]),
+    rows={"rows": torch.tensor([[[0.75], [1.0]], [[10.0], [0.0]]])},
+    whole={"whole": torch.tensor([[0.6], [-0.6]]), "samples": torch.tensor([[3.0], [4096.0]])},
+    weight={"whole": torch.tensor([3, 4096])},
+)
+"""In steps of a quarter: rows 3 and 4, and 40; whole 2 (2.4 rounded) and -2."""
+
+
+def test_a_users_rounded_values_count_as_often_as_its_weight() -> None:
+    sums = round_sums(None)
+    assert sums.add_block(BLOCK).tolist() == [0, 0]
+    assert sums["rows"].change.tolist() == [[3], [0], [44]]
+    assert sums["whole"].change.tolist() == [[2 * 3 - 2 * 4096]]
+    assert sums["samples"].change.tolist() == [[4099]]
+    assert sums.counts.tolist() == [1, 0, 2]
+    assert sums.n_shrunk == 0 and sums.finite
+
+
+def test_under_a_limit_of_length_every_user_counts_once() -> None:
+    """User 0's (3, 4, 2) is within 6; user 1's (40, -2) becomes (5, -0) and counts no more."""
+    sums = round_sums(6)
+    sums.add_block(BLOCK)
+    assert sums["rows"].change.tolist() == [[3], [0], [4 + 5]]
+    assert sums["whole"].change.tolist() == [[2]]
+    assert not sums["samples"].change.any()
+    assert not sums.counts.any()
+    assert sums.n_shrunk == 1
