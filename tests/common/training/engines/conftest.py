@@ -30,7 +30,7 @@ def plan_of():
             "algorithm": {"dim": 8, "batch_size": 32},
             "update": {"rank": 3},
             "rounds": {"total": 2},
-            # Compiled code has threads of its own and needs no processes.
+            # Compiled code has threads; processes are the trainer's.
             "training": {"accelerated": False},
         }
         for section, values in changes.items():
