@@ -24,8 +24,8 @@ class Parameter:
     """A tensor of the model.
 
     Attributes:
-        shape: its axes: products of settings, "n_items", "n_pairs" (of different items),
-            "n_users" and numbers, e.g. ("n_items", "dim") or ("32", "2 dim").
+        shape: its axes: products of settings, "n_items", "n_pairs" (of different items, as far
+            as they are known), "n_users" and numbers, e.g. ("n_items", "dim") or ("32", "2 dim").
         scope: "shared" travels (protected); "private" never leaves its client.
     """
 

@@ -67,12 +67,15 @@ class Recommender:
 
     def _check_shapes(self) -> None:
         """Refuse a model and users that do not belong together."""
-        n_items = len(self.catalogue)
-        sizes = {"n_items": n_items, "n_pairs": n_items * (n_items - 1) // 2}
+        n_active = int(self._active.sum())
         found = self._model.shared.tensors
-        lengths = {entry.name: sizes.get(entry.shape[0]) for entry in self._algorithm.parameters}
+        lengths = {
+            "n_items": range(len(self.catalogue), len(self.catalogue) + 1),
+            "n_pairs": range(n_active * (n_active - 1) // 2 + 1),
+        }
+        allowed = {entry.name: lengths.get(entry.shape[0]) for entry in self._algorithm.parameters}
         fits = all(
-            name in found and lengths[name] in (None, len(found[name]))
+            name in found and ((rows := allowed[name]) is None or len(found[name]) in rows)
             for name in self._algorithm.recommending
         )
         if fits and self._users is not None and self._algorithm.keeps_vectors:

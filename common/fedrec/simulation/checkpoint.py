@@ -27,7 +27,7 @@ from fedrec.training.state import PrivateState, SharedState
 __all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
 
 _FORMAT = "fedrec simulation"
-_VERSION = "1.0"
+_VERSION = "2.0"
 _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 

@@ -91,7 +91,7 @@ class Party:
         Args:
             participating: of all users of the simulation.
         """
-        layout = self.learner.layout
+        layout = self.learner.travelling.layout(kind, shared)
         if not len(self.users):
             nothing = np.zeros(layout.length, dtype=np.int64)
             return Contribution(vector=nothing, private=self.private, n_clipped=0)

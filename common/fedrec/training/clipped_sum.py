@@ -15,6 +15,7 @@ from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.privacy.clipping import clipped_to
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.cohort import Chunk, Cohort
+from fedrec.training.state import SharedState
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner
@@ -33,8 +34,11 @@ class ClippedSum:
         finite: whether every value was finite.
     """
 
-    def __init__(self, learner: Learner, cohort: Cohort, mechanism: Mechanism) -> None:
+    def __init__(
+        self, learner: Learner, shared: SharedState, cohort: Cohort, mechanism: Mechanism
+    ) -> None:
         self._learner = learner
+        self._shared = shared
         self._cohort = cohort
         self._bound = mechanism.bound
         self._sent = learner.layout.noisy
@@ -52,7 +56,7 @@ class ClippedSum:
                 np.array([user], dtype=np.int64), learner.device, n_steps=chunk.n_steps
             )
             own = {name: values[place : place + 1] for name, values in private.items()}
-            sums = learner.empty_sums(len(self._cohort.active))
+            sums = learner.empty_sums(self._shared)
             found.append(learner.algorithm.fit(alone, start, own, sums))
             self.finite = self.finite and sums.finite
             changes = changes_of_sums(learner, self._cohort, sums)

@@ -25,10 +25,11 @@ from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import GridSum, RoundSums
-from fedrec.training.layout import Layout
+from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.training.local_round import train_locally
 from fedrec.training.state import PrivateState, SharedState
 from fedrec.training.tables import TableRoom, copy_rows, rows_of
+from fedrec.training.travelling import Travelling
 from fedrec.training.user_tables import open_tables
 from fedrec.wire.messages import RoundKind
 
@@ -42,7 +43,7 @@ class Contribution:
     """What one party adds to a round.
 
     Attributes:
-        vector: int64 (layout.length,), the sum over the party's participating users.
+        vector: the sum over the party's participating users, int64, as long as the round's layout.
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
         also: metrics segments under further protocols; they are in no vector and never travel.
@@ -91,7 +92,9 @@ class Learner:
         self.plan = plan
         self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
         self.n_items = n_items
-        self.layout = Layout.of(plan, n_items)
+        # That of a round of all items; which rows a round's vector covers `travelling` knows.
+        self.layout = Layout.uncounted(plan, n_items)
+        self.travelling = Travelling(plan, n_items)
         self.device = choose_device(device)
         self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
         self.memory_bytes = memory_mib << 20
@@ -136,10 +139,7 @@ class Learner:
 
     def active_items(self, shared: SharedState) -> NDArray[np.int64]:
         """Return the rows of items that enough users hold (all, before they were counted)."""
-        if shared.holders is None:
-            return np.arange(self.n_items, dtype=np.int64)
-        enough = shared.holders >= self.plan.federation.minimum_item_users
-        return np.nonzero(enough)[0].astype(np.int64)
+        return self.travelling.rows("train", shared).index
 
     def contribute(
         self,
@@ -190,15 +190,16 @@ class Learner:
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
         released = metrics if exact else np.zeros_like(metrics)
         return Contribution(
-            vector=self.layout.pack(changes, counts, released),
+            vector=self.travelling.pack(kind, shared, changes, counts, released),
             private=private,
             n_clipped=n_clipped,
             also=also,
             withheld=None if exact else metrics,
         )
 
-    def empty_sums(self, n_active: int) -> RoundSums:
-        """Return a round's sums with nothing in them."""
+    def empty_sums(self, shared: SharedState) -> RoundSums:
+        """Return the sums of a round that starts from a version, with nothing in them."""
+        n_active = len(self.active_items(shared))
         return RoundSums(
             {
                 tensor.name: GridSum(
@@ -209,7 +210,7 @@ class Learner:
                     maximum_users=self.layout.maximum_users,
                     device=self.device,
                 )
-                for tensor in self.layout.tensors
+                for tensor in self.travelling.layout("train", shared).tensors
             },
             n_active,
             device=self.device,
@@ -278,7 +279,7 @@ class Learner:
             return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        aggregate = self.layout.pack(found.changes, found.counts, metrics)
+        aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
         return self.apply("train", round_id, shared, aggregate), found.private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
@@ -320,8 +321,8 @@ class Learner:
         self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
-        counts = aggregate[self.layout.count_slice]
-        mechanism = self.layout.mechanism
+        sums, mechanism = self.travelling.unpack(kind, shared, aggregate), self.layout.mechanism
+        counts = sums.counts
         if mechanism is not None:
             # Nobody counts holders: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
@@ -331,8 +332,7 @@ class Learner:
             return shared
         steps = {tensor.name: tensor.step for tensor in self.layout.tensors}
         change = {
-            name: values.astype(np.float64) * steps[name]
-            for name, values in self.layout.changes_of(aggregate).items()
+            name: values.astype(np.float64) * steps[name] for name, values in sums.changes.items()
         }
         if mechanism is not None:
             # One fixed number divides everything: how many took part is nobody's to know.
@@ -345,7 +345,7 @@ class Learner:
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
         """Return the metric sums of an aggregate."""
-        return MetricSums(aggregate[self.layout.metrics_slice].copy())
+        return MetricSums(aggregate[METRICS_SLICE].copy())
 
     def recommend(
         self,

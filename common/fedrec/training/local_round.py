@@ -63,9 +63,9 @@ def train_locally(
         learner.algorithm.start(shared, cohort.active, round_id, learner.device),
         party_key=cohort.party_key,
     )
-    sums: RoundSums | ClippedSum = learner.empty_sums(len(cohort.active))
+    sums: RoundSums | ClippedSum = learner.empty_sums(shared)
     if learner.layout.mechanism is not None:
-        sums = ClippedSum(learner, cohort, learner.layout.mechanism)
+        sums = ClippedSum(learner, shared, cohort, learner.layout.mechanism)
     tables = open_tables(private, learner.room, learner.device)
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     for chunk in learner.chunks(cohort, participating):
@@ -104,12 +104,13 @@ def train_locally(
 def changes_of_sums(
     learner: Learner, cohort: Cohort, sums: RoundSums
 ) -> dict[str, NDArray[np.int64]]:
-    """Return a round's tensors in the shapes of the whole catalogue, in grid steps."""
+    """Return a round's tensors, in grid steps; those per item for the whole catalogue."""
     changes = {}
     for tensor in learner.layout.tensors:
         summed = sums[tensor.name].change.cpu().numpy()
         if tensor.per_item:
-            changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
+            shape = (learner.n_items, *tensor.shape[1:])
+            changes[tensor.name] = np.zeros(shape, dtype=np.int64)
             changes[tensor.name][cohort.active] = summed
         else:
             changes[tensor.name] = summed

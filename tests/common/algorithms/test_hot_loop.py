@@ -43,7 +43,7 @@ def watched_fits(plan, users, monkeypatch):
     fit = getattr(algorithm, "fit_in_lockstep", algorithm.fit)
     cohort = learner.cohort(party.shared, users)
     start = algorithm.start(party.shared, cohort.active, 5, learner.device)
-    sums = learner.empty_sums(len(cohort.active))
+    sums = learner.empty_sums(party.shared)
     private = party.fresh(party.private)
     guard = DeviceGuard()
     handed_out, rounded = samplers.steps, GridSum._rounded
