@@ -233,7 +233,7 @@ class ClientApp:
             )
             ended = session.run()
         finally:
-            membership.member.close()
+            membership.close()
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
 

@@ -22,7 +22,7 @@ __all__ = [
     "StoredState",
 ]
 
-FORMAT = "fedrec client state 3"
+FORMAT = "fedrec client state 4"
 
 
 class _Record(BaseModel):
@@ -133,6 +133,8 @@ class RoundContent(_Record):
     state_tag: bytes
     published_digest: bytes
     locked_metrics: bytes
+    n_rows: int
+    rows_digest: bytes
 
 
 class StoredState(_Record):

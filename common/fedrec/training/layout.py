@@ -248,6 +248,15 @@ class Layout:
         """Return the tensors by name, in grid steps."""
         return {tensor.name: vector[part].reshape(tensor.shape) for tensor, part in self._parts()}
 
+    def padding(self, n_active: int) -> list[slice]:
+        """Return where the rows behind the active ones stand: every sum is zero there."""
+        found = [
+            slice(part.start + n_active * (tensor.size // self.n_rows), part.stop)
+            for tensor, part in self._parts()
+            if tensor.per_item
+        ]
+        return [*found, slice(self.count_slice.start + n_active, self.count_slice.stop)]
+
     def _parts(self) -> list[tuple[UpdateTensor, slice]]:
         ends = np.cumsum([tensor.size for tensor in self.tensors]).tolist()
         return [

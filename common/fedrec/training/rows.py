@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
-from fedrec.ids import canonical
+from fedrec.ids import canonical, digest
+from fedrec.wire.stated_rows import StatedRows
 
 __all__ = ["ROW_STEP", "ActiveRows", "no_active_rows", "padded_rows"]
 
@@ -93,6 +94,13 @@ class ActiveRows:
     def content(self) -> bytes:
         """Return an injective encoding of the list, of which parties state a digest."""
         return canonical("fedrec active rows v1", self.n_items, self.index.astype("<i8").tobytes())
+
+    def stated(self, federation: str, run: str) -> StatedRows:
+        """Return what is said of the list where the coordinator reads the counts itself."""
+        if self.is_whole:
+            return StatedRows.whole(self.n_items)
+        named = digest("fedrec rows v1", federation, run, self.content())
+        return StatedRows(n_rows=self.n_rows, digest=named)
 
     def check(self, plan: Plan) -> None:
         """Refuse to train nothing.
