@@ -433,8 +433,11 @@ class World:
         self.contribute(round_)
 
         def begin() -> Train:
-            round_.base = self.published_round
-            round_.committee = self.draw(number)
+            if round_.base != self.published_round:
+                # What puppets sent to begin with was for another version.
+                round_.base = self.published_round
+                round_.committee = self.draw(number)
+                self.contribute(round_)
             return self.train(round_)
 
         self.link.script.append(begin)

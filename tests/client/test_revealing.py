@@ -12,6 +12,7 @@ from client.key_watch import KeyWatch, ask, puppet_round, put_watch, refused
 from fedrec.errors import BadSignature
 from fedrec.identity.metrics_lock import unlock
 from fedrec.identity.public import verify
+from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.messages import Reveal, Wait
 from fedrec_client.private_store import PrivateStore
 
@@ -267,18 +268,20 @@ def test_a_second_manifest_for_the_same_round(tmp_path: Path, key: KeyWatch) -> 
     assert "was opened with other contributions before" in world.audit()
 
 
-def test_the_manifest_is_on_disk_before_the_key_is_used(world: World, key: KeyWatch) -> None:
+def test_the_manifest_is_on_disk_before_the_key_is_used(
+    world: World, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     round_ = puppet_round(world)
     expected = world.membership().manifest_digest(round_.number, round_.headers)
 
-    def look(total: bytes, n_summands: int, names: Any = None) -> None:
+    def look(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> None:
         store = PrivateStore(world.state, read_only=True)
         opened = store.revealed(round_.number)
         assert opened is not None and opened.manifest_digest == expected
         assert opened.sum_digest == blake3(world.total(round_)).digest()
         raise Killed
 
-    key.reveal = look  # type: ignore[method-assign]
+    monkeypatch.setattr(KeyWatch, "reveal", look)
     with pytest.raises(Killed):
         ask(world, lambda: world.reveal(round_))
 
@@ -359,9 +362,15 @@ def test_a_refusal_does_not_end_the_client(world: World, key: KeyWatch) -> None:
 
 @pytest.mark.parametrize("kind", ["count", "evaluate"])
 def test_a_sum_that_hides_training_is_never_shown(world: World, kind: str) -> None:
-    """Members with changed software sign one kind and send another."""
+    """Members with changed software sign one kind and send another.
+
+    A count round's vector has no room for a change, but for what was measured.
+    """
     round_ = world.open(1, kind)
-    world.contribute(round_)
+    for number, puppet in enumerate(world.puppets):
+        vector = world.vector(number, round_)
+        vector[METRICS_SLICE] = 1
+        world.put(round_, puppet, world.round_vector(round_, puppet).member.protect(vector))
     ask(world, lambda: world.reveal(round_))
     assert world.link.reveals == []
     assert "reveal_refused" in world.event_names()

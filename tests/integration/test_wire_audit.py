@@ -20,7 +20,8 @@ import fedrec.wire.grpc_link as grpc_link
 from fedrec.audit.wire import WireReport, audit_wire
 from fedrec.authority.folder import AuthorityFolder
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import vector_spec
+from fedrec.training.layout import Layout
+from fedrec.training.rows import ROW_STEP
 from fedrec.training.state import PrivateState
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
@@ -65,10 +66,12 @@ def test_without_protection_every_update_is_readable_and_that_is_said(
     federation = recorded("none")
     run(federation)
     report = report_of(federation, tmp_path)
-    length = vector_spec(federation.bench.plan, N_ITEMS).length
+    plan = federation.bench.plan
+    lengths = [Layout.counting(plan, N_ITEMS).length]
+    lengths += [Layout.of(plan, ROW_STEP).length] * (N_ROUNDS - 1)
     assert report.problems == ()
     assert report.updates == report.readable_updates == N_CLIENTS * N_ROUNDS
-    assert report.readable_values == N_CLIENTS * N_ROUNDS * length
+    assert report.readable_values == N_CLIENTS * sum(lengths)
     assert report.published == report.published_readable == N_ROUNDS
     assert [row.readable_updates for row in report.clients] == [N_ROUNDS] * N_CLIENTS
     assert any(

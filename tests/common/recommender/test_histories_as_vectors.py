@@ -16,7 +16,7 @@ from fedrec.training.learner import Learner
 from fedrec.training.state import PrivateState, SharedState
 
 # lambda = 1; G + I of the items a, b and c is [[4, 2, 1], [2, 3, 0], [1, 0, 2]], so that B is
-# [[0, 4/7, 3/8], [2/3, 0, -1/4], [1/2, -2/7, 0]]. Too few hold "rare", of which no pair was counted.
+# [[0, 4/7, 3/8], [2/3, 0, -1/4], [1/2, -2/7, 0]]. Of "rare" no pair was counted.
 SHARED = SharedState(
     MappingProxyType(
         {
