@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
@@ -132,6 +134,8 @@ def make_parties(
         if n_clients == 1
         else user_groups(users.user_ids, n_clients)
     )
+    # Drawn once: over a large catalogue that takes longer than a round.
+    initial = cache(ALGORITHMS[settings.algorithm.name](settings.plan, n_items).initial_shared)
     return [
         Party(
             Learner(
@@ -145,6 +149,7 @@ def make_parties(
                 # All parties' tables together take no more than one party's would.
                 table_bytes=(client.memory_mib << 20) // n_clients,
                 measure_withheld=True,
+                initial=initial,
             ),
             users if n_clients == 1 else users.select(group),
             group,

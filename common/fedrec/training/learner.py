@@ -6,7 +6,7 @@ processes, by the in-process federation and by key holders who only apply aggreg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -72,6 +72,8 @@ class Learner:
         scratch: folder for the files of mapped tables, None for the system's temporary one.
         table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
+        initial: returns the model that every party starts from, where one process draws it for
+            many parties.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Learner:
         scratch: Path | None = None,
         table_bytes: int = 0,
         measure_withheld: bool = False,
+        initial: Callable[[], SharedState] | None = None,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
@@ -97,6 +100,7 @@ class Learner:
         self.travelling = Travelling(plan, n_items)
         self.device = choose_device(device)
         self.algorithm = ALGORITHMS[plan.algorithm.name](plan, n_items)
+        self._initial = initial or self.algorithm.initial_shared
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
@@ -118,7 +122,7 @@ class Learner:
 
     def initial_shared(self) -> SharedState:
         """Return the model that every party starts from."""
-        return self.algorithm.initial_shared()
+        return self._initial()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
@@ -302,27 +306,45 @@ class Learner:
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
         """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
+        active = torch.from_numpy(self.active_items(shared)).to(self.device)
+        for rows, found in self.active_scores(shared, users, private, n_columns=self.n_items):
+            scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
+            scores[:, active] = found
+            yield rows, scores
+
+    def active_scores(
+        self,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        *,
+        n_columns: int = 0,
+    ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
+        """Yield (user positions, scores of the active items, float32 (n_rows, n_active)).
+
+        Args:
+            n_columns: scores of a user that have to fit into memory; the active ones by default.
+        """
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        at_once = max(16, self.memory_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
+        n_columns = n_columns or len(cohort.active)
+        at_once = max(16, self.memory_bytes // (BYTES_PER_SCORE * max(n_columns, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
             own = {
                 name: torch.from_numpy(rows_of(values, rows)).to(self.device)
                 for name, values in private.tensors.items()
             }
-            scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)
-            scores[:, start.active] = self.algorithm.scores(chunk, start, own)
-            yield rows, scores
+            yield rows, self.algorithm.scores(chunk, start, own)
 
     def apply(
         self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
-        sums, mechanism = self.travelling.unpack(kind, shared, aggregate), self.layout.mechanism
-        counts = sums.counts
+        mechanism = self.layout.mechanism
+        counts = self.travelling.counts(kind, shared, aggregate)
         if mechanism is not None:
             # Nobody counts holders: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
@@ -330,10 +352,7 @@ class Learner:
             return shared.with_holders(counts.copy())
         if kind == "evaluate":
             return shared
-        steps = {tensor.name: tensor.step for tensor in self.layout.tensors}
-        change = {
-            name: values.astype(np.float64) * steps[name] for name, values in sums.changes.items()
-        }
+        change = self.travelling.change(kind, shared, aggregate)
         if mechanism is not None:
             # One fixed number divides everything: how many took part is nobody's to know.
             change = {name: values / mechanism.divisor for name, values in change.items()}

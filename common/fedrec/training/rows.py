@@ -8,6 +8,7 @@ catalogue, and rows of zeros are added up to a multiple of 256.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +19,8 @@ from fedrec.ids import canonical, digest
 from fedrec.wire.stated_rows import StatedRows
 
 __all__ = ["ROW_STEP", "ActiveRows", "no_active_rows", "padded_rows"]
+
+Number = TypeVar("Number", np.int64, np.float64)
 
 ROW_STEP = 256
 """Vectors cover a multiple of so many rows: who sees a length learns the number of trained items
@@ -83,7 +86,7 @@ class ActiveRows:
         rows[: len(self.index)] = values[self.index]
         return rows
 
-    def scatter(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    def scatter(self, rows: NDArray[Number]) -> NDArray[Number]:
         """Return a table of the catalogue from rows that travelled; zero where none did."""
         if self.is_whole:
             return rows

@@ -95,6 +95,27 @@ class Travelling:
         }
         return layout.pack(travelling, rows.gather(counts), metrics)
 
+    def counts(
+        self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]
+    ) -> NDArray[np.int64]:
+        """Return the counts of a sum for the catalogue, int64 (n_items,)."""
+        rows, layout = self.rows(kind, shared), self.layout(kind, shared)
+        return rows.scatter(vector[layout.count_slice])
+
+    def change(
+        self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return the summed tensors by name, as real numbers for the catalogue.
+
+        They become so row by row that travelled: those of all other items are zero anyway.
+        """
+        rows, layout = self.rows(kind, shared), self.layout(kind, shared)
+        sent, found = layout.changes_of(vector), {}
+        for tensor in layout.tensors:
+            values = sent[tensor.name].astype(np.float64) * tensor.step
+            found[tensor.name] = rows.scatter(values) if tensor.per_item else values
+        return found
+
     def unpack(self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]) -> Sums:
         """Return what a vector, or a sum of such vectors, says."""
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
