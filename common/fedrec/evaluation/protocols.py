@@ -93,9 +93,7 @@ class Ranking:
         place: torch.Tensor | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count better and equal items: all of them, less those that are no candidates."""
-        # "Not lower or equal" instead of "higher", so that nothing gains by not being a number.
-        above = scores.shape[1] - _count(scores <= own)
-        equal = _count(scores == own)
+        above, equal = _compared(scores, own)
         if place is not None:
             # Items without a score have -inf, which is not above any number.
             n_without = self._n_items - scores.shape[1]
@@ -144,6 +142,20 @@ class Ranking:
 
     def _move(self, values: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def _compared(
+    scores: torch.Tensor, own: torch.Tensor
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many of each user's scores are above its own one, and how many are equal."""
+    first = scores[0]
+    if scores.stride(0) == 0 and not bool(torch.isnan(first).any()):
+        # One row for all users, such as popularity's: its order is found once.
+        ordered, wanted = first.sort().values.cpu().numpy(), own[:, 0].cpu().numpy()
+        below = np.searchsorted(ordered, wanted, side="right")
+        return len(ordered) - below, below - np.searchsorted(ordered, wanted, side="left")
+    # "Not lower or equal" instead of "higher", so that nothing gains by not being a number.
+    return scores.shape[1] - _count(scores <= own), _count(scores == own)
 
 
 def _scores_at(

@@ -151,3 +151,13 @@ def test_scores_of_some_items_rank_as_those_of_all_with_nothing_for_the_others(
     held = users.validation_items if split == "validation" else users.test_items
     assert np.isin(held, columns).any()
     assert not np.isin(held, columns).all()
+
+
+def test_one_row_of_scores_for_everybody_ranks_as_its_copies() -> None:
+    data = generate(n_users=40, n_items=150, n_clusters=3, interactions_per_user=8, seed=3)
+    users = leave_one_out(data.interactions, data.catalogue)
+    row = torch.from_numpy(np.random.default_rng(2).integers(0, 9, 150)).to(torch.float64)
+    ranking = Ranking(users, 150, seed=5, device=torch.device("cpu"))
+    rows = np.arange(40)
+    copies = ranking.ranks(row.repeat(40, 1), rows, "test", "full")
+    assert np.array_equal(ranking.ranks(row.expand(40, -1), rows, "test", "full"), copies)
