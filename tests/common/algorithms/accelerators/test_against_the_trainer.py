@@ -77,8 +77,8 @@ def trained(plan, users):
     for round_id in range(2, 2 + ROUNDS):
         part = learner.contribute("train", round_id, shared, users, private)
         shared, private = learner.apply("train", round_id, shared, part.vector), part.private
-    counts = part.vector[learner.layout.count_slice]
-    return learner, learner.layout.changes_of(part.vector), counts, private, shared, part.n_clipped
+    sums = learner.travelling.unpack("train", shared, part.vector)
+    return learner, sums.changes, sums.counts, private, shared, part.n_clipped
 
 
 def assert_close(one, other, name):
