@@ -246,7 +246,7 @@ class ClientApp:
         finally:
             if learner is not None:
                 learner.close()
-            membership.member.close()
+            membership.close()
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
 

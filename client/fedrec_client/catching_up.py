@@ -16,10 +16,13 @@ from numpy.typing import NDArray
 from fedrec.errors import BadSignature, FedrecError, ProtocolError, RefusedError, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
+from fedrec.training.layout import METRICS_SLICE
+from fedrec.training.shapes import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
 from fedrec_client.measured import stated_metrics
@@ -96,7 +99,7 @@ class CatchingUp:
             found.round,
             shared,
             content=content,
-            metrics=aggregate[self._membership.layout.metrics_slice],
+            metrics=aggregate[METRICS_SLICE],
             counted=counted,
         )
         if before is not None and before < found.round:
@@ -135,10 +138,13 @@ class CatchingUp:
         seal = member.seal_of(found.round, found.kind)
         packed = seal.unseal_aggregate(found.blob) if found.sealed else found.blob
         n_summands = 1 if found.sealed else len(found.contributions)
-        aggregate = member.unpack(packed, n_summands)
+        aggregate = self._model.vector(member, found.kind).unpack(packed, n_summands)
         shared = self._model.after(found.kind, found.round, aggregate)
-        metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
-        content = seal.content(manifest, aggregate, found.blob, metrics, shared.canonical_bytes())
+        metrics = stated_metrics(member.protection.chosen, aggregate[METRICS_SLICE])
+        rows = self._model.rows_after(member, shared)
+        content = seal.content(
+            manifest, aggregate, found.blob, metrics, shared.canonical_bytes(), rows
+        )
         if signed is not None:
             _same(signed, content)
         return aggregate, shared, content
@@ -221,18 +227,17 @@ class CatchingUp:
             shared = SharedState.from_bytes(raw)
         except StorageError as error:
             raise ProtocolError(f"The snapshot cannot be read: {error.message}") from None
-        expected, found = _shapes(self._model.shared), _shapes(shared)
-        n_items = member.layout.n_items
-        counted = shared.holders is None or shared.holders.shape == (n_items,)
-        if found != expected or not counted:
-            raise ProtocolError(
-                f"The snapshot has the tensors {found}, expected {expected} of {n_items} items."
-            )
+        problem = shape_problem(member.plan, len(member.catalogue), shared)
+        if problem:
+            raise ProtocolError(f"The snapshot {problem}.")
         if not member.is_encrypted:
             return shared, None
-        return shared, self._vouched(snapshot, seal.state_tag(shared.canonical_bytes()))
+        rows = self._model.rows_after(member, shared)
+        return shared, self._vouched(snapshot, seal.state_tag(shared.canonical_bytes()), rows)
 
-    def _vouched(self, snapshot: Snapshot, state_tag: bytes) -> RoundContent | None:
+    def _vouched(
+        self, snapshot: Snapshot, state_tag: bytes, rows: StatedRows
+    ) -> RoundContent | None:
         """Return what two members signed of this state: a snapshot's maker alone is not enough.
 
         None where they said under this epoch's key what an earlier epoch's round led to: the
@@ -249,6 +254,11 @@ class CatchingUp:
             raise BadSignature(
                 f"The snapshot of round {snapshot.round} is not the model that members signed."
             )
+        if statement.rows != rows:
+            raise BadSignature(
+                f"The snapshot of round {snapshot.round} leads to other item rows than the "
+                f"{statement.n_rows} that members signed."
+            )
         if statement.is_attestation:
             return None
         return RoundContent(
@@ -257,6 +267,8 @@ class CatchingUp:
             state_tag=statement.state_tag,
             published_digest=statement.published_digest,
             locked_metrics=statement.locked_metrics,
+            n_rows=statement.n_rows,
+            rows_digest=statement.rows_digest,
         )
 
     def _refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
@@ -266,9 +278,7 @@ class CatchingUp:
 def _same(signed: RevealStatement, found: RoundContent) -> None:
     """Refuse a round of which anything is not what its key holders signed."""
     wrong = [
-        name
-        for name in RoundContent.model_fields
-        if not hmac.compare_digest(getattr(signed, name), getattr(found, name))
+        name for name in RoundContent.model_fields if getattr(signed, name) != getattr(found, name)
     ]
     if wrong:
         raise BadSignature(
@@ -276,7 +286,3 @@ def _same(signed: RevealStatement, found: RoundContent) -> None:
             f"{', '.join(wrong)}.",
             remedy="Do not go on; tell the data owners that the coordinator published this.",
         )
-
-
-def _shapes(shared: SharedState) -> dict[str, tuple[int, ...]]:
-    return {name: value.shape for name, value in shared.tensors.items()}

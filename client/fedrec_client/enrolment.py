@@ -19,8 +19,8 @@ from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
 from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.protection import PROTECTIONS, Member, Protection
-from fedrec.training.layout import Layout
+from fedrec.protection import Member, Protection
+from fedrec.training.layout import Layout, protection_of
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 from fedrec_client.durable import write_durably
@@ -85,8 +85,7 @@ def enrol(
         identity=identity,
         pinned_authority_key=authority_key,
     )
-    layout = Layout.of(plan, len(catalogue))
-    protection = _protection(plan, layout, roster, info)
+    protection = _protection(plan, len(catalogue), roster, info)
     return Membership(
         identity=identity,
         run=info.run,
@@ -99,7 +98,7 @@ def enrol(
         context=info.server_context,
         protection=protection,
         member=_half(protection, info, roster, secrets, secret_of),
-        layout=layout,
+        layout=Layout.uncounted(plan, len(catalogue)),
     )
 
 
@@ -171,10 +170,10 @@ def _kept_or_fetched(
     return fetched
 
 
-def _protection(plan: Plan, layout: Layout, roster: Roster, info: FederationInfo) -> Protection:
+def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) -> Protection:
     """Return the protection that the authority signed, if it is the plan's as planned here."""
-    kind = PROTECTIONS[plan.protection.name]
-    chosen = kind.plan(layout.vector_spec, preset=plan.protection.preset)
+    protection = protection_of(plan, n_items)
+    chosen = protection.chosen
     expected = (
         plan.federation.name,
         info.epoch,
@@ -200,6 +199,5 @@ def _protection(plan: Plan, layout: Layout, roster: Roster, info: FederationInfo
             f"The roster that the authority signed is for another federation: {', '.join(wrong)}.",
             remedy="Ask the key authority for an epoch that fits these settings.",
         )
-    protection = kind(layout.vector_spec, chosen)
     protection.check_context(info.server_context)
     return protection

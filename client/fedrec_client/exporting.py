@@ -139,7 +139,7 @@ def _flooded(
     # Every member has a budget of its own; there are no more members than users.
     members = held.plan.federation.maximum_users
     flooding = Flooding(plan=chosen, n_sums=held.version, n_releases=members * MOST_EXPORTS)
-    layout = Layout.of(held.plan, len(held.catalogue))
+    layout = Layout.largest(held.plan, len(held.catalogue))
     deviation = max(
         tensor.step * flooding.deviation(number)
         for number, tensor in enumerate(layout.tensors)

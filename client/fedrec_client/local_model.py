@@ -12,11 +12,14 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.measured import record_measured
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_terms import RoundTerms
+from fedrec_client.round_vector import RoundVector
 from fedrec_client.stored_state import BestModel, RoundContent
 
 if TYPE_CHECKING:
@@ -82,9 +85,22 @@ class LocalModel:
             base_round=self.version,
             base_state=self._digest(membership),
             committee=committee,
+            rows=membership.stated_rows(self.rows(kind)),
             seed=seed if content is None else content.state_tag,
             revealer=membership.revealer_id,
         )
+
+    def rows(self, kind: RoundKind) -> ActiveRows:
+        """Return the item rows that the vectors of a round from the present model cover."""
+        return self._learner.travelling.rows(kind, self.shared)
+
+    def vector(self, membership: Membership, kind: RoundKind) -> RoundVector:
+        """Return what belongs to the vectors of a round from the present model."""
+        return membership.vector_of(kind, self.rows(kind).n_rows)
+
+    def rows_after(self, membership: Membership, shared: SharedState) -> StatedRows:
+        """Return what is said of the rows that vectors cover once a model is published."""
+        return membership.stated_rows(self._learner.travelling.rows("train", shared))
 
     def _digest(self, membership: Membership) -> bytes:
         """Return the digest of the present model, made once for each version and epoch."""

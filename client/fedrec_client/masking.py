@@ -181,7 +181,8 @@ class Masking:
         member = self._membership
         if record.vector is None:
             raise RoundError(f"The vector of round {record.round} was masked already.")
-        words = MaskWords(member.layout.vector_spec, member.protection.chosen)
+        own = self._model.vector(member, record.kind)
+        words = MaskWords(own.layout.vector_spec, own.protection.chosen)
         vector = np.frombuffer(self._store.read(record.vector), dtype="<i8").astype(np.int64)
         inbox = inbox_from_bytes(raw)
         masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from dataclasses import dataclass, replace
-
-import numpy as np
-from numpy.typing import NDArray
+from dataclasses import dataclass, field, replace
 
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
@@ -22,11 +19,12 @@ from fedrec.identity.epoch_secrets import EpochSecrets
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
-from fedrec.identity.sealing import KEY_BYTES, derive
+from fedrec.identity.sealing import KEY_BYTES, derive, keyed_tag
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
-from fedrec.protection import PROTECTIONS, Accumulator, Member, Protection
+from fedrec.protection import Member, Protection
 from fedrec.training.layout import Layout
+from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
@@ -35,8 +33,10 @@ from fedrec.wire.messages import (
     UploadHeader,
     manifest_digest,
 )
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.round_seal import RoundSeal
 from fedrec_client.round_terms import RoundTerms
+from fedrec_client.round_vector import RoundVector
 from fedrec_client.statements import check_statements
 
 __all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
@@ -73,8 +73,9 @@ class Membership:
         run: the run's id.
         plan_fingerprint: names the plan in every signature.
         context: the protection's keyless context.
-        protection: adds up messages of `layout`'s vectors.
-        member: protects this client's vector, and holds the key that reveals sums.
+        protection: for the largest vector; `vector_of` makes it one of a round's.
+        member: holds the key that protects, and reveals sums where it is this client's to do so.
+        layout: of a round of all items, for what is the same in every round.
     """
 
     identity: Identity
@@ -89,6 +90,9 @@ class Membership:
     protection: Protection
     member: Member
     layout: Layout
+    _vectors: dict[tuple[bool, int], RoundVector] = field(
+        default_factory=dict, repr=False, compare=False
+    )
 
     @property
     def client_id(self) -> ClientId:
@@ -153,33 +157,45 @@ class Membership:
             alone=self.revealer_id is not None,
         )
 
-    def accumulator(self) -> Accumulator:
-        """Return an empty sum of this epoch's messages."""
-        return self.protection.accumulator(self.context)
+    def vector_of(self, kind: RoundKind, n_rows: int) -> RoundVector:
+        """Return what belongs to a round's vector, made once for each length.
 
-    def pack(self, aggregate: NDArray[np.int64]) -> bytes:
-        """Return an aggregate as the plain bytes that are sealed and published."""
-        codec, context = self._codec()
-        packed = codec.accumulator(context)
-        packed.add(codec.member(context, b"none").protect(aggregate))
-        return packed.finish()
-
-    def unpack(self, blob: bytes, n_summands: int) -> NDArray[np.int64]:
-        """Return the aggregate that `pack`, or a coordinator without encryption, packed.
+        Args:
+            n_rows: item rows that the round covers.
 
         Raises:
-            MalformedUpdate: another length, or values out of bounds.
-            RevealRefused: another number of summands.
+            SettingsError: nothing can be trained with so many rows.
         """
-        codec, context = self._codec()
-        return codec.member(context, b"none").reveal(blob, n_summands)
+        key = (kind == "count", n_rows)
+        if key not in self._vectors:
+            layout = Layout.of(self.plan, n_rows)
+            if kind == "count":
+                layout = Layout.counting(self.plan, n_rows)
+            protection = self.protection.over(layout.vector_spec)
+            self._vectors[key] = RoundVector(
+                layout=layout,
+                protection=protection,
+                member=self.member.over(protection),
+                context=self.context,
+            )
+        return self._vectors[key]
 
-    def _codec(self) -> tuple[Protection, bytes]:
-        plain = PROTECTIONS["none"]
-        spec = self.layout.vector_spec
-        codec = plain(spec, plain.plan(spec))
-        context, _ = codec.generate()
-        return codec, context
+    def stated_rows(self, rows: ActiveRows) -> StatedRows:
+        """Return what members say of the rows that vectors cover.
+
+        The list's digest is keyed where the coordinator must not know whether it guessed it.
+        """
+        if rows.is_whole or not self.is_encrypted:
+            return rows.stated(self.federation, self.run)
+        named = canonical("fedrec rows v1", self.federation, self.run, self.epoch, rows.content())
+        tag = keyed_tag(self.secrets.group_key, "fedrec rows v1", named)
+        return StatedRows(n_rows=rows.n_rows, digest=tag)
+
+    def close(self) -> None:
+        """Forget the key; nothing can be protected or revealed afterwards."""
+        for vector in self._vectors.values():
+            vector.member.close()
+        self.member.close()
 
     def base_state(self, version: RoundId, shared: SharedState) -> bytes:
         """Return the digest by which contributors name the model that they start from.
@@ -239,6 +255,8 @@ class Membership:
             plan_fingerprint=self.plan_fingerprint,
             length=len(payload),
             digest=Blob.of(payload).digest,
+            n_rows=terms.rows.n_rows,
+            rows_digest=terms.rows.digest,
         )
         return replace(unsigned, signature=self.identity.sign(unsigned.statement()))
 
@@ -320,7 +338,7 @@ class Membership:
         terms.check_header(header)
         if bool(header.nonce) != self.is_tagged:
             raise MalformedUpdate(f"{author}'s update has {len(header.nonce)} bytes of nonce.")
-        expected = self.protection.chosen.message_bytes
+        expected = self.vector_of(terms.kind, terms.rows.n_rows).message_bytes
         if header.length != expected:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")
         verify(member.signing_key, header.statement(), header.signature)

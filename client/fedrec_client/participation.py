@@ -154,7 +154,8 @@ class Participation:
             # Tags of two updates under one name would tell about their difference.
             nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
             name = member.tag_name(task.round, member.client_id, nonce)
-            payload = member.member.protect(made.vector, name)
+            vector = self._model.vector(member, task.kind)
+            payload = vector.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
         self._outbox.put(header, payload, made.private.parts, spent=charged)
 

@@ -153,7 +153,7 @@ class Revealer:
                 self._clock,
             ).run()
         finally:
-            membership.member.close()
+            membership.close()
             membership.secrets.destroy()
         if not isinstance(ended, EpochChanged):
             self._await_resumption(membership, store.state.version)

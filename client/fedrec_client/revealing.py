@@ -22,6 +22,7 @@ from fedrec.errors import (
     RoundError,
     WrongTags,
 )
+from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
@@ -168,7 +169,7 @@ class Revealing:
     def _recompute(self, task: Reveal) -> bytes:
         """Return the sum of the contributions, added up here."""
         member = self._membership
-        total = member.accumulator()
+        total = self._model.vector(member, task.kind).accumulator()
         for header in task.contributions:
             payload = self._payload(task, header)
             if not header.blob.describes(payload):
@@ -209,9 +210,10 @@ class Revealing:
         self._store.record_reveal(
             task.round, manifest, sum_digest, tagged=fetched, opened=self._opened(task)
         )
+        vector = self._model.vector(member, task.kind)
         try:
-            aggregate = member.member.reveal(total, len(task.contributions), names)
-            self._check_content(task, aggregate)
+            aggregate = vector.member.reveal(total, len(task.contributions), names)
+            self._check_content(task, vector.layout, aggregate)
             shared = self._model.after(task.kind, task.round, aggregate)
         except (ProtocolError, RefusedError) as error:
             self._note_refusal(task, error)
@@ -219,9 +221,10 @@ class Revealing:
         if fetched:
             self._store.forgive_sum()
         seal = member.seal_of(task.round, task.kind)
-        metrics = stated_metrics(member.protection.chosen, aggregate[member.layout.metrics_slice])
-        sealed = seal.seal_aggregate(member.pack(aggregate))
-        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes())
+        metrics = stated_metrics(member.protection.chosen, aggregate[METRICS_SLICE])
+        sealed = seal.seal_aggregate(vector.pack(aggregate))
+        rows = self._model.rows_after(member, shared)
+        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes(), rows)
         statement = RevealStatement(
             federation=member.federation,
             run=member.run,
@@ -243,13 +246,12 @@ class Revealing:
         alone = self._membership.is_revealer
         self._store.record_refused(task.round, counted=alone and not counted)
 
-    def _check_content(self, task: Reveal, aggregate: NDArray[np.int64]) -> None:
+    def _check_content(self, task: Reveal, layout: Layout, aggregate: NDArray[np.int64]) -> None:
         """Refuse a sum that holds what its kind of round has no place for.
 
         The contributors signed the kind, so no coordinator brings this about, but a member whose
         software is changed can put anything behind its signature.
         """
-        layout = self._membership.layout
         empty = {
             "count": (layout.change_slice, layout.metrics_slice),
             "train": (),
@@ -264,6 +266,16 @@ class Revealing:
             raise RefusedError(
                 f"Round {task.round} is of kind {task.kind}, but its sum holds what only a round "
                 "of another kind has."
+            )
+        rows = self._model.rows(task.kind)
+        if task.kind != "count" and any(
+            np.abs(aggregate[part]).max(initial=0)
+            > (off if part.start < layout.count_slice.start else 0)
+            for part in layout.padding(len(rows.index))
+        ):
+            raise RefusedError(
+                f"The sum of round {task.round} is not zero behind its {len(rows.index)} active "
+                "rows."
             )
         users = self._membership.plan.federation.maximum_users
         if aggregate[layout.count_slice].max(initial=0) > users:

@@ -13,6 +13,7 @@ from fedrec.identity.sealing import keyed_tag, seal_same, unseal
 from fedrec.ids import RoundId, canonical
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RoundKind
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.stored_state import RoundContent
 
 __all__ = ["RoundSeal"]
@@ -83,6 +84,7 @@ class RoundSeal:
         published: bytes,
         metrics: bytes,
         shared: bytes,
+        rows: StatedRows,
     ) -> RoundContent:
         """Return what key holders state about the round.
 
@@ -92,6 +94,7 @@ class RoundSeal:
             published: the bytes in which they are published.
             metrics: what of them becomes public once two statements agree.
             shared: canonical bytes of the model after the round.
+            rows: that vectors of the rounds after it cover.
         """
         found = RoundContent(
             manifest_digest=manifest,
@@ -99,6 +102,8 @@ class RoundSeal:
             state_tag=self.state_tag(shared),
             published_digest=Blob.of(published).digest,
             locked_metrics=b"",
+            n_rows=rows.n_rows,
+            rows_digest=rows.digest,
         )
         box = box_of(self.group_key, self._lock_context(found), metrics)
         return found.model_copy(update={"locked_metrics": box})

@@ -8,6 +8,7 @@ from fedrec.errors import RefusedError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.committee import COMMITTEE, ROUNDS_APART, committee_digest, is_drawn
 from fedrec.wire.messages import RoundKind, UploadHeader
+from fedrec.wire.stated_rows import StatedRows
 
 __all__ = ["RoundTerms"]
 
@@ -22,6 +23,7 @@ class RoundTerms:
         base_round: the published round whose model is trained.
         base_state: digest of that model, as this client has it.
         committee: who may open the round; empty without encryption.
+        rows: the item rows that the round's vectors cover.
         seed: from what the committee must have been drawn.
         revealer: who alone opens the federation's rounds; None where a committee is drawn.
         key_list: under masks the digest of the list of keys, which stands for a committee: its
@@ -34,6 +36,7 @@ class RoundTerms:
     base_round: RoundId
     base_state: bytes
     committee: tuple[ClientId, ...]
+    rows: StatedRows
     seed: bytes
     revealer: ClientId | None = None
     key_list: bytes = b""
@@ -96,6 +99,12 @@ class RoundTerms:
             raise RefusedError(
                 f"{author} starts round {self.round} from another model of version "
                 f"{self.base_round} than this client's.",
+                remedy=_REMEDY,
+            )
+        if header.rows != self.rows:
+            raise RefusedError(
+                f"{author} contributed to round {self.round} over {header.n_rows} item rows, or "
+                f"others than this client's {self.rows.n_rows}.",
                 remedy=_REMEDY,
             )
         if header.committee != self.committee_digest:

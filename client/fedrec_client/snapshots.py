@@ -35,12 +35,15 @@ def send_snapshot(
         raise RoundError(
             f"A snapshot of round {task.round} was asked for; this client has {model.version}."
         )
+    rows = model.rows_after(membership, model.shared)
     content = store.state.content or RoundContent(
         manifest_digest=UNSAID,
         aggregate_tag=UNSAID,
         state_tag=membership.seal_of(task.round, "train").state_tag(model.shared.canonical_bytes()),
         published_digest=UNSAID,
         locked_metrics=b"",
+        n_rows=rows.n_rows,
+        rows_digest=rows.digest,
     )
     statement = RevealStatement(
         federation=membership.federation,

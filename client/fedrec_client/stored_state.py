@@ -155,6 +155,8 @@ class RoundContent(_Record):
     state_tag: bytes
     published_digest: bytes
     locked_metrics: bytes
+    n_rows: int
+    rows_digest: bytes
 
 
 class StoredState(_Record):

@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import sys
 from contextlib import suppress
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
-__all__ = ["SteadyStream", "log_to_stderr"]
+__all__ = ["SteadyStream", "log_to_stderr", "logger_of"]
 
 
 class SteadyStream:
@@ -44,3 +44,15 @@ def log_to_stderr(level: int = logging.DEBUG) -> None:
         wrapper_class=structlog.make_filtering_bound_logger(level),
         logger_factory=structlog.PrintLoggerFactory(stream),
     )
+
+
+def logger_of(name: str) -> Any:
+    """Return a structured logger; where nobody has said where logs go, they go to stderr.
+
+    structlog itself would write to stdout, where a command's answer belongs.
+    """
+    import structlog
+
+    if structlog.is_configured():
+        return structlog.get_logger(name)
+    return structlog.wrap_logger(structlog.PrintLogger(cast(TextIO, SteadyStream(sys.stderr))))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
@@ -16,7 +18,14 @@ from fedrec.errors import (
 from fedrec.identity.metrics_lock import BOX_OVERHEAD_BYTES
 from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId
-from fedrec.wire.messages import PROTOCOL_VERSION, MaskMessage, RevealStatement, UploadHeader
+from fedrec.wire.messages import (
+    PROTOCOL_VERSION,
+    MaskMessage,
+    RevealStatement,
+    RoundKind,
+    UploadHeader,
+)
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.federation import Federation
 
 __all__ = ["Admission"]
@@ -31,9 +40,17 @@ class Admission:
     Args:
         run: the run's name.
         maximum_upload_bytes: the operator's limit.
+        rows: returns the item rows that vectors of a kind of round cover now.
     """
 
-    def __init__(self, federation: Federation, run: str, maximum_upload_bytes: int) -> None:
+    def __init__(
+        self,
+        federation: Federation,
+        run: str,
+        maximum_upload_bytes: int,
+        rows: Callable[[RoundKind], StatedRows],
+    ) -> None:
+        self._rows = rows
         self._federation = federation
         self._run = run
         self._maximum_upload_bytes = maximum_upload_bytes
@@ -70,7 +87,7 @@ class Admission:
             )
         if header.plan_fingerprint != wanted.plan_fingerprint:
             raise PlanMismatch("The update was made under other settings.")
-        self._check_length(header.length)
+        self._check_length(header)
         if bool(header.nonce) != bool(self._federation.protection.chosen.n_tags):
             raise ProtocolError("A nonce belongs to updates that carry tags, and to no others.")
         if len(header.digest) != DIGEST_BYTES:
@@ -117,11 +134,15 @@ class Admission:
         if epoch != wanted.epoch:
             raise KeysError(f"The message is of key epoch {epoch}, the present is {wanted.epoch}.")
 
-    def _check_length(self, length: int) -> None:
-        self.check_blob(length)
-        wanted = self._federation.protection.chosen.message_bytes
-        if length != wanted:
-            raise MalformedUpdate(f"An update of {length} bytes; every one has {wanted} bytes.")
+    def _check_length(self, header: UploadHeader) -> None:
+        self.check_blob(header.length)
+        rows = self._rows(header.kind)
+        wanted = self._federation.protection_of(header.kind, rows).chosen.message_bytes
+        if header.length != wanted:
+            raise MalformedUpdate(
+                f"An update of {header.length} bytes over {header.n_rows} item rows; every one of "
+                f"a round of kind {header.kind} has {wanted} bytes, over {rows.n_rows}."
+            )
 
     def _check_holder(self, statement: RevealStatement) -> None:
         """Check the signature of a member, or of the revealer where there is one."""

@@ -19,7 +19,7 @@ class Aggregation:
     sum is made again from the stored files.
 
     Args:
-        make: returns an empty accumulator.
+        make: returns an empty accumulator of the round in progress.
         read: returns a counted update's bytes.
     """
 
@@ -33,7 +33,8 @@ class Aggregation:
     def forget(self) -> None:
         """Start anew with the next update."""
         self._folded: dict[ClientId, bytes] = {}
-        self._accumulator = self._make()
+        # Made with the first update: before it nobody knows which round it will be of.
+        self._accumulator: Accumulator | None = None
 
     def add(
         self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
@@ -45,7 +46,7 @@ class Aggregation:
             DamagedFile: when a counted update cannot be read any more.
         """
         self._follow(counted)
-        self._accumulator.add(payload)
+        self._made().add(payload)
         self._folded[header.client_id] = header.digest
 
     def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
@@ -55,12 +56,17 @@ class Aggregation:
             DamagedFile: when one of them cannot be read any more.
         """
         self._follow(counted)
-        return self._accumulator.finish()
+        return self._made().finish()
+
+    def _made(self) -> Accumulator:
+        if self._accumulator is None:
+            self._accumulator = self._make()
+        return self._accumulator
 
     def _follow(self, counted: Mapping[ClientId, UploadHeader]) -> None:
         if self._folded == {client: header.digest for client, header in counted.items()}:
             return
         self.forget()
         for client_id, header in sorted(counted.items()):
-            self._accumulator.add(self._read(header))
+            self._made().add(self._read(header))
             self._folded[client_id] = header.digest

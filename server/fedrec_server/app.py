@@ -20,6 +20,7 @@ from fedrec.errors import SettingsError, StorageError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
+from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from fedrec.wire.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
@@ -97,7 +98,7 @@ class Coordinator:
         cls,
         settings: Settings,
         catalogue: PublicCatalogue,
-        spec: VectorSpec,
+        vectors: RoundVectors | VectorSpec,
         *,
         clock: Clock | None = None,
         failpoint: Failpoint = no_failpoint,
@@ -119,7 +120,7 @@ class Coordinator:
         check_exposure(settings.plan, accepted=accept_exposure)
         check_sampling(settings.plan)
         keys = _key_epoch(settings.coordinator)
-        federation = Federation.of(settings.plan, catalogue, spec, keys)
+        federation = Federation.of(settings.plan, catalogue, vectors, keys)
         return cls(
             settings.coordinator,
             federation,

@@ -55,7 +55,7 @@ def run(
     from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent, SettingsError
     from fedrec.telemetry import log_to_stderr
-    from fedrec.training.layout import vector_spec
+    from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
     from fedrec_server.federation import PublicCatalogue
     from fedrec_server.recording import WireRecorder
@@ -74,7 +74,7 @@ def run(
     server = Coordinator.from_settings(
         settings,
         catalogue,
-        vector_spec(settings.plan, catalogue.n_items),
+        RoundVectors.of(settings.plan, catalogue.n_items),
         resume=resume,
         accept_exposure=accept_exposure,
         recorder=recorder,

@@ -13,8 +13,10 @@ import structlog
 from fedrec.clock import Clock
 from fedrec.errors import FedrecError, StorageError
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Task, UploadHeader, Wait
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.admission import Admission
 from fedrec_server.aggregation import Aggregation
 from fedrec_server.applications import Applications
@@ -44,6 +46,7 @@ from fedrec_server.rounds.events import (
     StopRequested,
     Summed,
     Tick,
+    Untrainable,
 )
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import Round, State
@@ -91,12 +94,12 @@ class Engine:
         self.clock = clock
         self.failpoint = failpoint
         self._maximum_upload_bytes = maximum_upload_bytes
-        self.admission = Admission(federation, store.run, maximum_upload_bytes)
         self.presence = Presence(clock)
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
         self.state = store.load(federation.rules(store.run), federation.roster)
+        self.admission = self._admission()
         self.aggregation = self._empty_sum()
         self.snapshots = Snapshots(federation, store, clock)
         self.counting = Counting(self)
@@ -131,9 +134,24 @@ class Engine:
         """Go on in another key epoch; `state` is in it already."""
         self.federation = federation
         self.aggregation = self._empty_sum()
-        self.admission = Admission(federation, self.run, self._maximum_upload_bytes)
+        self.admission = self._admission()
         self.snapshots = Snapshots(federation, self.store, self.clock)
         self.work.background(self.applications.forget(federation.roster))
+
+    def _admission(self) -> Admission:
+        return Admission(
+            self.federation,
+            self.run,
+            self._maximum_upload_bytes,
+            lambda kind: self.state.rows_of(kind),
+        )
+
+    def _accumulator(self) -> Accumulator:
+        """Return an empty sum of the round in progress."""
+        round_ = self.state.current
+        kind = "train" if round_ is None else round_.kind
+        protection = self.federation.protection_of(kind, self.state.rows_of(kind))
+        return protection.accumulator(self.federation.keys.server_context)
 
     def _empty_sum(self) -> Aggregation | MaskCollection:
         """Return what adds updates up, empty; under masks it asks more of them."""
@@ -143,11 +161,9 @@ class Engine:
                 lambda: self.state.rules,
                 self._read_update,
                 lambda: self.state.current,
+                lambda kind: self.state.rows_of(kind),
             )
-        return Aggregation(
-            lambda: self.federation.protection.accumulator(self.federation.keys.server_context),
-            self._read_update,
-        )
+        return Aggregation(self._accumulator, self._read_update)
 
     async def tick(self) -> None:
         """Let time pass: deadlines, openings, replacements of silent key holders."""
@@ -252,18 +268,32 @@ class Engine:
         round_ = self.state.current
         if round_ is not None and await close_due(self, round_):
             return True
+        if round_ is None and await self._end_untrainable():
+            return True
         if round_ is None or round_.phase != "summing":
             live = self.presence.live()
             return bool(await self.apply(Tick(now=self.clock.now(), live=live)))
         try:
-            total, metrics = await self.work.in_thread(self._sum, round_)
+            total, metrics, rows = await self.work.in_thread(self._sum, round_)
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise
             await self.fail(round_.number, reason_of(error), error)
             return True
         now = self.clock.now()
-        await self.apply(Summed(now=now, round=round_.number, total=total, metrics=metrics))
+        summed = Summed(now=now, round=round_.number, total=total, metrics=metrics, rows=rows)
+        await self.apply(summed)
+        return True
+
+    async def _end_untrainable(self) -> bool:
+        """End the run where its count left nothing that could be trained."""
+        state = self.state
+        if state.rows is None or not state.counted or state.ending is not None:
+            return False
+        reason = self.federation.problem_with(state.rows)
+        if not reason:
+            return False
+        await self.apply(Untrainable(now=self.clock.now(), reason=reason))
         return True
 
     async def fail(self, round_id: RoundId, reason: str, error: FedrecError) -> None:
@@ -273,12 +303,15 @@ class Engine:
         self.aggregation.forget()
         await self.apply(Failed(now=self.clock.now(), round=round_id, reason=reason))
 
-    def _sum(self, round_: Round) -> tuple[Blob, bytes]:
+    def _sum(self, round_: Round) -> tuple[Blob, bytes, StatedRows | None]:
         total = self.aggregation.finish(round_.accepted)
-        metrics = b""
+        metrics, rows = b"", None
         if not self.federation.protection.needs_reveal:
-            metrics = self.federation.readable_metrics(total, len(round_.accepted))
-        return self.store.spool.write(sum_name(round_.number), total), metrics
+            covered = self.state.rows_of(round_.kind)
+            metrics, rows = self.federation.read_sum(
+                round_.kind, covered, total, len(round_.accepted), self.run
+            )
+        return self.store.spool.write(sum_name(round_.number), total), metrics, rows
 
     def _read_update(self, header: UploadHeader) -> bytes:
         name = update_name(header.round, header.client_id)

@@ -15,7 +15,10 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
-from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo
+from fedrec.training.round_vectors import COUNTS, RoundVectors
+from fedrec.training.rows import no_active_rows
+from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
 from fedrec_server.store.store import RunIdentity
 
@@ -54,27 +57,37 @@ class Federation:
     """The constant part of a run.
 
     Attributes:
-        spec: the protected vector.
-        protection: the public half of the protection.
+        vectors: how long each round's vector is.
+        protection: the public half of the protection, for the largest vector.
     """
 
     plan: Plan
     plan_fingerprint: str
     catalogue: PublicCatalogue
     keys: KeyEpoch
-    spec: VectorSpec
+    vectors: RoundVectors
     protection: Protection
 
     @classmethod
     def of(
-        cls, plan: Plan, catalogue: PublicCatalogue, spec: VectorSpec, keys: KeyEpoch
+        cls,
+        plan: Plan,
+        catalogue: PublicCatalogue,
+        vectors: RoundVectors | VectorSpec,
+        keys: KeyEpoch,
     ) -> Federation:
         """Put the parts together.
+
+        Args:
+            vectors: or the one vector that all rounds have.
 
         Raises:
             SettingsError: when the vector has no public metrics segment.
             KeysError: when the keys were made for other settings, or the context holds a key.
         """
+        if isinstance(vectors, VectorSpec):
+            vectors = RoundVectors.fixed(vectors, catalogue.n_items)
+        spec = vectors.largest
         if METRICS not in {segment.name for segment in spec.segments}:
             raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
         kind = PROTECTIONS[plan.protection.name]
@@ -85,9 +98,27 @@ class Federation:
             plan_fingerprint=plan_fingerprint(plan),
             catalogue=catalogue,
             keys=keys,
-            spec=spec,
+            vectors=vectors,
             protection=protection,
         )
+
+    def protection_of(self, kind: RoundKind, rows: StatedRows) -> Protection:
+        """Return the protection of a round's vector.
+
+        Raises:
+            SettingsError: nothing can be trained with so many rows.
+        """
+        return _over(self.protection, self.vectors.of_round(kind, rows.n_rows))
+
+    def problem_with(self, rows: StatedRows) -> str:
+        """Return why nothing can be trained with the rows that a count led to, or nothing."""
+        if not rows.n_rows:
+            return no_active_rows(self.plan).message
+        try:
+            self.protection_of("train", rows)
+        except SettingsError as error:
+            return error.message
+        return ""
 
     def following(self, keys: KeyEpoch) -> Federation:
         """Return the federation in a later key epoch of the same authority.
@@ -146,6 +177,7 @@ class Federation:
             and mechanism.kind == "laplace"
             and not self.protection.is_interactive,
             revealer=None if revealer is None else revealer.client_id,
+            n_items=self.vectors.n_items,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:
@@ -169,20 +201,37 @@ class Federation:
         """Return the length of a statement's metrics, 0 where they stay with the clients."""
         if not self.protection.chosen.releases_metrics:
             return 0
-        return 8 * next(s.length for s in self.spec.segments if s.name == METRICS)
+        segments = self.vectors.largest.segments
+        return 8 * next(s.length for s in segments if s.name == METRICS)
 
-    def readable_metrics(self, total: bytes, n_summands: int) -> bytes:
-        """Return the metrics of a sum that the coordinator reads, as little-endian int64."""
-        protection, context = self.protection, self.keys.server_context
+    def read_sum(
+        self, kind: RoundKind, rows: StatedRows, total: bytes, n_summands: int, run: str
+    ) -> tuple[bytes, StatedRows | None]:
+        """Return what the coordinator has to know of a sum that it can read.
+
+        Returns:
+            The metrics, little-endian int64, and after a count round the rows that travel from
+            now on.
+        """
+        protection, context = self.protection_of(kind, rows), self.keys.server_context
         if protection.is_interactive:
             # What masks were taken off is packed as it would be without any.
-            protection = NoProtection(self.spec, NoProtection.plan(self.spec))
+            protection = NoProtection(protection.spec, NoProtection.plan(protection.spec))
             context, _ = protection.generate()
         vector = protection.member(context, b"none").reveal(total, n_summands)
-        for segment, values in self.spec.pieces(vector):
-            if segment.name == METRICS:
-                return values.astype("<i8").tobytes()
-        raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
+        found = {segment.name: values for segment, values in protection.spec.pieces(vector)}
+        if METRICS not in found:
+            raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
+        travelling = None
+        if kind == "count" and self.vectors.least:
+            counted = self.vectors.rows_of(found[COUNTS])
+            travelling = counted.stated(self.plan.federation.name, run)
+        return found[METRICS].astype("<i8").tobytes(), travelling
+
+
+@lru_cache(maxsize=8)
+def _over(protection: Protection, spec: VectorSpec) -> Protection:
+    return protection.over(spec)
 
 
 @lru_cache(maxsize=2)

@@ -100,6 +100,7 @@ def _published(change: RoundPublished) -> Fields:
     return {
         "kind": change.kind,
         "counted": change.counted,
+        "rows": change.rows.n_rows,
         "bytes_received": change.bytes_received,
         "bytes_published": change.blob.length,
         "seconds": round(change.seconds, 3),

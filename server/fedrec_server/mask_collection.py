@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from fedrec.errors import KeysError, ProtocolError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import NoProtection
+from fedrec.protection import NoProtection, Protection
 from fedrec.protection.masks import Collector, KeyAdvertisement, MaskTerms, MaskWords
 from fedrec.wire.mask_bodies import (
     answer_from_bytes,
@@ -25,7 +25,8 @@ from fedrec.wire.mask_bodies import (
     signatures_to_bytes,
 )
 from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
-from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
+from fedrec.wire.messages import MaskMessage, MaskStep, RoundKind, UploadHeader
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.federation import Federation
 from fedrec_server.rounds.masking import AFTER, STEP_OF, arrived, invited, seconds_of
 from fedrec_server.rounds.state import Phase, Round, Rules
@@ -47,6 +48,7 @@ class MaskCollection:
         rules: returns what the state machine knows of it.
         read: returns a counted vector's bytes.
         current: returns the round in progress.
+        rows: returns the item rows that vectors of a kind of round cover now.
     """
 
     def __init__(
@@ -55,13 +57,11 @@ class MaskCollection:
         rules: Callable[[], Rules],
         read: Callable[[UploadHeader], bytes],
         current: Callable[[], Round | None],
+        rows: Callable[[RoundKind], StatedRows],
     ) -> None:
         self._federation = federation
         self._rules = rules
-        # Neither the vector nor its plan changes with the key epoch.
-        spec = federation().spec
-        self._words = MaskWords(spec, federation().protection.chosen)
-        self._plain = NoProtection(spec, NoProtection.plan(spec))
+        self._rows = rows
         self._read = read
         self._current = current
         self.forget()
@@ -117,8 +117,13 @@ class MaskCollection:
             RoundError: when a client's secret cannot be put together.
             RevealRefused: when no honest vectors add up to the sum.
         """
-        total = self._following(self._round_with(counted)).unmask(threads=UNMASK_THREADS)
-        return self._plain.packed_sum(total, len(counted))
+        round_ = self._round_with(counted)
+        total = self._following(round_).unmask(threads=UNMASK_THREADS)
+        spec = self._protection(round_).spec
+        return NoProtection(spec, NoProtection.plan(spec)).packed_sum(total, len(counted))
+
+    def _protection(self, round_: Round) -> Protection:
+        return self._federation().protection_of(round_.kind, self._rows(round_.kind))
 
     def is_due(self, round_: Round, now: float) -> bool:
         """Tell whether the present step is over: all are there, or the time is."""
@@ -257,12 +262,12 @@ class MaskCollection:
     ) -> Collector:
         if not group:
             raise RoundError("No client advertised keys in time.")
-        base_state = next(iter(group.values()))[1]
+        base_state, protection = next(iter(group.values()))[1], self._protection(round_)
         plan, run = self._federation().plan, self._rules().run
         collector = Collector(
             self._terms(round_, base_state),
             self._federation().keys.roster,
-            self._words,
+            MaskWords(protection.spec, protection.chosen),
             graph_seed=mask_graph_seed(plan, run, round_.number),
         )
         for keys, _ in group.values():

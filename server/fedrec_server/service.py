@@ -133,8 +133,10 @@ class CoordinatorService(CoordinatorServicer):
         if self._handed_out is None or self._handed_out[0] != key:
             data = await self._read(sum_name(round_.number), round_.total)
             federation = self._engine.federation
+            rows = self._engine.state.rows_of(round_.kind)
+            protection = federation.protection_of(round_.kind, rows)
             fresh = await self._engine.work.beside(
-                federation.protection.refreshed, federation.keys.server_context, data
+                protection.refreshed, federation.keys.server_context, data
             )
             # One for all who ask: key holders look at one sum of a round only.
             if self._handed_out is None or self._handed_out[0] != key:

@@ -52,15 +52,15 @@ class AuthorityWorld(World):
         keys.revealer.keep(changes.get("epoch", 1), self._secret)
         alone = {
             "revealer": self.revealer.public,
-            "protection_secret": self.protection.encryption_key(self._secret),
+            "protection_secret": self.largest.encryption_key(self._secret),
         }
         return super().make_epoch(**{**alone, **changes})
 
     def half_of(self, member: Identity, tag_key: bytes) -> Member:
         if member.client_id == self.revealer.client_id:
             return super().half_of(member, tag_key)
-        key = self.protection.encryption_key(self._secret)
-        return self.protection.encryptor(self.context, key, tag_key=tag_key)
+        key = self.largest.encryption_key(self._secret)
+        return self.largest.encryptor(self.context, key, tag_key=tag_key)
 
     def draw(self, number: int, seed: bytes | None = None) -> tuple[ClientId, ...]:
         return (self.revealer.client_id,)
@@ -70,14 +70,15 @@ class AuthorityWorld(World):
 
     def contribute(self, round_: FakeRound, *members: Identity) -> None:
         for n, member in enumerate(members or self.puppets):
-            self.put_tagged(round_, member, self.vector(n))
+            self.put_tagged(round_, member, self.vector(n, round_))
 
     def put_tagged(self, round_: FakeRound, member: Identity, vector: Any) -> None:
         """Let a member contribute a vector as an honest one does."""
         known = self.membership(member)
         nonce = member.public.signing_key[:16] if known.is_tagged else b""
         name = known.tag_name(round_.number, member.client_id, nonce)
-        self.put(round_, member, known.member.protect(vector, name), nonce=nonce)
+        payload = self.round_vector(round_, member).member.protect(vector, name)
+        self.put(round_, member, payload, nonce=nonce)
 
     def words(self, round_: FakeRound) -> tuple[tuple[RevealStatement, ...], bytes]:
         statement, sealed = self.state_of(round_, self.revealer)

@@ -26,9 +26,10 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import PROTECTIONS, Member
-from fedrec.training.layout import Layout
+from fedrec.protection import Member
+from fedrec.training.layout import METRICS_SLICE, Layout, protection_of
 from fedrec.training.learner import Learner
+from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.committee import committee_digest, draw
 from fedrec.wire.messages import (
@@ -47,9 +48,11 @@ from fedrec.wire.messages import (
     UploadStatus,
     Wait,
 )
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.app import ClientApp
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.membership import Membership, tag_key_of
+from fedrec_client.round_vector import RoundVector
 
 USERS = ("alice.private@example.org", "bob.private@example.org", "carol.private@example.org")
 N_ITEMS = 12
@@ -110,10 +113,10 @@ class World:
         self.catalogue.save(folder / "catalogue.csv")
         self.learner = Learner(self.plan, N_ITEMS, device="cpu")
         self.layout = Layout.of(self.plan, N_ITEMS)
-        kind = PROTECTIONS[protection]
-        chosen = kind.plan(self.layout.vector_spec, preset=self.plan.protection.preset)
-        self.protection = kind(self.layout.vector_spec, chosen)
-        self.context, secret = self.protection.generate()
+        self.largest = protection_of(self.plan, N_ITEMS)
+        # What most tests play: rounds in which all items are trained, because nobody counted.
+        self.protection = self.largest.over(self.layout.vector_spec)
+        self.context, secret = self.largest.generate()
         self.authority = Authority.create()
         self.identity = Identity.load_or_create(self.state, "tested")
         self.puppets = [Identity.create(f"puppet {n}") for n in range(n_puppets)]
@@ -151,7 +154,7 @@ class World:
             "members": [member.public for member in (self.identity, *self.puppets)],
             "minimum_summands": 3,
             "protection": self.protection.name,
-            "protection_fingerprint": self.protection.chosen.fingerprint(),
+            "protection_fingerprint": self.largest.chosen.fingerprint(),
             "server_context": self.context,
             "protection_secret": self._secret,
         }
@@ -199,14 +202,18 @@ class World:
             roster=roster,
             secrets=secrets,
             context=self.context,
-            protection=self.protection,
+            protection=self.largest,
             member=self.half_of(member, tag_key_of(secrets, "films", roster.epoch)),
             layout=self.layout,
         )
 
     def half_of(self, member: Identity, tag_key: bytes) -> Member:
         """Return what protects a member's vectors, and opens sums."""
-        return self.protection.member(self.context, self._secret or b"none", tag_key=tag_key)
+        return self.largest.member(self.context, self._secret or b"none", tag_key=tag_key)
+
+    def half(self, identity: Identity | None = None) -> Member:
+        """Return what protects and opens the vectors of rounds in which all items are trained."""
+        return self.membership(identity).vector_of("train", N_ITEMS).member
 
     def settings(self, **client: Any) -> Settings:
         return Settings(
@@ -271,14 +278,30 @@ class World:
             return self.epoch.roster.secrets_sha256
         return published.published.statements[0].state_tag
 
-    def vector(self, seed: int) -> np.ndarray[Any, Any]:
-        drawn = np.random.default_rng(seed).integers(0, 3, self.layout.length)
-        return drawn.astype(np.int64)
+    def vector(self, seed: int, round_: FakeRound | None = None) -> np.ndarray[Any, Any]:
+        """Return made-up sums, by default of a round that all items are trained in."""
+        layout = self.layout if round_ is None else self.round_vector(round_).layout
+        drawn = np.random.default_rng(seed).integers(0, 3, layout.length).astype(np.int64)
+        for part in layout.padding(len(self.rows(round_).index)) if round_ is not None else ():
+            drawn[part] = 0
+        if round_ is not None and round_.kind == "count":
+            drawn[layout.metrics_slice] = 0
+        return drawn
 
     def contribute(self, round_: FakeRound, *members: Identity) -> None:
         """Let puppets contribute."""
         for n, member in enumerate(members or self.puppets):
-            self.put(round_, member, self.membership(member).member.protect(self.vector(n)))
+            vector = self.vector(n, round_)
+            self.put(round_, member, self.round_vector(round_, member).member.protect(vector))
+
+    def rows(self, round_: FakeRound) -> ActiveRows:
+        """Return the item rows that a round covers."""
+        return self.learner.travelling.rows(round_.kind, self.shared[round_.base])
+
+    def round_vector(self, round_: FakeRound, member: Identity | None = None) -> RoundVector:
+        """Return what a member needs for a round's vectors."""
+        known = self.membership(member or self.puppets[0])
+        return known.vector_of(round_.kind, self.rows(round_).n_rows)
 
     def put(self, round_: FakeRound, member: Identity, payload: bytes, **changes: Any) -> None:
         header = self.sign(member, round_.number, payload, **changes)
@@ -301,9 +324,15 @@ class World:
             "plan_fingerprint": plan_fingerprint(self.plan),
             "length": len(payload),
             "digest": blake3(payload).digest(),
+            "n_rows": self.stated_rows(number).n_rows,
+            "rows_digest": self.stated_rows(number).digest,
         }
         header = UploadHeader(**{**fields, **changes})
         return replace(header, signature=member.sign(header.statement()))
+
+    def stated_rows(self, number: int) -> StatedRows:
+        """Return what members say of the rows that a round covers."""
+        return self.membership(self.puppets[0]).stated_rows(self.rows(self.rounds[number]))
 
     def base_state(self, version: int) -> bytes:
         """Return the digest of a version's model as members sign it."""
@@ -311,22 +340,23 @@ class World:
         return member.base_state(RoundId(version), self.shared[version])
 
     def total(self, round_: FakeRound) -> bytes:
-        added = self.protection.accumulator(self.context)
+        added = self.round_vector(round_).accumulator()
         for _, payload in round_.contributions.values():
             added.add(payload)
         return added.finish()
 
     def state_of(self, round_: FakeRound, member: Identity) -> tuple[RevealStatement, bytes]:
         """Return what an honest key holder says about a round, and the sealed aggregate."""
-        known = self.membership(member)
-        aggregate = known.member.reveal(self.total(round_), len(round_.contributions))
+        known, vector = self.membership(member), self.round_vector(round_, member)
+        aggregate = vector.member.reveal(self.total(round_), len(round_.contributions))
         shared = self.learner.apply(round_.kind, round_.number, self.shared[round_.base], aggregate)
         self.shared[round_.number] = shared
         seal = known.seal_of(round_.number, round_.kind)
-        metrics = aggregate[self.layout.metrics_slice].astype("<i8").tobytes()
+        metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
         manifest = known.manifest_digest(round_.number, round_.headers)
-        sealed = seal.seal_aggregate(known.pack(aggregate))
-        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes())
+        sealed = seal.seal_aggregate(vector.pack(aggregate))
+        rows = known.stated_rows(self.learner.travelling.rows("train", shared))
+        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes(), rows)
         place = 1
         if member.client_id in round_.committee:
             place = round_.committee.index(member.client_id) + 1
@@ -403,8 +433,11 @@ class World:
         self.contribute(round_)
 
         def begin() -> Train:
-            round_.base = self.published_round
-            round_.committee = self.draw(number)
+            if round_.base != self.published_round:
+                # What puppets sent to begin with was for another version.
+                round_.base = self.published_round
+                round_.committee = self.draw(number)
+                self.contribute(round_)
             return self.train(round_)
 
         self.link.script.append(begin)

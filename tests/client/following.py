@@ -66,6 +66,7 @@ def attested(world: World, *makers: Identity, **changes: Any) -> Snapshot:
     statements = []
     for maker in makers or world.puppets[:2]:
         known = world.membership(maker)
+        rows = known.stated_rows(world.learner.travelling.rows("train", shared))
         statement = RevealStatement(
             federation="films",
             run=world.run,
@@ -77,6 +78,8 @@ def attested(world: World, *makers: Identity, **changes: Any) -> Snapshot:
             state_tag=known.seal_of(RoundId(3), "train").state_tag(shared.canonical_bytes()),
             published_digest=UNSAID,
             locked_metrics=b"",
+            n_rows=rows.n_rows,
+            rows_digest=rows.digest,
         )
         statements.append(known.sign_statement(replace(statement, **changes)))
     seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")

@@ -15,9 +15,12 @@ from fedrec_client.membership import Membership
 class KeyWatch:
     """Stands for the member that holds the key, and counts every use of it."""
 
-    def __init__(self, member: Any) -> None:
+    def __init__(self, member: Any, opened: list[bytes] | None = None) -> None:
         self._member = member
-        self.opened: list[bytes] = []
+        self.opened: list[bytes] = [] if opened is None else opened
+
+    def over(self, protection: Any) -> Any:
+        return KeyWatch(self._member.over(protection), self.opened)
 
     def protect(self, vector: Any, name: bytes = b"") -> bytes:
         return self._member.protect(vector, name)  # type: ignore[no-any-return]

@@ -73,7 +73,6 @@ class MaskedWorld(World):
     def __init__(self, folder: Path, **plan: Any) -> None:
         super().__init__(folder, protection="masks", **plan)
         self.link: MaskedLink = MaskedLink(self)
-        self.words = MaskWords(self.layout.vector_spec, self.protection.chosen)
         self.coming: deque[tuple[int, str, MaskStep, bool, int]] = deque()
         self.current: MaskedRound | None = None
         self.played: dict[int, MaskedRound] = {}
@@ -115,7 +114,7 @@ class MaskedWorld(World):
         terms = self._terms(round_)
         roster = self.epoch.roster
         seed = mask_graph_seed(self.plan, self.run, round_.number)
-        collector = Collector(terms, roster, self.words, graph_seed=seed)
+        collector = Collector(terms, roster, self.mask_words(round_), graph_seed=seed)
         participants = []
         for puppet in self.puppets[without:]:
             participant, keys = Participant.begin(terms, puppet)
@@ -123,6 +122,11 @@ class MaskedWorld(World):
             participants.append((puppet, participant))
         self.current = MaskedRound(round_, until, collector, participants, given_up)
         self.played[number] = self.current
+
+    def mask_words(self, round_: FakeRound) -> MaskWords:
+        """Return how a round's vectors are written."""
+        vector = self.round_vector(round_)
+        return MaskWords(vector.layout.vector_spec, vector.protection.chosen)
 
     def _terms(self, round_: FakeRound) -> MaskTerms:
         return mask_terms(
@@ -175,11 +179,11 @@ class MaskedWorld(World):
     def _mask(
         self, current: MaskedRound, number: int, puppet: Identity, participant: Participant
     ) -> None:
-        vector = self.vector(number)
+        vector, words = self.vector(number, current.round), self.mask_words(current.round)
         current.puppets_sum = current.puppets_sum + vector
         inbox = current.collector.inbox(puppet.client_id)
-        masked = participant.mask(inbox, self.words.encode(vector), n_wide=self.words.n_wide)
-        payload = self.words.message(masked)
+        masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
+        payload = words.message(masked)
         self.put(current.round, puppet, payload, committee=participant.round_digest)
         current.collector.add_vector(puppet.client_id, payload)
 
@@ -195,7 +199,8 @@ class MaskedWorld(World):
             self.shared[round_.base],
             total,
         )
-        plain = NoProtection(self.words.spec, NoProtection.plan(self.words.spec))
+        spec = self.mask_words(round_).spec
+        plain = NoProtection(spec, NoProtection.plan(spec))
         round_.published = PublishedRound(
             round=round_.number,
             epoch=self.epoch.roster.epoch,

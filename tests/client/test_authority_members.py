@@ -63,7 +63,7 @@ def test_what_a_member_holds_opens_nobodys_update(tmp_path: Path, protection: st
     for content in (held, world.epoch.to_json()):
         assert world.secret[len(world.context) :][-1000:] not in content
     # The key that opens it exists, and only the authority has it.
-    opened = world.membership(world.revealer).member.reveal(one.finish(), 1)
+    opened = world.half(world.revealer).reveal(one.finish(), 1)
     assert (opened == world.vector(0)).all()
 
 

@@ -25,6 +25,8 @@ CONTENT = RoundContent(
     state_tag=b"\x01",
     published_digest=b"\x02",
     locked_metrics=b"",
+    n_rows=256,
+    rows_digest=b"\x03" * 32,
 )
 
 

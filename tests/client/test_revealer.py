@@ -47,7 +47,9 @@ def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path: Path, protection: s
     assert statement.client_id == revealer.client_id
     verify(revealer.public.signing_key, statement.statement(), statement.signature)
     known = world.membership(world.puppets[0])
-    opened = known.unpack(known.seal_of(round_.number, "train").unseal_aggregate(sealed), 1)
+    opened = known.vector_of("train", len(known.catalogue)).unpack(
+        known.seal_of(round_.number, "train").unseal_aggregate(sealed), 1
+    )
     assert np.array_equal(opened, sum(world.vector(n) for n in range(3)))
     metrics = opened[world.layout.metrics_slice].astype("<i8").tobytes()
     assert unlock(statement.locked_metrics, {1: statement.share}) == metrics
@@ -89,7 +91,7 @@ def test_updates_that_start_from_another_model(world: AuthorityWorld, key: KeyWa
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
     member, nonce = world.puppets[2], b"n" * 16
-    payload = world.membership(member).member.protect(world.vector(3), b"any")
+    payload = world.half(member).protect(world.vector(3), b"any")
     world.put(round_, member, payload, nonce=nonce, base_state=bytes(32))
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "from another model")

@@ -12,6 +12,7 @@ from client.key_watch import KeyWatch, ask, puppet_round, put_watch, refused
 from fedrec.errors import BadSignature
 from fedrec.identity.metrics_lock import unlock
 from fedrec.identity.public import verify
+from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.messages import Reveal, Wait
 from fedrec_client.private_store import PrivateStore
 
@@ -44,8 +45,13 @@ def test_the_sealed_aggregate_is_what_others_apply(world: World) -> None:
     ask(world, lambda: world.reveal(round_))
     ((_, sealed),) = world.link.reveals
     known = world.membership(world.puppets[2])
-    opened = known.unpack(known.seal_of(round_.number, "train").unseal_aggregate(sealed), 1)
-    assert (opened == known.member.reveal(world.total(round_), 3)).all()
+    opened = known.vector_of("train", len(known.catalogue)).unpack(
+        known.seal_of(round_.number, "train").unseal_aggregate(sealed), 1
+    )
+    assert (
+        opened
+        == known.vector_of("train", len(known.catalogue)).member.reveal(world.total(round_), 3)
+    ).all()
 
 
 def test_the_client_opens_a_round_it_took_part_in(world: World, key: KeyWatch) -> None:
@@ -111,7 +117,7 @@ def test_a_contributor_listed_twice(world: World, key: KeyWatch) -> None:
 def test_one_client_with_two_different_updates(world: World, key: KeyWatch) -> None:
     round_ = puppet_round(world)
     first = world.puppets[0]
-    other = world.sign(first, 1, world.membership(first).member.protect(world.vector(9)))
+    other = world.sign(first, 1, world.half(first).protect(world.vector(9)))
     ask(world, lambda: world.reveal(round_, contributions=(*round_.headers[:2], other)))
     refused(world, key, "lists a client twice")
 
@@ -119,7 +125,7 @@ def test_one_client_with_two_different_updates(world: World, key: KeyWatch) -> N
 def test_a_contributor_whom_nobody_listed(world: World, key: KeyWatch) -> None:
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
-    payload = world.membership().member.protect(world.vector(5))
+    payload = world.half().protect(world.vector(5))
     world.put(round_, world.stranger, payload)
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "is not among the 4 members")
@@ -215,7 +221,7 @@ def test_clients_that_were_told_different_bases(world: World, key: KeyWatch, sai
 
 def test_other_bytes_than_the_signed_ones(world: World, key: KeyWatch) -> None:
     round_ = puppet_round(world)
-    other = world.membership().member.protect(world.vector(8))
+    other = world.half().protect(world.vector(8))
     world.link.payload_of = lambda contributor, payload: other
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "are not the signed ones")
@@ -240,7 +246,9 @@ def test_a_sum_out_of_range_is_not_published(world: World) -> None:
     wild = world.vector(0)
     wild[world.layout.metrics_slice] = world.plan.federation.maximum_users << 20
     for puppet in world.puppets:
-        world.put(round_, puppet, known.member.protect(wild))
+        world.put(
+            round_, puppet, known.vector_of("train", len(known.catalogue)).member.protect(wild)
+        )
     ask(world, lambda: world.reveal(round_))
     assert world.link.reveals == []
     assert '"event":"reveal_refused"' in world.audit()
@@ -260,18 +268,20 @@ def test_a_second_manifest_for_the_same_round(tmp_path: Path, key: KeyWatch) -> 
     assert "was opened with other contributions before" in world.audit()
 
 
-def test_the_manifest_is_on_disk_before_the_key_is_used(world: World, key: KeyWatch) -> None:
+def test_the_manifest_is_on_disk_before_the_key_is_used(
+    world: World, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
+) -> None:
     round_ = puppet_round(world)
     expected = world.membership().manifest_digest(round_.number, round_.headers)
 
-    def look(total: bytes, n_summands: int, names: Any = None) -> None:
+    def look(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> None:
         store = PrivateStore(world.state, read_only=True)
         opened = store.revealed(round_.number)
         assert opened is not None and opened.manifest_digest == expected
         assert opened.sum_digest == blake3(world.total(round_)).digest()
         raise Killed
 
-    key.reveal = look  # type: ignore[method-assign]
+    monkeypatch.setattr(KeyWatch, "reveal", look)
     with pytest.raises(Killed):
         ask(world, lambda: world.reveal(round_))
 
@@ -312,7 +322,7 @@ def test_an_acknowledged_update_must_be_in_the_sum(world: World, key: KeyWatch) 
 
 def test_an_update_in_our_name_that_we_did_not_make(world: World, key: KeyWatch) -> None:
     round_ = puppet_round(world)
-    world.put(round_, world.identity, world.membership().member.protect(world.vector(4)))
+    world.put(round_, world.identity, world.half().protect(world.vector(4)))
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "not in its outbox")
 
@@ -352,9 +362,15 @@ def test_a_refusal_does_not_end_the_client(world: World, key: KeyWatch) -> None:
 
 @pytest.mark.parametrize("kind", ["count", "evaluate"])
 def test_a_sum_that_hides_training_is_never_shown(world: World, kind: str) -> None:
-    """Members with changed software sign one kind and send another."""
+    """Members with changed software sign one kind and send another.
+
+    A count round's vector has no room for a change, but for what was measured.
+    """
     round_ = world.open(1, kind)
-    world.contribute(round_)
+    for number, puppet in enumerate(world.puppets):
+        vector = world.vector(number, round_)
+        vector[METRICS_SLICE] = 1
+        world.put(round_, puppet, world.round_vector(round_, puppet).member.protect(vector))
     ask(world, lambda: world.reveal(round_))
     assert world.link.reveals == []
     assert "reveal_refused" in world.event_names()
@@ -406,7 +422,7 @@ def test_no_metric_is_readable_before_two_agree(world: World, key: KeyWatch) -> 
     round_ = puppet_round(world)
     ask(world, lambda: world.reveal(round_))
     ((said, sealed),) = world.link.reveals
-    total = world.membership().member.reveal(world.total(round_), 3)
+    total = world.half().reveal(world.total(round_), 3)
     metrics = total[world.layout.metrics_slice].astype("<i8").tobytes()
     readable = b"".join((said.statement(), sealed))
     assert metrics not in readable

@@ -97,7 +97,7 @@ def by_a_stranger(world: World) -> Snapshot:
 BAD = {
     of_its_maker_alone: "contradict",
     of_another_state: "is not the model that members signed",
-    of_other_shapes: "has the tensors",
+    of_other_shapes: "of the shape (2, 4), expected (12, 4)",
     that_does_not_open: "",
     of_another_round: "",
     that_is_empty: "",

@@ -37,7 +37,9 @@ def tagged_round(world: World) -> FakeRound:
         nonce = bytes([n]) * 16
         known = world.membership(member)
         name = known.tag_name(round_.number, member.client_id, nonce)
-        payload = known.member.protect(world.vector(n), name)
+        payload = known.vector_of("train", len(known.catalogue)).member.protect(
+            world.vector(n), name
+        )
         world.put(round_, member, payload, nonce=nonce)
     return round_
 
@@ -88,7 +90,7 @@ def another_cohort(world: World, round_: FakeRound) -> bytes:
     """Leave one client out and count a stranger's instead, made with the right key."""
     payloads = [payload for _, payload in round_.contributions.values()]
     total = world.protection.accumulator(world.context)
-    stranger = world.membership().member.protect(world.vector(9), b"stranger")
+    stranger = world.half().protect(world.vector(9), b"stranger")
     for payload in (*payloads[:-1], stranger):
         total.add(payload)
     return total.finish()
@@ -204,7 +206,12 @@ def test_a_members_wild_values_do_not_lock_a_key_holder_out(tmp_path: Path) -> N
     wild = world.vector(0)
     wild[world.layout.metrics_slice] = world.plan.federation.maximum_users << 20
     name = known.tag_name(round_.number, member.client_id, b"w" * 16)
-    world.put(round_, member, known.member.protect(wild, name), nonce=b"w" * 16)
+    world.put(
+        round_,
+        member,
+        known.vector_of("train", len(known.catalogue)).member.protect(wild, name),
+        nonce=b"w" * 16,
+    )
     for _ in range(5):
         ask(world, lambda: world.reveal(round_))
     assert world.link.reveals == []

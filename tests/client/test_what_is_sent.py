@@ -87,7 +87,7 @@ def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path: Path) -> None:
     known = world.membership()
     added = world.protection.accumulator(world.context)
     added.add(payload)
-    vector = known.member.reveal(added.finish(), 1)
+    vector = known.vector_of("train", len(known.catalogue)).member.reveal(added.finish(), 1)
     assert not vector[: world.layout.metrics_slice.start].any()
     assert vector[world.layout.metrics_slice][0] == 0
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import structlog
 
-from fedrec.telemetry import SteadyStream, log_to_stderr
+from fedrec.telemetry import SteadyStream, log_to_stderr, logger_of
 
 
 class Full(io.StringIO):
@@ -51,3 +51,19 @@ def test_logs_of_lower_levels_are_left_out(capsys: pytest.CaptureFixture[str]) -
     assert "disk nearly full" in shown.err
     assert "unimportant" not in shown.err
     assert shown.out == ""
+
+
+def test_a_logger_leaves_stdout_to_answers(capsys: pytest.CaptureFixture[str]) -> None:
+    before = structlog.get_config()
+    structlog.reset_defaults()
+    try:
+        logger_of("fedrec.training").warning("something happened", round=3)
+        out, err = capsys.readouterr()
+        assert out == "" and "something happened" in err and "round" in err
+        assert not structlog.is_configured()
+        structlog.configure(logger_factory=structlog.ReturnLoggerFactory(), processors=[])
+        assert structlog.is_configured()
+        assert logger_of("fedrec.training").warning("told", round=3) is not None
+        assert capsys.readouterr() == ("", "")
+    finally:
+        structlog.configure(**before)

@@ -77,7 +77,7 @@ class ContributionSuite:
     def test_the_vector_is_what_the_layout_promises(
         self, party: Party, trained: Contribution
     ) -> None:
-        layout = party.learner.layout
+        layout = party.learner.travelling.layout("train", party.shared)
         assert trained.vector.dtype == np.int64
         assert trained.vector.shape == (layout.length,)
         layout.vector_spec.validated(trained.vector)
@@ -88,7 +88,7 @@ class ContributionSuite:
             one = party.users.select(np.array([index]))
             own = party.train(one)
             for tensor in party.learner.layout.tensors:
-                sent = party.learner.layout.changes_of(own.vector)[tensor.name].reshape(-1)
+                sent = party.sums(own.vector).changes[tensor.name].reshape(-1)
                 for name, values in own.private.tensors.items():
                     row = values.reshape(-1).astype(np.float64)
                     if len(row) < 2 or len(row) > len(sent) or not row.any():
@@ -125,7 +125,7 @@ class ContributionSuite:
         for clip in (party.learner.plan.update.clip, 1e-3):
             found = trained if clip > 1e-3 else self.clipped(party, clip).train()
             counts = party.parts(found.vector)[1]
-            changes = party.learner.layout.changes_of(found.vector)
+            changes = party.sums(found.vector).changes
             for tensor in party.learner.layout.tensors:
                 counted = tensor.per_item and party.algorithm.counts_rows
                 users = counts[:, None] if counted else len(party.users)
@@ -155,7 +155,10 @@ class ContributionSuite:
 
     def test_values_that_are_not_finite_stop_the_round(self, party: Party) -> None:
         name, values = next(iter(party.shared.tensors.items()))
-        broken = party.shared.with_tensors(**{name: values * np.nan})
+        n_active = len(party.learner.active_items(party.shared))
+        # Of pairs none is known yet; then all of them are broken.
+        shape = values.shape if values.size else (n_active * (n_active - 1) // 2,)
+        broken = party.shared.with_tensors(**{name: np.full(shape, np.nan)})
         with pytest.raises(TrainingError, match=r"algorithm\."):
             party.train(shared=broken)
 
@@ -192,7 +195,8 @@ class ContributionSuite:
         learner = party.learner
         cohort = learner.cohort(party.shared, party.users)
         start = party.algorithm.start(party.shared, cohort.active, ROUND, learner.device)
-        fit = fit_of(party.algorithm, start, learner.empty_sums(len(cohort.active)))
+        sums = learner.empty_sums(party.shared)
+        fit = fit_of(party.algorithm, start, sums, learner.accelerator)
         for chunk in learner.chunks(cohort):
             own = {
                 name: torch.from_numpy(values)[chunk.user_index]

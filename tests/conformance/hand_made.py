@@ -15,7 +15,7 @@ from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.model.state import SharedState
 from fedrec.training import trainer
-from fedrec.training.blocks import Block
+from fedrec.training.blocks import Block, BlockSize
 from fedrec.training.cohort import Chunk
 
 Sample = tuple[int, int]
@@ -77,7 +77,10 @@ class HandMade:
         def blocks(*_: object, **__: object) -> Iterator[Block]:
             yield self.block()
 
-        monkeypatch.setattr(trainer, "draw_samples", lambda *_, **__: None)
+        users = torch.arange(len(self.samples))
+        size = BlockSize(n_steps=1, n_rows=1, batch_size=1, epochs=1, gathers=True)
+        monkeypatch.setattr(trainer, "draw_samples", lambda *_, **__: ())
+        monkeypatch.setattr(trainer, "buckets_of", lambda *_, **__: [(size, users)])
         monkeypatch.setattr(trainer, "blocks_of", blocks)
         start = algorithm.start(
             SharedState(shared), np.arange(self.n_items), 1, torch.device("cpu"), torch.float64

@@ -19,6 +19,7 @@ from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import UserSplit
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Contribution, Learner
+from fedrec.training.travelling import Sums
 
 N_USERS, N_ITEMS = 37, 60
 ROUND = 5
@@ -101,13 +102,16 @@ class Party:
 
     def parts(self, vector: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all tensors end to end and the counts, (n_items,), of a vector."""
-        layout = self.learner.layout
-        return vector[layout.change_slice], vector[layout.count_slice]
+        sums = self.sums(vector)
+        return np.concatenate([part.reshape(-1) for part in sums.changes.values()]), sums.counts
+
+    def sums(self, vector: NDArray[np.int64]) -> Sums:
+        """Return what a vector of a training round says of the catalogue's items."""
+        return self.learner.travelling.unpack("train", self.shared, vector)
 
     def rows(self, vector: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the tensors that have a row for each item side by side, (n_items, n_values)."""
-        layout = self.learner.layout
-        changes = layout.changes_of(vector)
+        layout, changes = self.learner.layout, self.sums(vector).changes
         nothing = np.zeros((N_ITEMS, 0), dtype=np.int64)
         rows = [
             changes[tensor.name].reshape(N_ITEMS, -1)

@@ -172,7 +172,7 @@ class ScheduleSettings(ToySettings):
 
 
 class Schedule(Toy):
-    """Its step size is a shared scalar that grows with every published round."""
+    """A shared scalar that grows with every published round is its step size and its pull."""
 
     name: ClassVar[str] = "schedule-toy"
     settings_type: ClassVar[type[AlgorithmSettings]] = ScheduleSettings
@@ -185,6 +185,9 @@ class Schedule(Toy):
         pace = scalars["pace"]
         step = Sgd({"item_embedding": 3.0 * pace, "user_embedding": 0.3 * pace})
         return (Phase(((step,),), epochs=self.settings.local_epochs),)
+
+    def penalty(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor:
+        return v.pace * 0.01 * batch.mean(v.item_embedding.square().sum(-1))
 
     def apply(
         self,

@@ -9,7 +9,7 @@ from integration.conftest import Found
 from integration.support.bench import N_ITEMS, Bench, plan_of
 
 from fedrec.errors import RefusedError
-from fedrec.training.layout import vector_spec
+from fedrec.training.round_vectors import RoundVectors
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 
@@ -19,7 +19,7 @@ def test_a_coordinator_is_asked(tmp_path: Path) -> None:
     settings = bench.coordinator_settings()
     assert settings.data.catalogue is not None
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
-    spec = vector_spec(bench.plan, N_ITEMS)
+    spec = RoundVectors.of(bench.plan, N_ITEMS)
     with pytest.raises(RefusedError, match="the coordinator would read which pairs"):
         Coordinator.from_settings(settings, catalogue, spec)
     Coordinator.from_settings(settings, catalogue, spec, accept_exposure=True)

@@ -15,6 +15,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId, RoundId
 from fedrec.training.layout import Layout, protection_of
+from fedrec.training.rows import ROW_STEP
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, Task
@@ -62,9 +63,8 @@ def test_a_sum_that_is_handed_out_is_fresh_in_each_round(found: Found) -> None:
         identity=identity,
         pinned_authority_key=read_authority_key(Path(settings.client.authority_key)),
     )
-    member = protection_of(bench.plan, N_ITEMS).member(
-        epoch.server_context, secrets.protection_secret
-    )
+    planned = protection_of(bench.plan, N_ITEMS)
+    whole = planned.member(epoch.server_context, secrets.protection_secret)
     metrics = federation.metrics()
     # Fresh, and one for all who ask in a round: key holders look at one sum of it only.
     assert len({total for _, total in kept}) == 3
@@ -72,6 +72,9 @@ def test_a_sum_that_is_handed_out_is_fresh_in_each_round(found: Found) -> None:
     for task, total in kept:
         assert len(total) == task.sum_length
         assert Blob.of(total).digest != task.sum_digest
-        revealed = member.reveal(total, 3)
-        published = revealed[Layout.of(bench.plan, N_ITEMS).metrics_slice]
+        layout = Layout.of(bench.plan, ROW_STEP)
+        if task.kind == "count":
+            layout = Layout.counting(bench.plan, N_ITEMS)
+        revealed = whole.over(planned.over(layout.vector_spec)).reveal(total, 3)
+        published = revealed[layout.metrics_slice]
         assert np.array_equal(published, metrics[task.round])

@@ -16,7 +16,8 @@ from integration.support.parties import Federation
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.protection import Accumulator
-from fedrec.training.layout import protection_of
+from fedrec.training.layout import Layout, protection_of
+from fedrec.training.rows import ROW_STEP
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.events import ClientEvent
 
@@ -39,7 +40,9 @@ def test_one_clients_ciphertext_is_not_a_sum(found: Found, protection: str) -> N
     protecting = protection_of(bench.plan, N_ITEMS)
 
     def empty() -> Accumulator:
-        return protecting.accumulator(epoch.server_context)
+        # Of a round after the count, which is the first that is attacked.
+        spec = Layout.of(bench.plan, ROW_STEP).vector_spec
+        return protecting.over(spec).accumulator(epoch.server_context)
 
     links = []
     for number in range(bench.n_clients):

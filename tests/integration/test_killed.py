@@ -27,7 +27,7 @@ from integration.support.parties import Client, Federation, published_rounds
 from integration.support.proxy import Proxy
 
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import protection_of
+from fedrec.training.layout import Layout, protection_of
 from fedrec_server.rounds.state import Round
 
 VICTIM = 2
@@ -140,7 +140,8 @@ def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
     federation = found(plan_of("bfv"), failpoint=count)
     federations.append(federation)
     bench = federation.bench
-    whole = protection_of(bench.plan, N_ITEMS).chosen.message_bytes
+    counting = Layout.counting(bench.plan, N_ITEMS).vector_spec
+    whole = protection_of(bench.plan, N_ITEMS).plan_over(counting).message_bytes
     partial = bench.workspace.coordinator_state / "partial"
     sent = [0]
     held, cut = threading.Event(), threading.Event()

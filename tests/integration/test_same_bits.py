@@ -80,7 +80,7 @@ def check_private(bench: Bench, algorithm: str) -> None:
         ("bfv", {"structure": "svd", "rank": 2, "compress": "client"}),
         ("bfv", {"structure": "topk", "ratio": 0.25}),
         ("paillier", {"structure": "topk", "ratio": 0.25, "compress": "client"}),
-        ("paillier/single-2048", {"structure": "topk", "ratio": 0.25}),
+        ("paillier/packed-2048", {"structure": "topk", "ratio": 0.25}),
     ],
     ids=lambda value: value if isinstance(value, str) else "-".join(map(str, value.values())),
 )

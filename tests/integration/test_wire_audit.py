@@ -21,7 +21,8 @@ from fedrec.audit.wire import WireReport, audit_wire
 from fedrec.authority.folder import AuthorityFolder
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
-from fedrec.training.layout import vector_spec
+from fedrec.training.layout import Layout
+from fedrec.training.rows import ROW_STEP
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
@@ -65,10 +66,12 @@ def test_without_protection_every_update_is_readable_and_that_is_said(
     federation = recorded("none")
     run(federation)
     report = report_of(federation, tmp_path)
-    length = vector_spec(federation.bench.plan, N_ITEMS).length
+    plan = federation.bench.plan
+    lengths = [Layout.counting(plan, N_ITEMS).length]
+    lengths += [Layout.of(plan, ROW_STEP).length] * (N_ROUNDS - 1)
     assert report.problems == ()
     assert report.updates == report.readable_updates == N_CLIENTS * N_ROUNDS
-    assert report.readable_values == N_CLIENTS * N_ROUNDS * length
+    assert report.readable_values == N_CLIENTS * sum(lengths)
     assert report.published == report.published_readable == N_ROUNDS
     assert [row.readable_updates for row in report.clients] == [N_ROUNDS] * N_CLIENTS
     assert any(
@@ -91,7 +94,8 @@ def test_under_bfv_every_promise_holds(recorded: Callable[..., Federation], tmp_
     assert report.searched["user ids"] == 40
     streams = {f.name: f for f in report.findings if f.name.endswith("its stream")}
     upload = streams["SubmitUpdate request: its stream"]
-    assert (upload.clients, upload.lengths) == (N_CLIENTS, "one")
+    # The count round's vector has another length than all others, the same at every client.
+    assert (upload.clients, upload.lengths) == (N_CLIENTS, "several")
     assert upload.distinct == N_CLIENTS * N_ROUNDS
     sent = [finding for finding in report.findings if " request: " in finding.name]
     assert {finding.lengths for finding in sent} <= {"number", "one", "several"}

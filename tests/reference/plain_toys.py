@@ -98,8 +98,13 @@ def wrapper(gamma):
     return objective
 
 
-def schedule(v, items, labels):
-    return cross_entropy(v["item_embedding"][items] @ v["user_embedding"], labels), 0.0
+def schedule(pace):
+    def objective(v, items, labels):
+        rows = v["item_embedding"][items]
+        pull = 0.01 * pace * (rows**2).sum() / len(items)
+        return cross_entropy(rows @ v["user_embedding"], labels), pull
+
+    return objective
 
 
 def several(v, items, labels):

@@ -82,7 +82,7 @@ def test_scenario_03_authority_clients_that_the_coordinator_enrolled(
     round_ = world.open(1)
     world.contribute(round_, world.puppets[0])
     for name in ("sybil 1", "sybil 2"):
-        payload = world.membership(world.puppets[0]).member.protect(world.vector(1), b"name")
+        payload = world.half(world.puppets[0]).protect(world.vector(1), b"name")
         world.put(round_, Identity.create(name), payload, nonce=b"n" * 16)
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "is not among the 4 members")
@@ -94,7 +94,7 @@ def test_scenario_03_authority_itself_as_a_contributor(
     """Whoever opens sums is no member, even where its own key signed an update."""
     round_ = world.open(1)
     world.contribute(round_, *world.puppets[:2])
-    payload = world.membership(world.puppets[0]).member.protect(world.vector(1), b"name")
+    payload = world.half(world.puppets[0]).protect(world.vector(1), b"name")
     world.put(round_, world.revealer, payload, nonce=b"n" * 16)
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "is not among the 4 members")
@@ -144,7 +144,7 @@ def test_scenario_03_authority_a_member_hands_in_a_multiple_of_anothers_update(
     world.put(round_, thief, multiplied(world, victim, thief), nonce=nonce_of(thief))
     total = world.total(round_)
     # Values of an update are below 3, so that the victim's are read off the sum.
-    opened = world.membership(world.revealer).member.reveal(total, 3)
+    opened = world.half(world.revealer).reveal(total, 3)
     assert np.array_equal(opened // (TIMES + 1), world.vector(0))
     world.run_revealer(lambda: world.reveal(round_))
     assert world.link.reveals == []
@@ -185,7 +185,7 @@ def test_scenario_03_authority_another_sum_above_the_limit(tmp_path: Path, forge
     if forge == "double":
         payloads[-1] = payloads[0]
     else:
-        payloads[-1] = world.membership(world.identity).member.protect(world.vector(9), b"mine")
+        payloads[-1] = world.half(world.identity).protect(world.vector(9), b"mine")
     total = added(world, *payloads)
     world.link.round_sum = lambda *_: total  # type: ignore[method-assign]
     world.run_revealer(lambda: passed_off(world, round_, total))

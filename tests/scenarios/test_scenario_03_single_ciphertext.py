@@ -101,7 +101,7 @@ def test_scenario_03_clients_that_the_coordinator_enrolled(world: World, key: Ke
     round_ = world.open(1)
     world.contribute(round_, world.puppets[0])
     for name in ("sybil 1", "sybil 2"):
-        payload = world.membership().member.protect(world.vector(1))
+        payload = world.half().protect(world.vector(1))
         world.put(round_, Identity.create(name), payload)
     ask(world, lambda: world.reveal(round_))
     refused(world, key, "is not among the 4 members")

@@ -80,9 +80,16 @@ def test_scenario_23_a_false_model_for_one_client(tmp_path: Path, protection: st
     else:
         known = world.membership(world.puppets[0])
         seal = known.seal_of(round_.number, round_.kind)
-        aggregate = known.unpack(seal.unseal_aggregate(honest.blob), 1)
+        aggregate = known.vector_of("train", len(known.catalogue)).unpack(
+            seal.unseal_aggregate(honest.blob), 1
+        )
         aggregate[0] += 1
-        false = replace(honest, blob=seal.seal_aggregate(known.pack(aggregate)))
+        false = replace(
+            honest,
+            blob=seal.seal_aggregate(
+                known.vector_of("train", len(known.catalogue)).pack(aggregate)
+            ),
+        )
     round_.published = false
     if protection == "none":
         # Nobody vouches for a plain sum. The client follows, and is found out with its next

@@ -42,7 +42,7 @@ def test_fifty_processes(tmp_path: Path) -> None:
             identity(number).save(folder)
             command = [
                 sys.executable, "-m", "server.support.light_process", served.address, TOKEN,
-                str(folder), str(number), str(VALUES), str(federation.spec.max_summands),
+                str(folder), str(number), str(VALUES), str(federation.vectors.largest.max_summands),
             ]  # fmt: skip
             children.append(
                 subprocess.Popen(
@@ -59,7 +59,7 @@ def test_fifty_processes(tmp_path: Path) -> None:
                 child.kill()
                 child.communicate()
         store = served.coordinator.engine.store
-        spec = federation.spec
+        spec = federation.vectors.largest
         codec = NoProtection(spec, NoProtection.plan(spec))
         context, _ = codec.generate()
         for round_id in (1, 2, 3):

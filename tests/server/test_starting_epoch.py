@@ -16,7 +16,7 @@ from fedrec.demo.workspace import DemoData, Workspace, prepare
 from fedrec.errors import KeysError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
-from fedrec.training.layout import vector_spec
+from fedrec.training.round_vectors import RoundVectors
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.store.spool import DamagedFile
@@ -52,7 +52,7 @@ def started(settings: Settings, *install: KeyEpoch) -> KeyEpoch:
     """Start a coordinator, hand epochs in, stop it; return the epoch that it was in at last."""
     assert settings.data.catalogue is not None
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
-    spec = vector_spec(settings.plan, catalogue.n_items)
+    spec = RoundVectors.of(settings.plan, catalogue.n_items)
     server = Coordinator.from_settings(settings, catalogue, spec)
 
     async def life() -> KeyEpoch:

@@ -101,6 +101,7 @@ class Algorithm(ABC):
         self.seed = shapes.seed
         self.update = shapes.update
         self.n_rounds = shapes.n_rounds
+        self.minimum_item_users = shapes.minimum_item_users
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
 
     @property

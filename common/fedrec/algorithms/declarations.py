@@ -29,12 +29,14 @@ class Shapes:
         seed: the federation's public seed.
         update: what is trained and sent in place of a full item table.
         n_rounds: training rounds that will be published.
+        minimum_item_users: users who hold an item that is trained.
     """
 
     n_items: int
     seed: int
     update: UpdateSettings
     n_rounds: int
+    minimum_item_users: int = 1
 
 
 Scope = Literal["rows", "net", "scalar", "own_rows", "own"]
@@ -57,6 +59,7 @@ class Parameter:
         mean: what the sum of the changes is divided by: the users who touched the row (`holders`),
             all who trained (`users`), or their numbers of training items, which weigh them
             (`samples`).
+        most: the shape at its largest, of a tensor that grows over the rounds; empty for others.
         structured: whether an update structure may stand in for whole rows.
     """
 
@@ -69,6 +72,7 @@ class Parameter:
     fraction_bits: int | None = None
     mean: Literal["holders", "users", "samples"] = "users"
     structured: bool = False
+    most: tuple[int, ...] = ()
 
     @property
     def private(self) -> bool:

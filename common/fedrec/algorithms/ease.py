@@ -7,10 +7,11 @@ interaction) and G = X^T X, the B that minimises |X - X B|^2 + lambda |B|^2 with
     P = (G + lambda I)^-1,    B_ij = -P_ij / P_jj for i != j,    B_jj = 0.
 
 So all that training needs of the users are the integers G_ij: how many users hold i and j. The
-diagonal, the holders of each item, is in the counts of every round. The pairs i < j of the
-catalogue are numbered column by column, pair j (j - 1) / 2 + i, and cut into `rounds.total` equal
-parts: a training round sums the first part that is still missing. Its length depends on the plan
-and the catalogue alone. Pairs with an item that too few users hold are 0 and never counted.
+diagonal, the holders of each item, is in the counts of every round. Items that too few users hold
+are left out. The pairs i < j of the others, by their place among them, are numbered column by
+column, pair j (j - 1) / 2 + i, and cut into `rounds.total` equal parts: a training round sums the
+first part that is still missing. Its length depends on the plan and the number of rows that travel
+alone; it is the same in every round, so that the last rounds may have nothing left to count.
 
 Client: counts the pairs of its users' training items, each user once, without any rounding.
 Server, or whoever has the sum: writes the part down. B is never sent: whoever needs it computes
@@ -27,7 +28,6 @@ each item on its diagonal, and if G + lambda I is no longer positive definite, t
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Literal
 
@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 __all__ = ["EASE", "EASESettings", "item_weights"]
 
-_UNKNOWN = -1.0
 _MOST_ITEMS = 16_384
 """As many make a model of 1 GiB, and weights that take 6 GiB to compute."""
 _MANY_ITEMS = 8_192
@@ -82,37 +81,37 @@ class EASE(Algorithm):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        self.n_pairs = self.n_items * (self.n_items - 1) // 2
-        self.part_length = max(1, -(-self.n_pairs // self.n_rounds))
-        self._check_size()
         self._weights: tuple[SharedState, NDArray[np.float32]] | None = None
 
-    def _check_size(self) -> None:
-        """Refuse what no machine would finish."""
-        n_items, n_pairs = self.n_items, self.n_pairs
-        weighing = _WEIGHING_BYTES * n_items**2
+    def _part_length(self) -> int:
+        """Return how many pairs a round sums, or refuse what no machine would finish."""
+        n_items, n_parts = self.n_items, self.n_rounds
+        n_pairs = _n_pairs(n_items)
+        part_length = max(1, -(-n_pairs // n_parts))
         if n_items > _MOST_ITEMS:
             raise SettingsError(
-                f"The catalogue has {n_items} items, which are {n_pairs} pairs: the model alone "
-                f"would take {8 * n_pairs} bytes, and computing its weights {weighing}. ease "
-                f"takes at most {_MOST_ITEMS} items.",
-                remedy="Leave rare items out of the data and the catalogue, or choose "
-                'algorithm.name = "fedals".',
+                f"{n_items} rows travel, one for each item that enough users hold, which are "
+                f"{n_pairs} pairs: the model alone would take {8 * n_pairs} bytes, and computing "
+                f"its weights {_WEIGHING_BYTES * n_items**2}. ease takes at most {_MOST_ITEMS} "
+                "rows.",
+                remedy='Raise federation.minimum_item_users, or choose algorithm.name = "fedals".',
             )
-        if self.part_length > _MOST_PAIRS_AT_ONCE:
+        if part_length > _MOST_PAIRS_AT_ONCE:
             raise SettingsError(
-                f"The catalogue has {n_items} items, which are {n_pairs} pairs: with rounds.total "
-                f"= {self.n_rounds} a round would sum {self.part_length} of them, "
-                f"{4 * self.part_length} bytes without encryption and some "
-                f"{15 * self.part_length} under bfv; {_MOST_PAIRS_AT_ONCE} pairs are the most.",
-                remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more.",
+                f"{n_items} rows travel, one for each item that enough users hold, which are "
+                f"{n_pairs} pairs: with rounds.total = {n_parts} a round would sum {part_length} "
+                f"of them, {4 * part_length} bytes without encryption and some "
+                f"{15 * part_length} under bfv; {_MOST_PAIRS_AT_ONCE} pairs are the most.",
+                remedy=f"Set rounds.total = {-(-n_pairs // _MOST_PAIRS_AT_ONCE)} or more, or "
+                "raise federation.minimum_item_users.",
             )
+        return part_length
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The counts of pairs, -1 where unknown, and of items."""
+        """The counts of pairs, as far as they are known, and of items."""
         return (
-            Parameter("pairs", "net", (self.n_pairs,), Constant(_UNKNOWN)),
+            Parameter("pairs", "net", (0,), Constant(), most=(_n_pairs(self.n_items),)),
             Parameter("item_users", "rows", (), Constant()),
         )
 
@@ -121,7 +120,7 @@ class EASE(Algorithm):
         """A part of the pair counts."""
         return (
             UpdateTensor(
-                name="pairs", shape=(self.part_length,), limit=1.0, fraction_bits=0, signed=False
+                name="pairs", shape=(self._part_length(),), limit=1.0, fraction_bits=0, signed=False
             ),
         )
 
@@ -148,7 +147,7 @@ class EASE(Algorithm):
             round=round_id,
             shared={
                 "item_weights": torch.from_numpy(self._weights_of(shared, active)).to(device),
-                "first_pair": torch.tensor(_n_known(shared.tensors["pairs"])),
+                "first_pair": torch.tensor(len(shared.tensors["pairs"])),
             },
             n_items=self.n_items,
             active=torch.from_numpy(active).to(device),
@@ -178,10 +177,10 @@ class EASE(Algorithm):
 
         from fedrec.algorithms.pair_counts import count_pairs
 
-        counts = np.zeros(self.part_length, dtype=np.int64)
+        counts = np.zeros(sums["pairs"].width, dtype=np.int64)
         count_pairs(
             chunk.pointers.cpu().numpy(),
-            start.active[chunk.positives].cpu().numpy(),
+            chunk.positives.cpu().numpy(),
             int(start.shared["first_pair"]),
             counts,
         )
@@ -229,20 +228,24 @@ class EASE(Algorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Write the round's part down where the first pair is missing."""
-        first = _n_known(shared.tensors["pairs"])
-        if first == self.n_pairs or not counts.any():
+        """Write the round's part down behind the pairs that are known."""
+        known = shared.tensors["pairs"]
+        missing = _n_pairs(self._n_active(shared)) - len(known)
+        if missing <= 0 or not counts.any():
             return shared
-        pairs = shared.tensors["pairs"].copy()
-        part = pairs[first : first + self.part_length]
-        part[:] = change["pairs"][: len(part)]
         most = np.maximum(shared.tensors["item_users"], counts)
+        pairs = np.concatenate([known, change["pairs"][:missing]])
         return shared.with_tensors(pairs=pairs, item_users=most)
 
+    def _n_active(self, shared: SharedState) -> int:
+        """Return how many items enough users hold."""
+        if shared.holders is None:
+            return self.n_items
+        return int((shared.holders >= self.minimum_item_users).sum())
 
-def _n_known(pairs: NDArray[np.float64]) -> int:
-    """Return how many pairs were counted: they come in order."""
-    return len(pairs) - int(np.count_nonzero(pairs == _UNKNOWN))
+
+def _n_pairs(n_items: int) -> int:
+    return n_items * (n_items - 1) // 2
 
 
 def item_weights(
@@ -256,7 +259,7 @@ def item_weights(
     As long as a pair of active items is unknown, B is 0.
 
     Args:
-        pairs: users of each pair in the order of the module's docstring, -1 where unknown.
+        pairs: users of each pair that is known, in the order of the module's docstring.
         item_users: users of each item, (n_items,).
         active: rows of the items that take part, ascending (n_active,).
         regularisation: lambda.
@@ -264,13 +267,12 @@ def item_weights(
     Raises:
         TrainingError: the counts belong to no set of users, so that there are no weights.
     """
-    # Of the first m items all m (m - 1) / 2 pairs are known.
-    n_complete = (1 + math.isqrt(1 + 8 * _n_known(pairs))) // 2
     system = np.zeros((len(active), len(active)))
-    if len(active) and active[-1] >= n_complete:
+    if len(pairs) < _n_pairs(len(active)):
         return system
-    for place, item in enumerate(active.tolist()):
-        system[:place, place] = pairs[item * (item - 1) // 2 + active[:place]]
+    for place in range(len(active)):
+        first = _n_pairs(place)
+        system[:place, place] = pairs[first : first + place]
     # Without any pair B is 0.
     if system.any():
         system += system.T

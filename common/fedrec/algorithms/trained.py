@@ -292,6 +292,9 @@ class TrainedAlgorithm(Algorithm):
             entry.name: start.shared[entry.name][None]
             for entry in self.parameters
             if entry.scope in ("rows", "net")
+        } | {
+            name: torch.full((1,), value, device=start.active.device)
+            for name, value in start.scalars.items()
         }
         # As many users as this at a time, always: products depend on the number.
         at_once = max(8, min(_SCORED_USERS, _SCORED_VALUES // (32 * max(n_active, 1))))

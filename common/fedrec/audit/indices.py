@@ -109,12 +109,13 @@ def audit_indices(
     times = np.zeros((len(users), n_items), dtype=np.int64)
     leaks = []
     for number in range(1, n_rounds + 1):
-        aggregate = np.zeros(learner.layout.length, dtype=np.int64)
+        layout = learner.travelling.layout("train", shared)
+        aggregate = np.zeros(layout.length, dtype=np.int64)
         for index, own in enumerate(alone):
             made = learner.contribute("train", RoundId(number + 1), shared, own, private[index])
             private[index] = made.private
             aggregate += made.vector
-            changes = learner.layout.changes_of(made.vector)
+            changes = learner.travelling.unpack("train", shared, made.vector).changes
             parts = [changes[tensor.name].reshape(n_items, -1).any(axis=1) for tensor in rows]
             times[index] += np.logical_or.reduce(parts)
         shared = learner.apply("train", RoundId(number + 1), shared, aggregate)

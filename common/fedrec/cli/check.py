@@ -20,9 +20,9 @@ from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec.cli.mask_pricing import MaskPrice
-    from fedrec.cli.pricing import ParameterSet, Price
+    from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
-    from fedrec.config.schema import DataSettings
+    from fedrec.config.schema import DataSettings, Plan
     from fedrec.data import Interactions
 
 __all__ = ["EPILOG", "check"]
@@ -77,7 +77,7 @@ def check(
         )
     loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
-    data, found, source = loaded.settings.data, None, ""
+    data, found, source, active = loaded.settings.data, None, "", None
     interactions = _read_if_here(data)
     n_users = 0
     if interactions is not None:
@@ -87,10 +87,17 @@ def check(
     if items or data.catalogue or data.path:
         n_items, source = catalogue_size(loaded.settings, items, interactions)
         sets = parameter_sets(plan, n_items)
-        found = price(plan, n_items=n_items, n_clients=clients)
+        active = _active_here(data, plan, interactions if n_users else None)
+        found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
     warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
     privacy = privacy_price(plan, 0 if found is None else found.n_items)
     warnings += privacy_warnings(plan, n_users)
+    least = plan.federation.minimum_item_users
+    if active == 0 and plan.privacy.mechanism == "none":
+        warnings.append(
+            f"No item of data.path is held by {least} users (federation.minimum_item_users): with "
+            "this data alone no row would be trained, and the run would be refused."
+        )
     if data.path is not None and interactions is None:
         warnings.append(
             f"data.path = {data.path!r} is not on this machine: whether "
@@ -149,6 +156,22 @@ def _read_if_here(data: DataSettings) -> Interactions | None:
     return read_source(data, reader="the price")
 
 
+def _active_here(data: DataSettings, plan: Plan, interactions: Interactions | None) -> int | None:
+    """Return how many items would be trained if the data here were the whole federation's."""
+    import numpy as np
+
+    from fedrec.data import Catalogue, leave_one_out
+
+    if interactions is None:
+        return None
+    catalogue = Catalogue.from_interactions(interactions)
+    if data.catalogue is not None:
+        catalogue = Catalogue.load(data.catalogue)
+    users = leave_one_out(interactions, catalogue, minimum_interactions=data.minimum_interactions)
+    holders = np.bincount(users.train_items, minlength=len(catalogue))
+    return int((holders >= plan.federation.minimum_item_users).sum())
+
+
 def _room(n_users: int, maximum_users: int) -> str:
     if n_users > maximum_users:
         return f"{n_users} in data.path, which is above federation.maximum_users = {maximum_users}"
@@ -201,9 +224,19 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
     upload = found.upload_bytes
     rows = [
         ("items", f"{found.n_items}, from {source}"),
-        ("upload", f"{human_bytes(upload)} per client and round"),
-        ("download", f"{human_bytes(found.download_bytes)} per client and round"),
+        (
+            "upload, at most",
+            f"{human_bytes(upload)} per client and round, if {found.n_rows} item rows travel",
+        ),
+        ("download, at most", f"{human_bytes(found.download_bytes)} per client and round"),
+        (
+            "count round",
+            f"{human_bytes(found.count_upload_bytes)} up and "
+            f"{human_bytes(found.count_download_bytes)} down per client",
+        ),
     ]
+    if found.expected is not None:
+        rows += _expected_rows(found.expected)
     if found.masks is not None:
         rows += _mask_rows(found.masks)
     if found.is_encrypted:
@@ -228,8 +261,20 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
         sizes = f"{up} numbers up and {down} down, in the clear"
         rows.append(("time by the paper's link model", f"{minutes}: {sizes}"))
     total = human_bytes(found.total_bytes)
-    rows.append(("whole run", f"{total} in both directions over {found.n_rounds} rounds"))
+    rows.append(("whole run, at most", f"{total} in both directions over {found.n_rounds} rounds"))
     return rows
+
+
+def _expected_rows(expected: ExpectedPrice) -> list[tuple[str, str]]:
+    up, down = human_bytes(expected.upload_bytes), human_bytes(expected.download_bytes)
+    return [
+        (
+            "items trained, expected",
+            f"{expected.n_active} by data.path alone, which travel as {expected.n_rows} rows",
+        ),
+        ("upload, download, expected", f"{up} and {down} per client and round"),
+        ("whole run, expected", f"{human_bytes(expected.total_bytes)} in both directions"),
+    ]
 
 
 def _explain(key: str, as_json: bool) -> None:

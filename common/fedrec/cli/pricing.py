@@ -11,12 +11,13 @@ from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
-from fedrec.protection import PROTECTIONS, ProtectionPlan
+from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
 from fedrec.protection.planner import security_bits
-from fedrec.training.layout import dense_values, vector_spec
+from fedrec.training.layout import Layout, dense_values, protection_of, vector_spec
+from fedrec.training.rows import padded_rows
 from fedrec.updates import UPDATES, PaperNumbers
 
-__all__ = ["ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
+__all__ = ["ExpectedPrice", "ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
 
 FLOAT_BYTES = 4
 KEY_HOLDERS = 2
@@ -34,14 +35,18 @@ class Price:
     Attributes:
         protection: the parameters that the planner chose.
         n_items: size of the catalogue.
+        n_rows: item rows of an upload after the count, at most.
         n_clients: clients in a round, as assumed.
         n_rounds: rounds of a run that abandons none.
         is_encrypted: whether key holders reveal each round.
-        upload_bytes: of one client in one round.
-        download_bytes: of a client that neither reveals nor verifies, in one round.
+        upload_bytes: of one client in one round after the count, at most.
+        download_bytes: of a client that neither reveals nor verifies, in such a round, at most.
+        count_upload_bytes, count_download_bytes: the same in the count round.
         holder_download_bytes: what each of those who open a round fetches besides.
         n_holders: how many open it.
-        total_bytes: of all clients in both directions over the whole run.
+        total_bytes: of all clients in both directions over the whole run, at most.
+        expected: the same with as many items as the data here would have trained; None where
+            nobody knows, and where noise has all rows travel.
         dense_plain_bytes: an upload of the full item table in float32.
         dense_paper_bytes: an upload of the same under the papers' CKKS set; 0 where it cannot.
         paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
@@ -51,11 +56,14 @@ class Price:
 
     protection: ProtectionPlan
     n_items: int
+    n_rows: int
     n_clients: int
     n_rounds: int
     is_encrypted: bool
     upload_bytes: int
     download_bytes: int
+    count_upload_bytes: int
+    count_download_bytes: int
     holder_download_bytes: int
     n_holders: int
     total_bytes: int
@@ -64,56 +72,125 @@ class Price:
     paper_numbers: PaperNumbers | None
     paper_link_minutes: float | None
     masks: MaskPrice | None = None
+    expected: ExpectedPrice | None = None
 
 
-def price(plan: Plan, *, n_items: int, n_clients: int = 0) -> Price:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpectedPrice:
+    """What a run costs where as many items are trained as the data here has.
+
+    Attributes:
+        n_active: items that `federation.minimum_item_users` users hold in their training data.
+        n_rows: item rows that travel for them.
+        upload_bytes, download_bytes, total_bytes: as in `Price`.
+    """
+
+    n_active: int
+    n_rows: int
+    upload_bytes: int
+    download_bytes: int
+    total_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RoundPrice:
+    """What one round costs each client, and each key holder besides."""
+
+    upload: int
+    download: int
+    holder: int
+
+    @classmethod
+    def of(cls, plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int) -> _RoundPrice:
+        upload = planned.plan_over(spec).message_bytes
+        download = PROTECTIONS["none"].plan(spec).message_bytes
+        holder = 0
+        if planned.needs_reveal:
+            download += SEAL_OVERHEAD_BYTES
+            # A member has its own contribution already.
+            holder = (n_clients - (plan.protection.key_holder != "authority")) * upload
+        masks = mask_price(plan, n_clients) if planned.is_interactive else None
+        if masks is not None:
+            upload += masks.up_bytes
+            download += masks.down_bytes
+        return cls(upload=upload, download=download, holder=holder)
+
+    def total(self, n_clients: int, n_holders: int) -> int:
+        return n_clients * (self.upload + self.download) + n_holders * self.holder
+
+
+def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
     """Return what a run of this plan costs.
+
+    Nobody knows before the count how many items will be trained: the price is that of all of
+    them, or of as many as the algorithm can take.
 
     Args:
         plan: the shared settings.
         n_items: size of the catalogue.
         n_clients: clients in each round; by default as many as the plan asks for.
+        n_active: items that enough users hold, as far as somebody knows.
 
     Raises:
         SettingsError: when the protection cannot sum what the plan asks for.
     """
-    spec = vector_spec(plan, n_items)
-    kind = PROTECTIONS[plan.protection.name]
-    chosen = kind.plan(spec, preset=plan.protection.preset)
+    planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
     n_clients = n_clients or plan.rounds.clients_per_round or plan.rounds.minimum_clients
     n_rounds = plan.rounds.total + ROUNDS_BESIDE_TRAINING
-    upload = chosen.message_bytes
-    download = PROTECTIONS["none"].plan(spec).message_bytes
-    holder = 0
-    alone = plan.protection.key_holder == "authority"
-    n_holders = 1 if alone else KEY_HOLDERS
-    if kind.needs_reveal:
-        download += SEAL_OVERHEAD_BYTES
-        # A member has its own contribution already.
-        holder = (n_clients - (not alone)) * upload
-    masks = mask_price(plan, n_clients) if kind.is_interactive else None
-    if masks is not None:
-        upload += masks.up_bytes
-        download += masks.down_bytes
+    n_holders = 1 if plan.protection.key_holder == "authority" else KEY_HOLDERS
+
+    def of_round(spec: VectorSpec) -> _RoundPrice:
+        return _RoundPrice.of(plan, planned, spec, n_clients)
+
+    counting = of_round(Layout.counting(plan, n_items).vector_spec)
+    most = of_round(largest.vector_spec)
+
+    def total(each: _RoundPrice) -> int:
+        counted = counting.total(n_clients, n_holders)
+        return counted + (n_rounds - 1) * each.total(n_clients, n_holders)
+
+    expected = None
+    exact = plan.privacy.mechanism == "none"
+    if exact and n_active:
+        n_rows = padded_rows(n_active)
+        each = of_round(Layout.of(plan, n_rows).vector_spec)
+        expected = ExpectedPrice(
+            n_active=n_active,
+            n_rows=n_rows,
+            upload_bytes=each.upload,
+            download_bytes=each.download,
+            total_bytes=total(each),
+        )
     paper = algorithm_of(plan, n_items).paper_numbers()
-    per_round = n_clients * (upload + download) + n_holders * holder
     return Price(
-        protection=chosen,
+        protection=planned.chosen,
         n_items=n_items,
+        n_rows=largest.n_rows,
         n_clients=n_clients,
         n_rounds=n_rounds,
-        is_encrypted=kind.needs_reveal,
-        upload_bytes=upload,
-        download_bytes=download,
-        holder_download_bytes=holder,
-        n_holders=n_holders if kind.needs_reveal else 0,
-        total_bytes=n_rounds * per_round,
-        dense_plain_bytes=FLOAT_BYTES * dense_values(plan, n_items),
+        is_encrypted=planned.needs_reveal,
+        upload_bytes=most.upload,
+        download_bytes=most.download,
+        count_upload_bytes=counting.upload,
+        count_download_bytes=counting.download,
+        holder_download_bytes=most.holder,
+        n_holders=n_holders if planned.needs_reveal else 0,
+        total_bytes=total(most),
+        expected=expected,
+        dense_plain_bytes=_dense_plain_bytes(plan, n_items),
         dense_paper_bytes=_dense_paper_bytes(plan, n_items),
         paper_numbers=paper,
         paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
-        masks=masks,
+        masks=mask_price(plan, n_clients) if planned.is_interactive else None,
     )
+
+
+def _dense_plain_bytes(plan: Plan, n_items: int) -> int:
+    try:
+        return FLOAT_BYTES * dense_values(plan, n_items)
+    except SettingsError:
+        # More than the algorithm can take, whatever enough users hold of it.
+        return FLOAT_BYTES * int(Layout.largest(plan, n_items).change_slice.stop)
 
 
 def _dense_paper_bytes(plan: Plan, n_items: int) -> int:
@@ -262,6 +339,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             "for anything but trials."
         )
     found += _key_warnings(plan, n_items)
+    found += _row_warnings(plan, n_items)
     if exposed:
         found.append(
             f"It reads {exposed}. Every command that runs this plan is refused without "
@@ -280,6 +358,20 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             "user's data, readable by every client. Set it to 10."
         )
     return found
+
+
+def _row_warnings(plan: Plan, n_items: int) -> list[str]:
+    """Say where the count may show that there are too many items for the algorithm."""
+    if not n_items or plan.privacy.mechanism != "none":
+        return []
+    try:
+        Layout.of(plan, padded_rows(n_items))
+    except SettingsError as error:
+        return [
+            "If enough users hold every item, the run is refused after the count: "
+            f"{error.message} {error.remedy} The price is that of as many rows as work."
+        ]
+    return []
 
 
 def _key_holder_warnings(plan: Plan) -> list[str]:

@@ -33,6 +33,7 @@ def algorithm_of(plan: Plan, n_items: int) -> Algorithm:
         seed=plan.federation.seed,
         update=plan.update,
         n_rounds=plan.rounds.total,
+        minimum_item_users=plan.federation.minimum_item_users,
     )
     return algorithm_type(plan)(plan.algorithm, shapes)
 

@@ -77,8 +77,8 @@ class ClientSettings(Section):
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(
         default="auto",
         description="Processes that train on a CPU; 1 trains in this one. auto takes one for each "
-        "processor (at most client.threads) in rounds that would take more than about five "
-        "seconds. The number changes no result.",
+        "processor (at most client.threads, else eight) in rounds that would take more than about "
+        "five seconds. The number changes no result.",
     )
     label: str = Field(default="", max_length=64, description="A name for people to read.")
 

@@ -48,6 +48,7 @@ class Ranking:
         rows: NDArray[np.int64],
         split: Split,
         protocol: Protocol,
+        columns: NDArray[np.int64] | None = None,
     ) -> NDArray[np.float64]:
         """Return the expected 0-based rank of held-out items.
 
@@ -55,6 +56,8 @@ class Ranking:
             scores: float (n_rows, n_items); -inf for items that are never recommended. Left
                 unchanged. A held-out item whose score is not a number ranks last.
             rows: positions of the scored users, int64 (n_rows,).
+            columns: whose scores these are, ascending (n_columns,), where only some items have
+                any: all others are never recommended. None for all items.
 
         Returns:
             float64 (n_rows,): number of candidates with a higher score plus half the number of
@@ -62,25 +65,45 @@ class Ranking:
         """
         users = self._users
         held = (users.validation_items if split == "validation" else users.test_items)[rows]
-        own = scores.gather(1, self._move(np.maximum(held, 0))[:, None])
+        place = self._places(columns)
+        own = _scores_at(scores, self._move(np.maximum(held, 0))[:, None], place)
         if protocol == "full":
-            above, equal = self._against_all(scores, rows, split, own)
+            above, equal = self._against_all(scores, rows, split, own, place)
         else:
             items, usable = self._candidates(rows)
-            candidate = scores.gather(1, items)
+            candidate = _scores_at(scores, items, place)
             above = _count(~(candidate <= own) & usable)
             equal = _count((candidate == own) & usable)
         return np.where(held >= 0, above + 0.5 * equal, -1.0)
 
+    def _places(self, columns: NDArray[np.int64] | None) -> torch.Tensor | None:
+        """Return each item's column of scores, -1 for those that have none; None for its own."""
+        if columns is None:
+            return None
+        place = torch.full((self._n_items,), -1, dtype=torch.int64, device=self._device)
+        place[self._move(columns)] = torch.arange(len(columns), device=self._device)
+        return place
+
     def _against_all(
-        self, scores: torch.Tensor, rows: NDArray[np.int64], split: Split, own: torch.Tensor
+        self,
+        scores: torch.Tensor,
+        rows: NDArray[np.int64],
+        split: Split,
+        own: torch.Tensor,
+        place: torch.Tensor | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Count better and equal items: all of them, less those that are no candidates."""
-        # "Not lower or equal" instead of "higher", so that nothing gains by not being a number.
-        above = scores.shape[1] - _count(scores <= own)
-        equal = _count(scores == own)
+        above, equal = _compared(scores, own)
+        if place is not None:
+            # Items without a score have -inf, which is not above any number.
+            n_without = self._n_items - scores.shape[1]
+            above += n_without * _count(torch.isnan(own))
+            equal += n_without * _count(own == -torch.inf)
         owner, item = self._left_out(rows, split)
-        score, reference = scores[self._move(owner), self._move(item)], own[self._move(owner), 0]
+        user, reference = self._move(owner), own[self._move(owner), 0]
+        column = self._move(item) if place is None else place[self._move(item)]
+        score = scores[user, column.clamp(min=0)]
+        score = torch.where(column >= 0, score, -torch.inf)
         for total, without in ((above, ~(score <= reference)), (equal, score == reference)):
             total -= np.bincount(owner[without.cpu().numpy()], minlength=len(rows))
         return above, equal
@@ -119,6 +142,35 @@ class Ranking:
 
     def _move(self, values: NDArray[np.int64]) -> torch.Tensor:
         return torch.from_numpy(values).to(self._device)
+
+
+def _compared(
+    scores: torch.Tensor, own: torch.Tensor
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return how many of each user's scores are above its own one, and how many are equal."""
+    first = scores[0]
+    if scores.stride(0) == 0 and not bool(torch.isnan(first).any()):
+        # One row for all users, such as popularity's: its order is found once.
+        ordered, wanted = first.sort().values.cpu().numpy(), own[:, 0].cpu().numpy()
+        below = np.searchsorted(ordered, wanted, side="right")
+        return len(ordered) - below, below - np.searchsorted(ordered, wanted, side="left")
+    # "Not lower or equal" instead of "higher", so that nothing gains by not being a number.
+    return scores.shape[1] - _count(scores <= own), _count(scores == own)
+
+
+def _scores_at(
+    scores: torch.Tensor, items: torch.Tensor, place: torch.Tensor | None
+) -> torch.Tensor:
+    """Return the scores of some items of each user, (n_rows, n_chosen).
+
+    Args:
+        items: int64 (n_rows, n_chosen).
+        place: each item's column, -1 where it has no score; None for its own number.
+    """
+    if place is None:
+        return scores.gather(1, items)
+    columns = place[items]
+    return torch.where(columns >= 0, scores.gather(1, columns.clamp(min=0)), -torch.inf)
 
 
 def _count(mask: torch.Tensor) -> NDArray[np.int64]:

@@ -25,6 +25,8 @@ from fedrec.protection.blocks import BlockMember
 from fedrec.protection.embedding import canonical_slots
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.tags import Tagging
+from fedrec.protection.tenseal_blocks import BlockCipher
 from fedrec.protection.vector import Integers, VectorSpec
 
 __all__ = ["ApproximateMember"]
@@ -77,12 +79,12 @@ class ApproximateMember(BlockMember):
         spec: VectorSpec,
         plan: ProtectionPlan,
         envelope: Envelope,
-        keys: bytes,
-        tag_key: bytes,
+        cipher: BlockCipher,
+        tagging: Tagging | None,
         *,
         opens: bool = True,
     ) -> None:
-        super().__init__(spec, plan, envelope, keys, tag_key, opens=opens)
+        super().__init__(spec, plan, envelope, cipher, tagging, opens=opens)
         self._slots = _SlotTable.of(spec, plan, self._open_cipher().n_slots)
         self._scale = 2.0 ** (plan.scale_bits or 0)
 

@@ -17,6 +17,7 @@ from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection.envelope import CONTEXT_BYTES, Envelope
 from fedrec.protection.modular import ModularAccumulator, unpack_blocks
 from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.planner import resized
 from fedrec.protection.protection import (
     Accumulator,
     Member,
@@ -41,8 +42,8 @@ class BlockMember(Member):
         spec: VectorSpec,
         plan: ProtectionPlan,
         envelope: Envelope,
-        keys: bytes,
-        tag_key: bytes,
+        cipher: BlockCipher,
+        tagging: Tagging | None,
         *,
         opens: bool = True,
     ) -> None:
@@ -51,11 +52,8 @@ class BlockMember(Member):
         self._envelope = envelope
         self._opens = opens
         self._layout = ResidueLayout.of_plan(plan)
-        self._cipher: BlockCipher | None = BlockCipher(plan, keys, opens=opens)
-        self._tagging: Tagging | None = None
-        if plan.n_tags and plan.plain_modulus is not None:
-            tagged = self._cipher.n_slots - plan.n_tags
-            self._tagging = Tagging(tag_key, plan.plain_modulus, tagged)
+        self._cipher: BlockCipher | None = cipher
+        self._tagging = tagging
 
     def protect(self, vector: Integers, name: bytes = b"") -> bytes:
         """Return the message of a vector; see `Member.protect`."""
@@ -95,6 +93,18 @@ class BlockMember(Member):
             )
         return self._plan.layout.join(self._spec, slots[: self._plan.n_slots], n_summands)
 
+    def over(self, protection: Protection) -> Member:
+        """Return this half for another vector; see `Member.over`."""
+        plan = protection.chosen
+        return type(self)(
+            protection.spec,
+            plan,
+            self._envelope.over(plan),
+            self._open_cipher(),
+            self._tagging,
+            opens=self._opens,
+        )
+
     def close(self) -> None:
         """Forget the key."""
         self._cipher = self._tagging = None
@@ -133,7 +143,10 @@ class BlockProtection(Protection):
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty; it needs neither key nor TenSEAL."""
-        return ModularAccumulator(self.chosen, Envelope.of(self.chosen, context))
+        return ModularAccumulator(self.chosen, self._envelope(context))
+
+    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
+        return resized(self.chosen, self.spec, spec)
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context with the public key; see `Protection.encryption_key`."""
@@ -151,12 +164,16 @@ class BlockProtection(Protection):
         return self._half(context, key, tag_key, opens=False)
 
     def _half(self, context: bytes, content: bytes, tag_key: bytes, *, opens: bool) -> Member:
-        envelope = Envelope.of(self.chosen, context)
+        envelope = self._envelope(context)
         if content[: len(context)] != context:
             raise KeysError(
                 f"The {'secret' if opens else 'encryption'} key is not the one that the context "
                 "names.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        keys, kind = content[len(context) :], self._member_kind()
-        return kind(self.spec, self.chosen, envelope, keys, tag_key, opens=opens)
+        plan, kind = self.chosen, self._member_kind()
+        cipher = BlockCipher(plan, content[len(context) :], opens=opens)
+        tagging = None
+        if plan.n_tags and plan.plain_modulus is not None:
+            tagging = Tagging(tag_key, plan.plain_modulus, cipher.n_slots - plan.n_tags)
+        return kind(self.spec, plan, envelope, cipher, tagging, opens=opens)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedrec.errors import KeysError, MalformedUpdate
 from fedrec.protection.plan import ProtectionPlan
@@ -40,8 +40,14 @@ class Envelope:
     max_summands: int
 
     @classmethod
-    def of(cls, plan: ProtectionPlan, context: bytes) -> Envelope:
-        """Read a context of ``plan``.
+    def of(
+        cls, plan: ProtectionPlan, context: bytes, *, named: ProtectionPlan | None = None
+    ) -> Envelope:
+        """Read a context for messages of ``plan``.
+
+        Args:
+            named: the plan that the context names, where it is another one: that of the largest
+                vector, whose keys serve shorter ones.
 
         Raises:
             KeysError: when the context is of another plan, or more than the 56 bytes in which
@@ -59,14 +65,23 @@ class Envelope:
                 f"The context is not of version {VERSION} of the protection format.",
                 remedy="Make the epoch's keys with this version of fedrec.",
             )
-        if fingerprint.hex() != plan.fingerprint():
+        if fingerprint.hex() != (named or plan).fingerprint():
             raise KeysError(
                 "The context belongs to another protection plan.",
                 remedy="Make the epoch's keys for the federation's present settings.",
             )
         return cls(
-            plan_mark=fingerprint[:MARK_BYTES],
+            plan_mark=_mark(plan),
             key_id=key_id,
+            message_bytes=plan.message_bytes,
+            max_summands=plan.max_summands,
+        )
+
+    def over(self, plan: ProtectionPlan) -> Envelope:
+        """Return the envelope of another vector's messages under the same key."""
+        return replace(
+            self,
+            plan_mark=_mark(plan),
             message_bytes=plan.message_bytes,
             max_summands=plan.max_summands,
         )
@@ -128,3 +143,7 @@ class Envelope:
         if key_id != self.key_id:
             raise MalformedUpdate("The bytes were made with another key.")
         return count, memoryview(message)[HEADER_BYTES:]
+
+
+def _mark(plan: ProtectionPlan) -> bytes:
+    return bytes.fromhex(plan.fingerprint())[:MARK_BYTES]

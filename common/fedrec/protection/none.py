@@ -79,7 +79,7 @@ class NoProtection(Protection):
 
     def accumulator(self, context: bytes) -> Accumulator:
         """Return the coordinator's half, empty."""
-        return PlainAccumulator(self.spec, Envelope.of(self.chosen, context))
+        return PlainAccumulator(self.spec, self._envelope(context))
 
     def member(
         self, context: bytes, secret: bytes | SecretKey = b"none", *, tag_key: bytes = b""
@@ -88,7 +88,7 @@ class NoProtection(Protection):
         content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
         if content != b"none":
             raise KeysError("Without protection there is no secret key; found one.")
-        return PlainMember(self.spec, Envelope.of(self.chosen, context))
+        return PlainMember(self.spec, self._envelope(context))
 
 
 class PlainAccumulator(Accumulator):
@@ -175,6 +175,10 @@ class PlainMember(Member):
         found, body = self._envelope.open_sum(total)
         check_count(found, n_summands, self._envelope.max_summands)
         return self._spec.validated(_unpack(self._spec, body))
+
+    def over(self, protection: Protection) -> Member:
+        """Return this half for another vector; see `Member.over`."""
+        return PlainMember(protection.spec, self._envelope.over(protection.chosen))
 
     def close(self) -> None:
         """Do nothing: there is no key."""

@@ -172,7 +172,7 @@ class Paillier(Protection):
                 remedy="Give the coordinator the context that `generate` returned, and no key.",
             )
         modulus = context[CONTEXT_BYTES:]
-        envelope = Envelope.of(self.chosen, context[:CONTEXT_BYTES])
+        envelope = self._envelope(context[:CONTEXT_BYTES])
         if envelope.key_id != _key_id(modulus):
             raise KeysError(
                 "The context names another public modulus than the one that is in it.",

@@ -12,7 +12,13 @@ from fedrec.protection.paillier_key import (
     PaillierPublicKey,
     PaillierSecretKey,
 )
-from fedrec.protection.protection import Accumulator, Member, check_count, encrypts_only
+from fedrec.protection.protection import (
+    Accumulator,
+    Member,
+    Protection,
+    check_count,
+    encrypts_only,
+)
 from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
 from fedrec.protection.slots import SlotLayout
 from fedrec.protection.tags import Tagging, check_tags
@@ -74,6 +80,8 @@ class PaillierMember(Member):
     ) -> None:
         self._spec = spec
         self._envelope = envelope
+        self._widths = widths
+        self._tag_key = tag_key
         self._layout = SlotLayout(spec, widths)
         self._key: PaillierSecretKey | PaillierEncryptor | None = key
         self._tagging: Tagging | None = None
@@ -116,9 +124,20 @@ class PaillierMember(Member):
             check_tags(self._tagging, self._layout.rows(values), tags, names, n_summands)
         return values
 
+    def over(self, protection: Protection) -> Member:
+        """Return this half for another vector; see `Member.over`."""
+        return PaillierMember(
+            protection.spec,
+            self._envelope.over(protection.chosen),
+            self._widths,
+            self._open_key(),
+            self._tag_key,
+        )
+
     def close(self) -> None:
         """Forget the key."""
         self._key = self._tagging = None
+        self._tag_key = b""
 
     def _open_key(self) -> PaillierSecretKey | PaillierEncryptor:
         if self._key is None:

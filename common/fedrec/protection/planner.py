@@ -31,7 +31,15 @@ from fedrec.protection.residues import ResidueLayout
 from fedrec.protection.tags import TAGS
 from fedrec.protection.vector import VectorSpec
 
-__all__ = ["BFV_PRESETS", "CKKS_PRESETS", "Preset", "plan_bfv", "plan_ckks", "security_bits"]
+__all__ = [
+    "BFV_PRESETS",
+    "CKKS_PRESETS",
+    "Preset",
+    "plan_bfv",
+    "plan_ckks",
+    "resized",
+    "security_bits",
+]
 
 SPARE_BITS = 6
 ERROR_SHARE = 1 / 8
@@ -96,6 +104,34 @@ def plan_ckks(spec: VectorSpec, preset: str) -> ProtectionPlan:
             remedy="Ask at most rounds.recompute_limit clients in a round, or use bfv.",
         )
     return _best("ckks", spec, preset, CKKS_PRESETS, _ckks_candidates)
+
+
+def resized(plan: ProtectionPlan, largest: VectorSpec, spec: VectorSpec) -> ProtectionPlan:
+    """Return the plan of a part of the largest vector under its parameters.
+
+    What was proven for more values in more blocks holds for fewer; see `Protection.over`.
+
+    Args:
+        plan: the largest vector's.
+    """
+    place = {segment.name: number for number, segment in enumerate(largest.segments)}
+    chosen = [place[segment.name] for segment in spec.segments]
+    layout = LimbLayout(
+        limb_bits=plan.limb_bits, limbs=tuple(plan.limbs[number] for number in chosen)
+    )
+    slots = plan.poly_modulus_degree // (2 if plan.plain_modulus is None else 1)
+    n_blocks = _n_blocks(spec, layout, slots)
+    units = plan.unit_bits
+    return replace(
+        plan,
+        spec_fingerprint=spec.fingerprint(),
+        n_values=spec.length,
+        n_slots=layout.n_slots(spec),
+        n_blocks=n_blocks,
+        message_bytes=HEADER_BYTES + n_blocks * plan.frame_bytes,
+        limbs=layout.limbs,
+        unit_bits=(*(units[number] for number in chosen), units[-1]) if units else (),
+    )
 
 
 Candidates = Callable[[VectorSpec, Preset], Iterator[ProtectionPlan]]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NoReturn
+from dataclasses import replace
+from typing import ClassVar, NoReturn, Self
 
 from fedrec.errors import KeysError, PlanMismatch, RevealRefused, SettingsError
 from fedrec.protection.envelope import Envelope
@@ -79,6 +80,14 @@ class Member(ABC):
         """
 
     @abstractmethod
+    def over(self, protection: Protection) -> Member:
+        """Return this half for another vector, under the same key.
+
+        Args:
+            protection: what `Protection.over` returned.
+        """
+
+    @abstractmethod
     def close(self) -> None:
         """Forget the key, if any; nothing can be protected or revealed afterwards."""
 
@@ -101,6 +110,7 @@ class Protection(ABC):
     Args:
         spec: the vector to protect.
         plan: what `plan` returned for it, here or at the coordinator.
+        largest: whose parameters and keys it shares; see `over`.
 
     Raises:
         PlanMismatch: when this version would not make that plan for that vector.
@@ -115,8 +125,14 @@ class Protection(ABC):
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]
 
-    def __init__(self, spec: VectorSpec, plan: ProtectionPlan) -> None:
-        own = type(self).plan(spec, preset=plan.preset) if plan.preset in self.presets else None
+    def __init__(
+        self, spec: VectorSpec, plan: ProtectionPlan, *, largest: Protection | None = None
+    ) -> None:
+        own = None
+        if largest is not None:
+            own = largest.plan_over(spec)
+        elif plan.preset in self.presets:
+            own = type(self).plan(spec, preset=plan.preset)
         if own is None or own.fingerprint() != plan.fingerprint():
             raise PlanMismatch(
                 f"The plan {plan.protection}/{plan.preset} is not what this version plans with "
@@ -125,6 +141,35 @@ class Protection(ABC):
             )
         self.spec = spec
         self.chosen = own
+        self._largest = largest or self
+
+    def over(self, spec: VectorSpec) -> Self:
+        """Return the protection of another vector, under the same parameters and keys.
+
+        Contexts and secrets are those of the largest vector; messages of different vectors are
+        told apart by their marks and lengths.
+
+        Raises:
+            SettingsError: the vector does not fit into the largest one, for which the bounds on
+                noise and overflow were proven.
+        """
+        if spec == self.spec:
+            return self
+        largest = self._largest
+        return type(self)(spec, largest.plan_over(spec), largest=largest)
+
+    def plan_over(self, spec: VectorSpec) -> ProtectionPlan:
+        """Return the plan of a vector under this one's parameters; see `over`."""
+        _check_fits(spec, self.spec)
+        return self._plan_over(spec)
+
+    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
+        """By default lengths follow from the vector, and parameters from the preset alone."""
+        return type(self).plan(spec, preset=self.chosen.preset)
+
+    def _envelope(self, context: bytes) -> Envelope:
+        """Read a context, which names the largest vector's plan."""
+        return Envelope.of(self.chosen, context, named=self._largest.chosen)
 
     @classmethod
     def plan(cls, spec: VectorSpec, *, preset: str | None = None) -> ProtectionPlan:
@@ -165,7 +210,7 @@ class Protection(ABC):
         Raises:
             KeysError: saying which.
         """
-        Envelope.of(self.chosen, context)
+        self._envelope(context)
 
     @abstractmethod
     def accumulator(self, context: bytes) -> Accumulator:
@@ -215,6 +260,27 @@ class Protection(ABC):
             MalformedUpdate: for bytes that are no sum of this plan and key.
         """
         return total
+
+
+def _check_fits(spec: VectorSpec, largest: VectorSpec) -> None:
+    """Refuse a vector that is not a part of the largest one."""
+    known = {segment.name: segment for segment in largest.segments}
+    problems = [
+        f"segment {segment.name!r} has {segment.length} values"
+        for segment in spec.segments
+        if segment.name not in known
+        or segment.length > known[segment.name].length
+        or replace(segment, length=1) != replace(known[segment.name], length=1)
+    ]
+    if (spec.max_summands, spec.tagged) != (largest.max_summands, largest.tagged):
+        problems.append(f"{spec.max_summands} messages in a sum, tagged: {spec.tagged}")
+    if problems:
+        raise SettingsError(
+            f"The vector does not fit into the one that keys were planned for: "
+            f"{'; '.join(problems)}.",
+            remedy="Make the epoch's keys for the federation's present settings and catalogue.",
+            problems=tuple(problems),
+        )
 
 
 def encrypts_only() -> KeysError:

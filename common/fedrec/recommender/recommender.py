@@ -71,11 +71,11 @@ class Recommender:
         n_items = len(self.catalogue)
         found = self._model.shared.tensors
         shapes = {
-            entry.name: entry.whole_shape(n_items=n_items, n_users=0)
+            entry.name: None if entry.most else entry.whole_shape(n_items=n_items, n_users=0)
             for entry in self._algorithm.parameters
         }
         fits = all(
-            name in found and found[name].shape == shapes[name]
+            name in found and shapes[name] in (None, found[name].shape)
             for name in self._algorithm.recommending
         )
         if fits and self._users is not None:

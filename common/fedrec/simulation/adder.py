@@ -8,6 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.protection import VectorSpec
+
 __all__ = ["Adder"]
 
 
@@ -15,5 +17,9 @@ class Adder(ABC):
     """Adds the vectors of a round."""
 
     @abstractmethod
-    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
-        """Return the exact sum, int64 (length,)."""
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Return the exact sum, int64 (length,).
+
+        Args:
+            spec: what the round's vectors are.
+        """

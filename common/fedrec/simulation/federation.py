@@ -1,7 +1,8 @@
 """A whole federation in one process: the same rounds, the same bits, no sockets.
 
-Round 1 counts who holds what, then come `rounds.total` training rounds, then one round that only
-measures, with all references. The state after round r is `Learner.apply` of round r's sum, as at
+Round 1 counts who holds what; the vectors of all others cover the rows of the items that enough
+users hold. Then come `rounds.total` training rounds, then one round that only measures, with all
+references. The state after round r is `Learner.apply` of round r's sum, as at
 every party of a real federation; neither the number of clients nor the protection changes a bit
 of it, unless `update.subset` or `update.compress` makes it depend on clients. A round measures
 the version that it starts from, so what round r measured belongs to version r - 1. Of equal
@@ -39,6 +40,7 @@ from fedrec.simulation.parties import join_private, make_parties, split_private
 from fedrec.simulation.privacy import PrivacyAccount
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.summing import add_segments, make_adder
+from fedrec.training.layout import vector_spec
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
 
@@ -93,8 +95,8 @@ class Federation:
         )
         self._room = TableRoom(settings.client.memory_mib << 20, scratch)
         self._learner = self._parties[0].learner
-        self._adder, self._vector_bytes = make_adder(
-            plan, self._learner.layout.vector_spec, n_clients=n_clients, protect=protect
+        self._adder, self._protection = make_adder(
+            plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
         )
         self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
         self._provenance = provenance_of(plan, str(self._learner.device))
@@ -126,6 +128,7 @@ class Federation:
 
         Raises:
             TrainingError: training diverged at every party.
+            SettingsError: nothing can be trained after the count.
         """
         began = self._clock.now()
         round_id = RoundId(self._round + 1)
@@ -137,8 +140,11 @@ class Federation:
             raise TrainingError(
                 f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
             )
-        aggregate = self._adder.add_up(self._vectors(kind, round_id, parts))
+        spec = self._learner.travelling.layout(kind, self._shared).vector_spec
+        aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
         shared = self._learner.apply(kind, round_id, self._shared, aggregate)
+        if kind == "count":
+            self._learner.travelling.check(shared)
         sums = self._learner.metrics(aggregate)
         withheld = [part.withheld for part in parts if part.withheld is not None]
         if withheld:
@@ -149,7 +155,7 @@ class Federation:
             kind,
             sums,
             seconds=self._clock.now() - began,
-            vector_bytes=self._vector_bytes,
+            vector_bytes=self._protection.plan_over(spec).message_bytes,
             n_clients=len(self._parties),
             also=further,
         )

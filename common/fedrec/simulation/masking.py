@@ -11,7 +11,7 @@ from fedrec.config.schema import Plan
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
-from fedrec.protection import ProtectionPlan, VectorSpec
+from fedrec.protection import Protection, VectorSpec
 from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
 from fedrec.simulation.adder import Adder
 from fedrec.wire.mask_terms import tolerance_of
@@ -26,9 +26,9 @@ class MaskedAdder(Adder):
         n_clients: in every round.
     """
 
-    def __init__(self, plan: Plan, spec: VectorSpec, chosen: ProtectionPlan, n_clients: int):
+    def __init__(self, plan: Plan, protection: Protection, n_clients: int) -> None:
         self._plan = plan
-        self._words = MaskWords(spec, chosen)
+        self._protection = protection
         people = [Identity.create() for _ in range(n_clients)]
         self._people = sorted(people, key=lambda person: person.client_id)
         self._roster = Roster(
@@ -37,16 +37,17 @@ class MaskedAdder(Adder):
             members=tuple(person.public for person in self._people),
             minimum_summands=plan.rounds.minimum_summands,
             protection="masks",
-            protection_fingerprint=chosen.fingerprint(),
+            protection_fingerprint=protection.chosen.fingerprint(),
             context_sha256=bytes(32),
             secrets_sha256=bytes(32),
             authority_key=bytes(32),
         )
         self._rounds = 0
 
-    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
         """Play a round and return the sum."""
         self._rounds += 1
+        encoding = MaskWords(spec, self._protection.over(spec).chosen)
         terms = MaskTerms(
             federation=self._plan.federation.name,
             run="simulation",
@@ -56,7 +57,7 @@ class MaskedAdder(Adder):
             minimum_summands=max(3, self._plan.rounds.minimum_summands),
             tolerance=tolerance_of(self._plan.protection),
         )
-        collector = Collector(terms, self._roster, self._words)
+        collector = Collector(terms, self._roster, encoding)
         people = self._people[: len(vectors)]
         participants = []
         for person in people:
@@ -69,10 +70,10 @@ class MaskedAdder(Adder):
             collector.add_shares(person.client_id, participant.share(key_list, self._roster))
         collector.close_shares()
         for (person, participant), vector in zip(both, vectors, strict=True):
-            words = self._words.encode(vector)
+            words = encoding.encode(vector)
             inbox = collector.inbox(person.client_id)
-            masked = participant.mask(inbox, words, n_wide=self._words.n_wide)
-            collector.add_vector(person.client_id, self._words.message(masked))
+            masked = participant.mask(inbox, words, n_wide=encoding.n_wide)
+            collector.add_vector(person.client_id, encoding.message(masked))
         survivors = collector.close_vectors()
         for person, participant in both:
             collector.add_signature(person.client_id, participant.sign(survivors, person))

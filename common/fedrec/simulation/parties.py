@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
@@ -109,7 +111,7 @@ class Party:
         Args:
             participating: of all users of the simulation.
         """
-        layout = self.learner.layout
+        layout = self.learner.travelling.layout(kind, shared)
         if not len(self.users):
             nothing = np.zeros(layout.length, dtype=np.int64)
             return Contribution(vector=nothing, private=self.private, n_clipped=0)
@@ -154,6 +156,8 @@ def make_parties(
         if n_clients == 1
         else user_groups(users.user_ids, n_clients)
     )
+    # Drawn once: over a large catalogue that takes longer than a round.
+    initial = cache(algorithm_of(settings.plan, n_items).initial_shared)
     return [
         Party(
             Learner(
@@ -170,6 +174,7 @@ def make_parties(
                 workers=engine,
                 device_memory_mib=client.device_memory_mib,
                 beside=n_clients,
+                initial=initial,
             ),
             users if n_clients == 1 else users.select(group),
             group,

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import MetricSums, Protocol
-from fedrec.protection import PROTECTIONS, ProtectionPlan, VectorSpec
+from fedrec.protection import PROTECTIONS, Protection, VectorSpec
 from fedrec.simulation.adder import Adder
 from fedrec.simulation.masking import MaskedAdder
 from fedrec.training.evaluator import Segments
@@ -25,7 +25,7 @@ _TAG_KEY_BYTES = 32
 class PlainAdder(Adder):
     """Adds integers."""
 
-    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
         """Return the sum."""
         total = np.zeros_like(vectors[0])
         for vector in vectors:
@@ -36,8 +36,7 @@ class PlainAdder(Adder):
 class ProtectedAdder(Adder):
     """Does what clients, coordinator and revealing client do, in one process with one key."""
 
-    def __init__(self, name: str, spec: VectorSpec, chosen: ProtectionPlan) -> None:
-        protection = PROTECTIONS[name](spec, chosen)
+    def __init__(self, protection: Protection) -> None:
         self._protection = protection
         self._context, secret = protection.generate()
         with secret:
@@ -45,18 +44,22 @@ class ProtectedAdder(Adder):
             tag_key = token_bytes(_TAG_KEY_BYTES)
             self._member = protection.member(self._context, secret, tag_key=tag_key)
 
-    def add_up(self, vectors: Sequence[NDArray[np.int64]]) -> NDArray[np.int64]:
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
         """Protect every vector, add the messages and reveal the sum."""
-        accumulator = self._protection.accumulator(self._context)
+        protection = self._protection.over(spec)
+        accumulator, member = protection.accumulator(self._context), self._member.over(protection)
         for vector in vectors:
-            accumulator.add(self._member.protect(vector, token_bytes(_TAG_KEY_BYTES)))
-        return self._member.reveal(accumulator.finish(), len(vectors))
+            accumulator.add(member.protect(vector, token_bytes(_TAG_KEY_BYTES)))
+        return member.reveal(accumulator.finish(), len(vectors))
 
 
-def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -> tuple[Adder, int]:
-    """Return the adder and the bytes of one client's message under the plan's protection.
+def make_adder(
+    plan: Plan, largest: VectorSpec, *, n_clients: int, protect: bool
+) -> tuple[Adder, Protection]:
+    """Return the adder of a run's rounds, and the protection of its largest vector.
 
     Args:
+        largest: a vector into which every round's fits.
         protect: really protect, add and reveal, which takes time and, unless the parameter set
             is approximate, changes no bit.
 
@@ -64,9 +67,11 @@ def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -
         SettingsError: the protection cannot protect this vector, or that many clients.
     """
     name = plan.protection.name
-    chosen = PROTECTIONS[name].plan(spec, preset=plan.protection.preset)
+    kind = PROTECTIONS[name]
+    chosen = kind.plan(largest, preset=plan.protection.preset)
+    protection = kind(largest, chosen)
     if not protect:
-        return PlainAdder(), chosen.message_bytes
+        return PlainAdder(), protection
     fewest = 1 if name == "none" else _FEWEST_UNDER_ENCRYPTION
     if not fewest <= n_clients <= chosen.max_summands:
         raise SettingsError(
@@ -74,9 +79,9 @@ def make_adder(plan: Plan, spec: VectorSpec, *, n_clients: int, protect: bool) -
             f"{chosen.max_summands}.",
             remedy="Simulate another number of clients, or without really protecting.",
         )
-    if PROTECTIONS[name].is_interactive:
-        return MaskedAdder(plan, spec, chosen, n_clients), chosen.message_bytes
-    return ProtectedAdder(name, spec, chosen), chosen.message_bytes
+    if kind.is_interactive:
+        return MaskedAdder(plan, protection, n_clients), protection
+    return ProtectedAdder(protection), protection
 
 
 def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:

@@ -122,8 +122,9 @@ class Evaluator:
         users: UserSplit,
         private: PrivateState,
     ) -> None:
-        for rows, scores in self._learner.score_blocks(shared, users, private):
-            self._add(found, name, scores, users, rows)
+        active = self._learner.active_items(shared)
+        for rows, scores in self._learner.active_scores(shared, users, private):
+            self._add(found, name, scores, users, rows, active)
 
     def _of_popularity(self, found: Segments, shared: SharedState, users: UserSplit) -> None:
         # Under noise nobody counted; then all items have one number that says nothing.
@@ -187,10 +188,7 @@ class Evaluator:
         users: UserSplit,
         rows: NDArray[np.int64],
     ) -> None:
-        n_items = self._learner.n_items
-        scores = torch.full((len(rows), n_items), -torch.inf, device=drawn.device)
-        scores[:, torch.from_numpy(cohort.active).to(drawn.device)] = -drawn
-        self._add(found, "know_nothing", scores, users, rows)
+        self._add(found, "know_nothing", -drawn, users, rows, cohort.active)
 
     def _add(
         self,
@@ -199,12 +197,13 @@ class Evaluator:
         scores: torch.Tensor,
         users: UserSplit,
         rows: NDArray[np.int64],
+        columns: NDArray[np.int64] | None = None,
     ) -> None:
-        """Add what some users' scores are worth under each protocol."""
+        """Add what some users' scores are worth under each protocol; see `Ranking.ranks`."""
         at, ranking = self._learner.plan.evaluation.at, self._ranking_of(users)
         for protocol, metrics in found.items():
             for split in SPLITS:
-                ranks = ranking.ranks(scores, rows, split, protocol)
+                ranks = ranking.ranks(scores, rows, split, protocol, columns)
                 first = METRIC_NAMES.index(f"{name}.{split}.users")
                 metrics[first : first + 4] += rank_values(ranks, at).sum(0)
 

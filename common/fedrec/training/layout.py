@@ -1,10 +1,14 @@
-"""The flat integer vector of an update: tensors, denominators and metrics, end to end."""
+"""The flat integer vector of an update: tensors, denominators and metrics, end to end.
+
+A count round's vector has a count for each item of the catalogue. Every other round's covers the
+rows that travel (`fedrec.training.rows`): those of the trained items, or all where nobody counts.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +16,24 @@ from numpy.typing import NDArray
 from fedrec.algorithms import UpdateTensor
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
-from fedrec.errors import InternalError
+from fedrec.errors import InternalError, SettingsError
 from fedrec.evaluation.metrics import MAXIMUM_PER_USER, METRIC_NAMES
 from fedrec.privacy import Mechanism, mechanism_of
 from fedrec.protection import PROTECTIONS, Protection, SegmentSpec, VectorSpec
 from fedrec.protection.masks import MAX_CLIENTS
+from fedrec.training.rows import ROW_STEP, padded_rows
 
-__all__ = ["Layout", "dense_values", "protection_of", "shared_values", "vector_spec"]
+__all__ = [
+    "METRICS_SLICE",
+    "Layout",
+    "dense_values",
+    "protection_of",
+    "shared_values",
+    "vector_spec",
+]
+
+METRICS_SLICE = slice(-len(METRIC_NAMES), None)
+"""Where every vector has its metric sums."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +41,8 @@ class Layout:
     """Where each part of an update stands in the vector, and how large it can get.
 
     Attributes:
-        n_items: items in the catalogue.
-        tensors: the algorithm's tensors, in their order in the vector.
+        n_rows: item rows that the vector covers, each with a count.
+        tensors: the algorithm's tensors, in their order in the vector; none in a count round.
         maximum_users: most users in one sum.
         maximum_clients: most messages in one sum.
         tagged: whether messages carry linear tags: key holders open sums of more messages than
@@ -37,7 +52,7 @@ class Layout:
         mechanism: the noise on the change; None for exact sums.
     """
 
-    n_items: int
+    n_rows: int
     tensors: tuple[UpdateTensor, ...]
     maximum_users: int
     maximum_clients: int
@@ -46,10 +61,14 @@ class Layout:
     mechanism: Mechanism | None = None
 
     @classmethod
-    def of(cls, plan: Plan, n_items: int) -> Layout:
-        """Return the layout that follows from a plan and the size of the catalogue."""
+    def of(cls, plan: Plan, n_rows: int) -> Layout:
+        """Return the layout of rounds that train or measure, over so many rows.
+
+        Raises:
+            SettingsError: the algorithm cannot work with so many.
+        """
         most, tagged = _most_messages(plan)
-        algorithm = algorithm_of(plan, n_items)
+        algorithm = algorithm_of(plan, n_rows)
         private = frozenset(entry.name for entry in algorithm.parameters if entry.private)
         tensors = algorithm.tensors
         sent = sorted(private & {tensor.name for tensor in tensors})
@@ -59,7 +78,7 @@ class Layout:
                 remedy="This is a defect of the algorithm; please report it.",
             )
         return cls(
-            n_items=n_items,
+            n_rows=n_rows,
             tensors=tensors,
             private=private,
             maximum_users=plan.federation.maximum_users,
@@ -68,6 +87,53 @@ class Layout:
             mechanism=mechanism_of(plan),
         )
 
+    @classmethod
+    def uncounted(cls, plan: Plan, n_items: int) -> Layout:
+        """Return the layout over all items, or the largest one where there are too many."""
+        try:
+            return cls.of(plan, n_items)
+        except SettingsError:
+            return cls.largest(plan, n_items)
+
+    @classmethod
+    def counting(cls, plan: Plan, n_items: int) -> Layout:
+        """Return the layout of the count round: a count for each item of the catalogue."""
+        most, tagged = _most_messages(plan)
+        return cls(
+            n_rows=n_items,
+            tensors=(),
+            maximum_users=plan.federation.maximum_users,
+            maximum_clients=most,
+            tagged=tagged,
+            mechanism=mechanism_of(plan),
+        )
+
+    @classmethod
+    def largest(cls, plan: Plan, n_items: int) -> Layout:
+        """Return a layout that every round's fits into: what protections are planned for.
+
+        Nobody knows before the count how many items will be trained. An algorithm that cannot
+        work with all of the catalogue is planned for as many rows as it can.
+
+        Raises:
+            SettingsError: the algorithm cannot work with any number of rows.
+        """
+        if plan.privacy.mechanism != "none":
+            return cls.of(plan, n_items)
+        n_counts = padded_rows(n_items)
+        try:
+            return cls.of(plan, n_counts)
+        except SettingsError:
+            works, fails = 0, n_counts // ROW_STEP
+        while fails - works > 1:
+            middle = (works + fails) // 2
+            try:
+                cls.of(plan, middle * ROW_STEP)
+                works = middle
+            except SettingsError:
+                fails = middle
+        return replace(cls.of(plan, max(1, works) * ROW_STEP), n_rows=n_counts)
+
     @property
     def change_slice(self) -> slice:
         """All tensors, one behind the other, each row by row."""
@@ -75,8 +141,8 @@ class Layout:
 
     @property
     def count_slice(self) -> slice:
-        """One denominator per item: how many users touched its row."""
-        return slice(self.change_slice.stop, self.change_slice.stop + self.n_items)
+        """One denominator per row: how many users touched it."""
+        return slice(self.change_slice.stop, self.change_slice.stop + self.n_rows)
 
     @property
     def metrics_slice(self) -> slice:
@@ -106,7 +172,7 @@ class Layout:
         return VectorSpec(
             segments=(
                 *changes,
-                SegmentSpec(name="counts", length=self.n_items, max_abs_sum=users, signed=False),
+                SegmentSpec(name="counts", length=self.n_rows, max_abs_sum=users, signed=False),
                 SegmentSpec(
                     name="metrics",
                     length=len(METRIC_NAMES),
@@ -130,7 +196,7 @@ class Layout:
     def noisy(self) -> NDArray[np.bool_]:
         """Which values carry noise, bool (change values,): all that users may send at all."""
         parts = [np.full(tensor.size, tensor.signed) for tensor in self.tensors]
-        return np.concatenate(parts)
+        return np.concatenate(parts) if parts else np.zeros(0, dtype=np.bool_)
 
     def add_noise(self, vector: NDArray[np.int64], n_shares: int = 1) -> NDArray[np.int64]:
         """Return the vector of a training round with clients' noise on every value of the change.
@@ -181,6 +247,15 @@ class Layout:
         """Return the tensors by name, in grid steps."""
         return {tensor.name: vector[part].reshape(tensor.shape) for tensor, part in self._parts()}
 
+    def padding(self, n_active: int) -> list[slice]:
+        """Return where the rows behind the active ones stand: every sum is zero there."""
+        found = [
+            slice(part.start + n_active * (tensor.size // self.n_rows), part.stop)
+            for tensor, part in self._parts()
+            if tensor.per_item
+        ]
+        return [*found, slice(self.count_slice.start + n_active, self.count_slice.stop)]
+
     def _parts(self) -> list[tuple[UpdateTensor, slice]]:
         ends = np.cumsum([tensor.size for tensor in self.tensors]).tolist()
         return [
@@ -205,29 +280,36 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
 
 
 def vector_spec(plan: Plan, n_items: int) -> VectorSpec:
-    """Return what a federation of this plan sums, for the coordinator, which trains nothing."""
-    return Layout.of(plan, n_items).vector_spec
+    """Return the largest vector that a federation of this plan may sum."""
+    return Layout.largest(plan, n_items).vector_spec
 
 
-def dense_values(plan: Plan, n_items: int) -> int:
+def dense_values(plan: Plan, n_rows: int) -> int:
     """Return how many values an update without compression has, denominators left out."""
     dense = plan.model_copy(
         update={"update": plan.update.model_copy(update={"structure": "dense"})}
     )
-    return int(Layout.of(dense, n_items).change_slice.stop)
+    return int(Layout.of(dense, n_rows).change_slice.stop)
 
 
-def shared_values(plan: Plan, n_items: int) -> int:
-    """Return how many values a version of the shared model has, item counts left out."""
+def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
+    """Return how many values the last version of the shared model has, item counts left out.
+
+    Args:
+        n_rows: item rows that are trained; None where nobody knows it, for all of them.
+    """
+    most = n_items if n_rows is None else min(n_rows, n_items)
     return sum(
-        math.prod(entry.whole_shape(n_items=n_items, n_users=0))
-        for entry in algorithm_of(plan, n_items).parameters
+        math.prod(entry.most or entry.whole_shape(n_items=n_items, n_users=0))
+        for entry in algorithm_of(plan, most).parameters
         if not entry.private
     )
 
 
 def protection_of(plan: Plan, n_items: int) -> Protection:
-    """Return the protection that a plan asks for, with parameters chosen for its vectors.
+    """Return the protection that a plan asks for, with parameters for its largest vector.
+
+    `Protection.over` makes it one for the vector of a round.
 
     Raises:
         SettingsError: when no parameters of the protection can carry these vectors.

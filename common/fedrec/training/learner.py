@@ -6,7 +6,7 @@ processes, by the in-process federation and by key holders who only apply aggreg
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -32,8 +32,9 @@ from fedrec.training.engines.choosing import Workers, engine_of
 from fedrec.training.engines.engine import Engine
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import RoundSums, SumsShape
-from fedrec.training.layout import Layout
+from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.training.local_round import train_locally
+from fedrec.training.travelling import Travelling
 from fedrec.training.user_tables import DeviceTables, open_tables
 from fedrec.wire.messages import RoundKind
 
@@ -47,7 +48,7 @@ class Contribution:
     """What one party adds to a round.
 
     Attributes:
-        vector: int64 (layout.length,), the sum over the party's participating users.
+        vector: the sum over the party's participating users, int64, as long as the round's layout.
         private: the users' private parameters, to be kept if the round is published.
         n_clipped: values that had to be clipped to the public range.
         abstained: why these users contribute nothing to the round, although they would; else empty.
@@ -82,6 +83,8 @@ class Learner:
         device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
             is free there.
         beside: learners of this process that keep tables on the device, this one included.
+        initial: returns the model that every party starts from, where one process draws it for
+            many parties.
 
     Attributes:
         engine: what trains.
@@ -106,16 +109,20 @@ class Learner:
         workers: Workers | Engine = 1,
         device_memory_mib: int = 0,
         beside: int = 1,
+        initial: Callable[[], SharedState] | None = None,
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
         self.plan = plan
         self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
         self.n_items = n_items
-        self.layout = Layout.of(plan, n_items)
+        # That of a round of all items; which rows a round's vector covers `travelling` knows.
+        self.layout = Layout.uncounted(plan, n_items)
+        self.travelling = Travelling(plan, n_items)
         self.device = choose_device(device)
         self.algorithm = algorithm_of(plan, n_items)
         self.accelerator = accelerator_of(plan)
+        self._initial = initial or self.algorithm.initial_shared
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self.device_bytes = memory_on(self.device, device_memory_mib)
@@ -156,7 +163,7 @@ class Learner:
 
     def initial_shared(self) -> SharedState:
         """Return the model that every party starts from."""
-        return self.algorithm.initial_shared()
+        return self._initial()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
@@ -177,10 +184,7 @@ class Learner:
 
     def active_items(self, shared: SharedState) -> NDArray[np.int64]:
         """Return the rows of items that enough users hold (all, before they were counted)."""
-        if shared.holders is None:
-            return np.arange(self.n_items, dtype=np.int64)
-        enough = shared.holders >= self.plan.federation.minimum_item_users
-        return np.nonzero(enough)[0].astype(np.int64)
+        return self.travelling.rows("train", shared).index
 
     def contribute(
         self,
@@ -216,7 +220,9 @@ class Learner:
             exact = self.layout.mechanism is None
             nothing = np.zeros(self.n_items, dtype=np.int64)
             return Contribution(
-                vector=self.layout.pack({}, nothing, metrics if exact else metrics * 0),
+                vector=self.travelling.pack(
+                    kind, shared, {}, nothing, metrics if exact else metrics * 0
+                ),
                 private=private,
                 n_clipped=0,
                 withheld=None if exact else metrics,
@@ -261,23 +267,23 @@ class Learner:
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
         released = metrics if exact else np.zeros_like(metrics)
         return Contribution(
-            vector=self.layout.pack(changes, counts, released),
+            vector=self.travelling.pack(kind, shared, changes, counts, released),
             private=private,
             n_clipped=n_clipped,
             also=also,
             withheld=None if exact else metrics,
         )
 
-    def empty_sums(self, n_active: int) -> RoundSums:
-        """Return a round's sums with nothing in them."""
-        return self.sums_shape(n_active).empty(self.device)
+    def empty_sums(self, shared: SharedState) -> RoundSums:
+        """Return the sums of a round that starts from a version, with nothing in them."""
+        return self.sums_shape(shared).empty(self.device)
 
-    def sums_shape(self, n_active: int) -> SumsShape:
-        """Return what a round's sums are of."""
+    def sums_shape(self, shared: SharedState) -> SumsShape:
+        """Return what the sums of a round are of that starts from a version."""
         mechanism = self.layout.mechanism
         return SumsShape(
-            tensors=self.layout.tensors,
-            n_items=n_active,
+            tensors=self.travelling.layout("train", shared).tensors,
+            n_items=len(self.active_items(shared)),
             maximum_users=self.layout.maximum_users,
             counts_rows=self.algorithm.counts_rows,
             longest=None if mechanism is None else mechanism.bound,
@@ -367,7 +373,7 @@ class Learner:
             return self._exact.train_alone(round_id, shared, users, private)
         found = train_locally(self, round_id, shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        aggregate = self.layout.pack(found.changes, found.counts, metrics)
+        aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
         return self.apply("train", round_id, shared, aggregate), found.private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
@@ -390,24 +396,42 @@ class Learner:
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
         """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
+        active = torch.from_numpy(self.active_items(shared)).to(self.device)
+        for rows, found in self.active_scores(shared, users, private, n_columns=self.n_items):
+            scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
+            scores[:, active] = found
+            yield rows, scores
+
+    def active_scores(
+        self,
+        shared: SharedState,
+        users: UserSplit,
+        private: PrivateState,
+        *,
+        n_columns: int = 0,
+    ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
+        """Yield (user positions, scores of the active items, float32 (n_rows, n_active)).
+
+        Args:
+            n_columns: scores of a user that have to fit into memory; the active ones by default.
+        """
         private = self.refreshed(shared, users, private)
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        at_once = max(16, self.chunk_bytes // (BYTES_PER_SCORE * max(self.n_items, 1)))
+        n_columns = n_columns or len(cohort.active)
+        at_once = max(16, self.chunk_bytes // (BYTES_PER_SCORE * max(n_columns, 1)))
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
             own = self.on_device.rows(private, rows, self.algorithm.scoring)
-            scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
             chunk = cohort.chunk_of(rows, self.device)
-            scores[:, start.active] = self.algorithm.scores(chunk, start, own)
-            yield rows, scores
+            yield rows, self.algorithm.scores(chunk, start, own)
 
     def apply(
         self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
-        counts = aggregate[self.layout.count_slice]
         mechanism = self.layout.mechanism
+        counts = self.travelling.counts(kind, shared, aggregate)
         if mechanism is not None:
             # Nobody counts holders: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
@@ -415,11 +439,7 @@ class Learner:
             return shared.with_holders(counts.copy())
         if kind == "evaluate":
             return shared
-        steps = {tensor.name: tensor.step for tensor in self.layout.tensors}
-        change = {
-            name: values.astype(np.float64) * steps[name]
-            for name, values in self.layout.changes_of(aggregate).items()
-        }
+        change = self.travelling.change(kind, shared, aggregate)
         if mechanism is not None:
             # One fixed number divides everything: how many took part is nobody's to know.
             change = {name: values / mechanism.divisor for name, values in change.items()}
@@ -431,7 +451,7 @@ class Learner:
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
         """Return the metric sums of an aggregate."""
-        return MetricSums(aggregate[self.layout.metrics_slice].copy())
+        return MetricSums(aggregate[METRICS_SLICE].copy())
 
     def recommend(
         self,

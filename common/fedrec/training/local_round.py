@@ -71,7 +71,7 @@ def train_locally(
             cohort=cohort,
             participating=participating,
             private=private,
-            sums=learner.sums_shape(len(cohort.active)),
+            sums=learner.sums_shape(shared),
             memory_bytes=learner.chunk_bytes,
             room=learner.room,
             on_device=learner.on_device,
@@ -108,12 +108,13 @@ def train_locally(
 def changes_of_sums(
     learner: Learner, cohort: Cohort, sums: RoundSums
 ) -> dict[str, NDArray[np.int64]]:
-    """Return a round's tensors in the shapes of the whole catalogue, in grid steps."""
+    """Return a round's tensors, in grid steps; those per item for the whole catalogue."""
     changes = {}
     for tensor in learner.layout.tensors:
         summed = sums[tensor.name].change.cpu().numpy()
         if tensor.per_item:
-            changes[tensor.name] = np.zeros(tensor.shape, dtype=np.int64)
+            shape = (learner.n_items, *tensor.shape[1:])
+            changes[tensor.name] = np.zeros(shape, dtype=np.int64)
             changes[tensor.name][cohort.active] = summed.reshape(-1, *tensor.shape[1:])
         else:
             changes[tensor.name] = summed

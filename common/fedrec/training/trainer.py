@@ -227,7 +227,7 @@ class _TrainedBlock:
         self._item = torch.where(block.item < chunk.n_items, block.item, block.item[:, :1])
         self._item = self._item.clamp(max=max(chunk.n_items - 1, 0))
         for name, entry in trainer._parameters.items():
-            if entry.scope == "scalar" or name == self._algorithm.kept_scores:
+            if name == self._algorithm.kept_scores:
                 continue
             if name in trainer._low:
                 width = self._algorithm.structure.width
@@ -242,6 +242,8 @@ class _TrainedBlock:
                 values = private[name][block.users[:, None], where]
             elif entry.scope == "own":
                 values = private[name].index_select(0, block.users)
+            elif entry.scope == "scalar":
+                values = block.label.new_full((shape[0],), self._start.scalars[name])
             else:
                 values = self._start.shared[name].expand(shape[0], *entry.shape)
             if name in trainer._moved:

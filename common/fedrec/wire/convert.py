@@ -18,6 +18,7 @@ from fedrec.wire.committee import COMMITTEE
 from fedrec.wire.limits import (
     MAX_CONTRIBUTIONS,
     MAX_METRICS_BYTES,
+    MAX_ROWS,
     MAX_STATEMENTS,
     NONCE_BYTES,
     check_bytes,
@@ -88,6 +89,8 @@ def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
         plan_fingerprint=header.plan_fingerprint,
         length=header.length,
         digest=header.digest,
+        n_rows=header.n_rows,
+        rows_digest=header.rows_digest,
         signature=header.signature,
     )
 
@@ -112,6 +115,8 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
         plan_fingerprint=check_text(message.plan_fingerprint, "header.plan_fingerprint"),
         length=check_number(message.length, "header.length"),
         digest=check_exact(message.digest, "header.digest", 32),
+        n_rows=check_number(message.n_rows, "header.n_rows", maximum=MAX_ROWS),
+        rows_digest=check_exact(message.rows_digest, "header.rows_digest", 32),
         signature=check_exact(message.signature, "header.signature", 0, 64),
     )
 
@@ -129,6 +134,8 @@ def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealSta
         state_tag=statement.state_tag,
         published_digest=statement.published_digest,
         locked_metrics=statement.locked_metrics,
+        n_rows=statement.n_rows,
+        rows_digest=statement.rows_digest,
         share=statement.share,
         signature=statement.signature,
     )
@@ -149,6 +156,8 @@ def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealSta
         locked_metrics=check_bytes(
             message.locked_metrics, "statement.locked_metrics", max_bytes=MAX_METRICS_BYTES
         ),
+        n_rows=check_number(message.n_rows, "statement.n_rows", maximum=MAX_ROWS),
+        rows_digest=check_exact(message.rows_digest, "statement.rows_digest", 32),
         share=check_exact(message.share, "statement.share", 0, SHARE_BYTES),
         signature=check_exact(message.signature, "statement.signature", 0, 64),
     )
@@ -185,7 +194,7 @@ def federation_from_proto(message: coordinator_pb2.Federation) -> FederationInfo
         catalogue_fingerprint=check_text(
             message.catalogue_fingerprint, "federation.catalogue_fingerprint"
         ),
-        n_items=check_number(message.n_items, "federation.n_items", maximum=2**31 - 1),
+        n_items=check_number(message.n_items, "federation.n_items", maximum=MAX_ROWS),
         epoch=check_number(message.epoch, "federation.epoch"),
         roster_json=check_bytes(
             message.roster_json, "federation.roster_json", max_bytes=MAX_PART_BYTES

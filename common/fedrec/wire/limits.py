@@ -17,6 +17,7 @@ __all__ = [
     "MAX_METRICS_BYTES",
     "MAX_REASON_CHARS",
     "MAX_REFUSED",
+    "MAX_ROWS",
     "MAX_STATEMENTS",
     "MAX_TEXT_CHARS",
     "NONCE_BYTES",
@@ -47,6 +48,7 @@ MAX_MASK_BODY_BYTES = 2 * 1024 * 1024
 MAX_NUMBER = 2**53
 NONCE_BYTES = 16
 MAX_ROUND = 2**31 - 1
+MAX_ROWS = 2**31 - 1
 MAX_SECONDS = 1e9
 
 CLIENT_ID = re.compile(r"[0-9a-f]{64}")

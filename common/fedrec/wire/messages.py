@@ -7,6 +7,7 @@ from typing import Literal
 
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.wire.chunks import Blob
+from fedrec.wire.stated_rows import UNSAID, StatedRows
 
 __all__ = [
     "PROTOCOL_VERSION",
@@ -31,15 +32,12 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "2.1"
+PROTOCOL_VERSION = "3.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
 MaskStep = Literal["keys", "shares", "vector", "signature", "answer"]
 """What a client sends in a round under masks, in order."""
-
-UNSAID = bytes(32)
-"""In place of a digest about which a statement says nothing."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,6 +55,7 @@ class UploadHeader:
         committee: `committee.committee_digest` of those who may open the round; empty where
             nothing has to be opened.
         nonce: 16 random bytes that enter the names of the sum's tags; empty where it has none.
+        n_rows, rows_digest: the item rows that the vector covers; see `StatedRows`.
         length: bytes of the protected vector.
         digest: BLAKE3 of those bytes, 32 bytes.
         signature: Ed25519 over `statement()`, 64 bytes; empty while unsigned.
@@ -77,7 +76,14 @@ class UploadHeader:
     plan_fingerprint: str
     length: int
     digest: bytes
+    n_rows: int = 0
+    rows_digest: bytes = UNSAID
     signature: bytes = b""
+
+    @property
+    def rows(self) -> StatedRows:
+        """The item rows that the vector covers."""
+        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
 
     @property
     def blob(self) -> Blob:
@@ -87,7 +93,7 @@ class UploadHeader:
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
         return canonical(
-            "fedrec upload v2",
+            "fedrec upload v3",
             self.protocol_version,
             self.federation,
             self.run,
@@ -103,6 +109,8 @@ class UploadHeader:
             self.plan_fingerprint,
             self.length,
             self.digest,
+            self.n_rows,
+            self.rows_digest,
         )
 
 
@@ -133,6 +141,8 @@ class RevealStatement:
             snapshot's statement of the round's, not of the snapshot.
         locked_metrics: the metrics segment of the sum, little-endian int64, in the box that two
             statements of this content open (`fedrec.identity.metrics_lock`).
+        n_rows, rows_digest: the item rows that vectors of the rounds after it cover; see
+            `StatedRows`. Whoever opens the count round says it first.
         share: this key holder's share of the box's key; empty in a snapshot's statement.
     """
 
@@ -146,6 +156,8 @@ class RevealStatement:
     state_tag: bytes
     published_digest: bytes
     locked_metrics: bytes
+    n_rows: int = 0
+    rows_digest: bytes = UNSAID
     share: bytes = b""
     signature: bytes = b""
 
@@ -154,7 +166,12 @@ class RevealStatement:
         """Whether it is about the model alone: the round was published in an earlier epoch."""
         return self.manifest_digest == UNSAID and self.aggregate_tag == UNSAID
 
-    def content(self) -> tuple[bytes, ...]:
+    @property
+    def rows(self) -> StatedRows:
+        """The item rows that vectors of the rounds after it cover."""
+        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
+
+    def content(self) -> tuple[bytes | int, ...]:
         """Return what two key holders must agree on."""
         return (
             self.manifest_digest,
@@ -162,6 +179,8 @@ class RevealStatement:
             self.state_tag,
             self.published_digest,
             self.locked_metrics,
+            self.n_rows,
+            self.rows_digest,
         )
 
     def statement(self) -> bytes:
@@ -170,7 +189,7 @@ class RevealStatement:
         A key holder's word has a share and a snapshot maker's none; neither passes as the other.
         """
         return canonical(
-            "fedrec reveal v2" if self.share else "fedrec snapshot v2",
+            "fedrec reveal v3" if self.share else "fedrec snapshot v3",
             self.federation,
             self.run,
             self.round,

@@ -8,6 +8,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Holder, Phase, Word
 
 __all__ = [
@@ -161,6 +162,7 @@ class RoundPublished:
         words: the agreeing statements, the revealer's first; empty without encryption.
         blob: the published aggregate.
         metrics: the public metrics segment, little-endian int64.
+        rows: the item rows that vectors cover from now on.
     """
 
     round: RoundId
@@ -172,6 +174,7 @@ class RoundPublished:
     bytes_received: int
     seconds: float
     at: float
+    rows: StatedRows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.state import Ending, Phase, Round, State, Word
 
@@ -29,9 +30,17 @@ def publish(
     words: tuple[Word, ...],
     blob: Blob,
     metrics: bytes,
+    rows: StatedRows | None,
     now: float,
 ) -> Step:
-    """Fix a round's result; the run ends with the last planned one."""
+    """Fix a round's result; the run ends with the last planned one.
+
+    Args:
+        rows: what a count round leads to, where the coordinator reads it; else key holders say it.
+    """
+    vouched = tuple(word.statement for word in words)
+    # Key holders name the same list in every round, under the key of its epoch.
+    after = vouched[0].rows if vouched else rows or state.rows_of("train")
     published = RoundPublished(
         round=round_.number,
         kind=round_.kind,
@@ -42,9 +51,9 @@ def publish(
         bytes_received=sum(header.length for header in round_.accepted.values()),
         seconds=max(0.0, now - round_.opened_at),
         at=now,
+        rows=after,
     )
-    vouched = tuple(word.statement for word in words)
-    state = state.with_published(round_.kind, round_.number, vouched)
+    state = state.with_published(round_.kind, round_.number, vouched, after)
     if state.stop_asked:
         return then(published, finish(state, "the operator stopped the run", False, now))
     if state.next_kind is None:

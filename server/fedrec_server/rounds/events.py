@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskMessage, RevealStatement, UploadHeader
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase, Rules
 
 __all__ = [
@@ -22,6 +23,7 @@ __all__ = [
     "StopRequested",
     "Summed",
     "Tick",
+    "Untrainable",
     "Uploaded",
 ]
 
@@ -52,12 +54,18 @@ class Uploaded:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summed:
-    """The sum of a closed round lies durable in the store; `metrics` where it is readable."""
+    """The sum of a closed round lies durable in the store.
+
+    Attributes:
+        metrics: where the sum is readable here.
+        rows: the item rows that vectors cover from now on, where a count round's is.
+    """
 
     now: float
     round: RoundId
     total: Blob
     metrics: bytes = b""
+    rows: StatedRows | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +109,14 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Untrainable:
+    """After the count nothing can be trained; `reason` says why, for people."""
+
+    now: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class StopRequested:
     """The operator ends the run: after the round in progress, or `at_once`."""
 
@@ -140,6 +156,7 @@ Event = (
     | MaskHeard
     | MaskStepClosed
     | Failed
+    | Untrainable
     | StopRequested
     | Restarted
     | Resumed

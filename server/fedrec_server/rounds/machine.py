@@ -56,6 +56,7 @@ from fedrec_server.rounds.events import (
     StopRequested,
     Summed,
     Tick,
+    Untrainable,
     Uploaded,
 )
 from fedrec_server.rounds.selection import choose_clients
@@ -89,6 +90,8 @@ def step(state: State, event: Event) -> Step:
             return _mask_closed(state, event)
         case Failed():
             return _failed(state, event)
+        case Untrainable():
+            return _untrainable(state, event)
         case StopRequested():
             return _stop(state, event)
         case Restarted():
@@ -280,6 +283,13 @@ def _round_for(state: State, header: UploadHeader) -> Round:
             f"The update was made for another committee than round {round_.number}'s.",
             remedy="Ask for a task again.",
         )
+    if not state.covers(round_.kind, header.rows):
+        raise ProtocolError(
+            f"The update covers {header.n_rows} item rows, or others than round "
+            f"{round_.number}'s, which covers {state.rows_of(round_.kind).n_rows}.",
+            remedy="This client's item counts differ from what was published; start again with a "
+            "new state folder, which fetches the model anew.",
+        )
     if state.base_state not in (None, header.base_state):
         raise ProtocolError(
             f"The update starts from another model than version {round_.base_round}.",
@@ -356,7 +366,13 @@ def _summed(state: State, event: Summed) -> Step:
     state = replace(state, charged=state.charged + charged)
     if not state.rules.needs_reveal:
         state, changes = publish(
-            state, round_, words=(), blob=event.total, metrics=event.metrics, now=event.now
+            state,
+            round_,
+            words=(),
+            blob=event.total,
+            metrics=event.metrics,
+            rows=event.rows,
+            now=event.now,
         )
         return state, (kept, *changes)
     round_, asked = revealing.begin(state.rules, replace(round_, phase="revealing"), event.now)
@@ -366,6 +382,11 @@ def _summed(state: State, event: Summed) -> Step:
 def _spoke(state: State, event: Spoke) -> Step:
     if state.current is None:
         raise RoundClosed(f"Round {event.statement.round} is not being revealed.")
+    stated, known = event.statement.n_rows, state.rows_of("train").n_rows
+    if state.current.kind != "count" and stated != known:
+        raise ProtocolError(
+            f"The statement says that {stated} item rows travel; since the count they are {known}."
+        )
     round_, kept = revealing.hear(state.current, event)
     state, changes = _proceed(replace(state, current=round_), round_, event.now)
     return state, (*kept, *changes)
@@ -380,13 +401,27 @@ def _proceed(state: State, round_: Round, now: float) -> Step:
     blob = verdict.words[0].blob
     if blob is None:
         raise RoundError("Agreeing words without a sealed aggregate cannot be published.")
-    return publish(state, round_, words=verdict.words, blob=blob, metrics=verdict.metrics, now=now)
+    return publish(
+        state,
+        round_,
+        words=verdict.words,
+        blob=blob,
+        metrics=verdict.metrics,
+        rows=None,
+        now=now,
+    )
 
 
 def _failed(state: State, event: Failed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
     return abandon(state, state.current, event.reason, event.now)
+
+
+def _untrainable(state: State, event: Untrainable) -> Step:
+    if state.ending is not None or state.current is not None or not state.counted:
+        return state, ()
+    return finish(state, event.reason, failed=True, now=event.now)
 
 
 def _stop(state: State, event: StopRequested) -> Step:

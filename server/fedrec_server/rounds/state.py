@@ -20,6 +20,7 @@ from fedrec.wire.messages import (
     UploadHeader,
     manifest_digest,
 )
+from fedrec.wire.stated_rows import StatedRows
 
 __all__ = ["Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
 
@@ -47,6 +48,7 @@ class Rules:
         most_sums: how many noisy sums the privacy budget allows; None for any number.
         revealer: who alone opens sums; None where members do.
         budget: what the budget is, for people; empty where sums are exact.
+        n_items: items in the catalogue.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
             read; else the sum is, under masks once clients are asked for what unmasks it.
     """
@@ -65,6 +67,7 @@ class Rules:
     budget: str = ""
     charges_updates: bool = False
     revealer: ClientId | None = None
+    n_items: int = 0
 
     @property
     def quorum(self) -> int:
@@ -195,6 +198,7 @@ class State:
         evaluated: whether the closing evaluation is published.
         charged: training rounds of which anything was ever released, published or not.
         vouched: what key holders signed about the published round; empty without encryption.
+        rows: the item rows that vectors cover after the count; None before it.
         told: under masks, the sets of survivors that clients were told of in rounds that start
             from the published version and were given up.
     """
@@ -208,6 +212,7 @@ class State:
     evaluated: bool = False
     charged: int = 0
     vouched: tuple[RevealStatement, ...] = ()
+    rows: StatedRows | None = None
     told: tuple[Survivors, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0
@@ -235,21 +240,47 @@ class State:
         known = self.vouched and self.vouched[0].epoch == self.rules.epoch
         return self.vouched[0].state_tag if known else None
 
+    def rows_of(self, kind: RoundKind) -> StatedRows:
+        """Return the item rows that a round's vectors cover."""
+        if kind == "count" or self.rows is None:
+            return StatedRows.whole(self.rules.n_items)
+        return self.rows
+
+    def covers(self, kind: RoundKind, rows: StatedRows) -> bool:
+        """Tell whether a header names the rows of a round, as far as that is known here.
+
+        Members name the list under their epoch's key: after a change of epoch the coordinator
+        knows their number alone, until the next statement.
+        """
+        wanted = self.rows_of(kind)
+        unknown = self.rules.needs_reveal and self.base_state is None
+        named = unknown or rows.digest == wanted.digest
+        return rows.n_rows == wanted.n_rows and named
+
     @property
     def rounds_published(self) -> int:
         """Return the number of published rounds of all kinds."""
         return int(self.counted) + self.trained + int(self.evaluated)
 
     def with_published(
-        self, kind: RoundKind, number: RoundId, vouched: tuple[RevealStatement, ...]
+        self,
+        kind: RoundKind,
+        number: RoundId,
+        vouched: tuple[RevealStatement, ...],
+        rows: StatedRows,
     ) -> State:
-        """Return the state after `number` was published on the word of key holders, if any."""
+        """Return the state after `number` was published on the word of key holders, if any.
+
+        Args:
+            rows: that vectors cover from now on.
+        """
         return replace(
             self,
             current=None,
             published=number,
             abandoned_in_row=0,
             vouched=vouched,
+            rows=rows,
             told=(),
             counted=self.counted or kind == "count",
             trained=self.trained + (kind == "train"),

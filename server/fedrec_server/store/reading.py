@@ -11,6 +11,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, RevealStatement, UploadHeader
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.state import Ending, Round, Rules, State
 from fedrec_server.store.spool import epoch_name, sealed_name, snapshot_name, sum_name, update_name
@@ -50,6 +51,7 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         evaluated=_number(rows, kind, "evaluate") > 0,
         charged=_number(rows, "SELECT count(*) FROM ledger"),
         vouched=_vouched(rows, published),
+        rows=_stated_rows(rows, published),
         told=_told(meta.get("told", ""), published),
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
@@ -214,6 +216,13 @@ def _contributions(rows: sqlite3.Connection, round_id: RoundId) -> tuple[UploadH
 def _vouched(rows: sqlite3.Connection, published: int) -> tuple[RevealStatement, ...]:
     record = next_published(rows, RoundId(published - 1)) if published else None
     return () if record is None else record.statements
+
+
+def _stated_rows(rows: sqlite3.Connection, published: int) -> StatedRows | None:
+    """Return the item rows that vectors cover since the last published round."""
+    query = "SELECT n_rows, rows_digest FROM rounds WHERE round = ?"
+    row = rows.execute(query, (published,)).fetchone() if published else None
+    return None if row is None else StatedRows(n_rows=row["n_rows"], digest=row["rows_digest"])
 
 
 def _committee(row: sqlite3.Row) -> tuple[ClientId, ...]:

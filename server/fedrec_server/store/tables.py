@@ -26,7 +26,7 @@ __all__ = [
     "word_row",
 ]
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -34,7 +34,8 @@ CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, kind TEXT NOT NULL, base_round INTEGER NOT NULL,
   epoch INTEGER NOT NULL, phase TEXT NOT NULL, opened_at REAL NOT NULL,
   deadline_at REAL NOT NULL, reason TEXT NOT NULL DEFAULT '',
-  committee TEXT NOT NULL, sum_length INTEGER, sum_digest BLOB,
+  committee TEXT NOT NULL, n_rows INTEGER, rows_digest BLOB,
+  sum_length INTEGER, sum_digest BLOB,
   blob_name TEXT, blob_length INTEGER, blob_digest BLOB
 ) STRICT;
 CREATE TABLE asked (
@@ -46,7 +47,8 @@ CREATE TABLE contributions (
   base_round INTEGER NOT NULL, base_state BLOB NOT NULL, committee BLOB NOT NULL,
   nonce BLOB NOT NULL,
   epoch INTEGER NOT NULL, catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
-  length INTEGER NOT NULL, digest BLOB NOT NULL, signature BLOB NOT NULL,
+  length INTEGER NOT NULL, digest BLOB NOT NULL, n_rows INTEGER NOT NULL,
+  rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE holders (
@@ -58,7 +60,7 @@ CREATE TABLE statements (
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
   aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
   published_digest BLOB NOT NULL, locked_metrics BLOB NOT NULL, share BLOB NOT NULL,
-  signature BLOB NOT NULL,
+  n_rows INTEGER NOT NULL, rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
   blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
@@ -75,7 +77,7 @@ CREATE TABLE attestations (
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
   aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
   published_digest BLOB NOT NULL, locked_metrics BLOB NOT NULL, share BLOB NOT NULL,
-  signature BLOB NOT NULL,
+  n_rows INTEGER NOT NULL, rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE epochs (
@@ -107,6 +109,8 @@ HEADER_COLUMNS = (
     "plan_fingerprint",
     "length",
     "digest",
+    "n_rows",
+    "rows_digest",
     "signature",
 )
 STATEMENT_COLUMNS = (
@@ -121,6 +125,8 @@ STATEMENT_COLUMNS = (
     "published_digest",
     "locked_metrics",
     "share",
+    "n_rows",
+    "rows_digest",
     "signature",
 )
 WORD_COLUMNS = (*STATEMENT_COLUMNS, "blob_length", "blob_digest", "place")

@@ -129,8 +129,16 @@ def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
         name = sealed_name(change.round, change.blob)
     _set_phase(rows, change.round, "published")
     rows.execute(
-        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ? WHERE round = ?",
-        (name, change.blob.length, change.blob.digest, change.round),
+        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ?, n_rows = ?, "
+        "rows_digest = ? WHERE round = ?",
+        (
+            name,
+            change.blob.length,
+            change.blob.digest,
+            change.rows.n_rows,
+            change.rows.digest,
+            change.round,
+        ),
     )
     _forget_progress(rows, change.round)
     rows.execute("DELETE FROM statements WHERE round = ?", (change.round,))

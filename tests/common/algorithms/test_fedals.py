@@ -103,7 +103,8 @@ def test_rows_that_nobody_has_stay_as_they_are(users):
     rare = shared.holders < 8
     assert 0 < rare.sum() < N_ITEMS
     part = learner.contribute("train", 2, shared, users, private)
-    assert not learner.layout.changes_of(part.vector)["pull"][rare].any()
+    sums = learner.travelling.unpack("train", shared, part.vector)
+    assert not sums.changes["pull"][rare].any()
     after = learner.apply("train", 2, shared, part.vector)
     before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
     assert np.array_equal(before[rare], now[rare])

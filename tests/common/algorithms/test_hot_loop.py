@@ -61,7 +61,7 @@ def watched_fits(plan, users, monkeypatch):
     learner, algorithm = party.learner, party.algorithm
     cohort = learner.cohort(party.shared, users)
     start = algorithm.start(party.shared, cohort.active, 5, learner.device)
-    fit = fit_of(algorithm, start, learner.empty_sums(len(cohort.active)), None)
+    fit = fit_of(algorithm, start, learner.empty_sums(party.shared), None)
     private = party.fresh(party.private)
     guard = DeviceGuard()
     handed_out, rounded = blocks.blocks_of, GridSum.rounded

@@ -127,8 +127,9 @@ def test_rare_items_stay_and_the_step_does_not_move_with_them(users):
     (rows,) = phase.steps[1]
     assert rows.rates == {"item_embedding": pytest.approx(0.3 * N_ITEMS * 0.2)}
     part = learner.contribute("train", 2, shared, users, private)
-    assert not learner.layout.changes_of(part.vector)["item_embedding"][rare].any()
-    assert not part.vector[learner.layout.count_slice].any()
+    sums = learner.travelling.unpack("train", shared, part.vector)
+    assert not sums.changes["item_embedding"][rare].any()
+    assert not sums.counts.any()
     after = learner.apply("train", 2, shared, part.vector)
     before, now = shared.tensors["item_embedding"], after.tensors["item_embedding"]
     assert np.array_equal(before[rare], now[rare])

@@ -43,7 +43,7 @@ def test_sums_under_masks_keep_the_promise() -> None:
     )
 
     def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
-        return adder.add_up([layout.add_noise(vector) for vector in vectors])
+        return adder.add_up([layout.add_noise(vector) for vector in vectors], layout.vector_spec)
 
     layout = Layout.of(noisy_plan, 2)
     assert layout.mechanism is not None and layout.mechanism.noisy == 3

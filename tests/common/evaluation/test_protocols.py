@@ -8,7 +8,7 @@ import torch
 
 from fedrec.data import NO_ITEM, UserSplit, generate, leave_one_out
 from fedrec.evaluation import protocols
-from fedrec.evaluation.protocols import draw_candidates, held_out_ranks
+from fedrec.evaluation.protocols import Ranking, draw_candidates, held_out_ranks
 
 CPU = torch.device("cpu")
 
@@ -130,3 +130,34 @@ def test_a_user_with_few_free_items_has_fewer_candidates():
     assert ranks.tolist() == [0.0] * 4
     ranks = held_out_ranks(-best, users, "test", protocol="sampled", seed=3)
     assert ranks.tolist() == [30.0] * 4
+
+
+@pytest.mark.parametrize("protocol", ["full", "sampled"])
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_scores_of_some_items_rank_as_those_of_all_with_nothing_for_the_others(
+    protocol: str, split: str
+) -> None:
+    data = generate(n_users=40, n_items=150, n_clusters=3, interactions_per_user=8, seed=3)
+    users = leave_one_out(data.interactions, data.catalogue)
+    columns = np.sort(np.random.default_rng(1).choice(150, 60, replace=False))
+    scores = torch.from_numpy(np.random.default_rng(2).integers(0, 9, (40, 60))).to(torch.float32)
+    scores[3, :] = torch.nan
+    whole = torch.full((40, 150), -torch.inf)
+    whole[:, torch.from_numpy(columns)] = scores
+    ranking = Ranking(users, 150, seed=5, device=torch.device("cpu"))
+    rows = np.arange(40)
+    expected = ranking.ranks(whole, rows, split, protocol)
+    assert np.array_equal(ranking.ranks(scores, rows, split, protocol, columns), expected)
+    held = users.validation_items if split == "validation" else users.test_items
+    assert np.isin(held, columns).any()
+    assert not np.isin(held, columns).all()
+
+
+def test_one_row_of_scores_for_everybody_ranks_as_its_copies() -> None:
+    data = generate(n_users=40, n_items=150, n_clusters=3, interactions_per_user=8, seed=3)
+    users = leave_one_out(data.interactions, data.catalogue)
+    row = torch.from_numpy(np.random.default_rng(2).integers(0, 9, 150)).to(torch.float64)
+    ranking = Ranking(users, 150, seed=5, device=torch.device("cpu"))
+    rows = np.arange(40)
+    copies = ranking.ranks(row.repeat(40, 1), rows, "test", "full")
+    assert np.array_equal(ranking.ranks(row.expand(40, -1), rows, "test", "full"), copies)

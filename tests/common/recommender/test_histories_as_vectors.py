@@ -16,11 +16,11 @@ from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.learner import Learner
 
 # lambda = 1; G + I of the items a, b and c is [[4, 2, 1], [2, 3, 0], [1, 0, 2]], so that B is
-# [[0, 4/7, 3/8], [2/3, 0, -1/4], [1/2, -2/7, 0]]. Too few hold "rare", whose pairs are 0.
+# [[0, 4/7, 3/8], [2/3, 0, -1/4], [1/2, -2/7, 0]]. Of "rare" no pair was counted.
 SHARED = SharedState(
     MappingProxyType(
         {
-            "pairs": np.array([2.0, 1.0, 0.0, 0.0, 0.0, 0.0]),
+            "pairs": np.array([2.0, 1.0, 0.0]),
             "item_users": np.array([3.0, 2.0, 1.0, 0.0]),
         }
     ),

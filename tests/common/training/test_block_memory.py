@@ -97,7 +97,7 @@ def fitted(case, n_steps, n_users=16):
     start = learner.algorithm.start(shared, cohort.active, 2, learner.device)
     chunk = cohort.chunk_of(np.arange(n_users), learner.device, n_steps=n_steps)
     own = {name: torch.from_numpy(values) for name, values in private.tensors.items()}
-    return learner, start, learner.empty_sums(N_ITEMS), chunk, own
+    return learner, start, learner.empty_sums(shared), chunk, own
 
 
 @pytest.mark.parametrize("n_steps", [1, *sorted(BUDGET)])

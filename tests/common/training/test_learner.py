@@ -46,8 +46,10 @@ def test_the_count_round_sums_holders_and_nothing_else(users):
     learner = Learner(plan_of(), 200, device="cpu")
     shared, _, part = counted(learner, users)
     assert np.array_equal(shared.holders, np.bincount(users.train_items, minlength=200))
-    assert not part.vector[learner.layout.change_slice].any()
-    assert not part.vector[learner.layout.metrics_slice].any()
+    # A count for each item, and 44 metric sums.
+    assert part.vector.shape == (244,)
+    assert np.array_equal(part.vector[:200], shared.holders)
+    assert not part.vector[200:].any()
 
 
 def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
@@ -56,8 +58,9 @@ def test_rows_of_rare_items_are_never_touched_nor_recommended(users):
     rare = np.nonzero(shared.holders < 8)[0]
     assert 0 < len(rare) < 200
     part = learner.contribute("train", 2, shared, users, private)
-    assert not learner.layout.changes_of(part.vector)["item_embedding"][rare].any()
-    assert not part.vector[learner.layout.count_slice][rare].any()
+    sums = learner.travelling.unpack("train", shared, part.vector)
+    assert not sums.changes["item_embedding"][rare].any()
+    assert not sums.counts[rare].any()
     items, scores = learner.recommend(shared, users, part.private, 0, 200)
     assert not np.isin(rare, items).any()
     assert not np.isin(users.train_of(0), items).any()
@@ -94,7 +97,8 @@ def test_only_participating_users_train_but_all_are_measured(users):
     assert np.array_equal(vectors[~some], private.tensors["user_embedding"][~some])
     assert (vectors[some] != private.tensors["user_embedding"][some]).any(1).all()
     nobody = learner.contribute("train", 2, shared, users, private, np.zeros(len(users), bool))
-    assert not nobody.vector[learner.layout.change_slice].any()
+    sums = learner.travelling.unpack("train", shared, nobody.vector)
+    assert not sums.changes["item_embedding"].any()
 
 
 def test_values_outside_the_public_range_are_clipped_and_counted(users):
@@ -105,9 +109,9 @@ def test_values_outside_the_public_range_are_clipped_and_counted(users):
     assert part.n_clipped > 0
     assert sums.sum_of("clipped_values") == part.n_clipped
     assert 0 < sums.sum_of("clipped_users") <= len(users)
-    counts = part.vector[learner.layout.count_slice]
-    change = learner.layout.changes_of(part.vector)["item_embedding"]
-    assert (np.abs(change).max(1) <= counts << learner.layout.tensors[0].fraction_bits).all()
+    found = learner.travelling.unpack("train", shared, part.vector)
+    change, bits = found.changes["item_embedding"], learner.layout.tensors[0].fraction_bits
+    assert (np.abs(change).max(1) <= found.counts << bits).all()
 
 
 def test_divergence_stops_with_the_setting_to_lower(users):

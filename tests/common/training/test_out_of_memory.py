@@ -50,7 +50,7 @@ def trained(party, room):
     learner = party.learner
     cohort = learner.cohort(party.shared, party.users)
     start = party.algorithm.start(party.shared, cohort.active, 5, learner.device)
-    sums, own = learner.empty_sums(len(cohort.active)), []
+    sums, own = learner.empty_sums(party.shared), []
     trainer = Trainer(party.algorithm, start, room)
     for chunk in learner.chunks(cohort):
         private = {
@@ -196,7 +196,7 @@ def test_a_sum_takes_a_block_as_a_whole_or_not_at_all(party):
     for longest in (None, 1 << 18):
 
         def fresh(longest=longest):
-            sums = learner.empty_sums(len(cohort.active))
+            sums = learner.empty_sums(party.shared)
             sums._longest, sums._counts_rows = longest, longest is None
             return sums
 

@@ -70,7 +70,9 @@ def visit_of(name, algorithm, values, epochs, touched, pace):
         )
     if name == "schedule-toy":
         rates = {"item_embedding": 3.0 * pace, "user_embedding": 0.3 * pace}
-        return plain_toys.sgd_visit(values, epochs, plain_toys.schedule, rates, touched=touched)
+        return plain_toys.sgd_visit(
+            values, epochs, plain_toys.schedule(pace), rates, touched=touched
+        )
     rates = {"item_embedding": 3.0, "item_bias": 3.0, "scale": 0.2, "bias": 0.2}
     middle, _ = plain_toys.sgd_visit(
         values, epochs[:EPOCHS], plain_toys.several, rates, touched=touched

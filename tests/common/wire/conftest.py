@@ -78,6 +78,8 @@ class Values:
             plan_fingerprint="d" * 64,
             length=blob.length,
             digest=blob.digest,
+            n_rows=256,
+            rows_digest=b"r" * 32,
             signature=b"s" * 64,
         )
         return replace(header, **changes)
@@ -94,6 +96,8 @@ class Values:
             state_tag=b"t" * 32,
             published_digest=b"p" * 32,
             locked_metrics=bytes(range(16)),
+            n_rows=256,
+            rows_digest=b"r" * 32,
             share=b"h" * 33,
             signature=b"s" * 64,
         )

@@ -176,7 +176,8 @@ def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]
     private = [learner.initial_private(users) for users in parties]
     metrics: dict[int, list[int]] = {}
     for played in rounds:
-        total: NDArray[np.int64] = np.zeros(learner.layout.length, dtype=np.int64)
+        layout = learner.travelling.layout(played.kind, shared)
+        total: NDArray[np.int64] = np.zeros(layout.length, dtype=np.int64)
         for number in sorted(played.clients):
             made = learner.contribute(
                 played.kind, played.round, shared, parties[number], private[number]
@@ -184,7 +185,7 @@ def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]
             total += made.vector
             private[number] = made.private
         shared = learner.apply(played.kind, played.round, shared, total)
-        metrics[played.round] = total[learner.layout.metrics_slice].tolist()
+        metrics[played.round] = total[layout.metrics_slice].tolist()
     return Result(model=shared.canonical_bytes(), metrics=metrics, private=tuple(private))
 
 

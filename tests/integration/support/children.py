@@ -25,7 +25,7 @@ from integration.support.links import DEADLINE_SECONDS, Passing
 
 from fedrec.config.schema import Settings
 from fedrec.telemetry import log_to_stderr
-from fedrec.training.layout import vector_spec
+from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import MaskMessage, UploadHeader
 from fedrec_server.rounds.state import Round
@@ -244,7 +244,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
                 os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
-    spec = vector_spec(settings.plan, N_ITEMS)
+    spec = RoundVectors.of(settings.plan, N_ITEMS)
     coordinator = Coordinator.from_settings(settings, catalogue, spec, failpoint=failpoint)
     known.append(coordinator)
     asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))

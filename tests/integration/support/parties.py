@@ -17,7 +17,7 @@ from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
-from fedrec.training.layout import vector_spec
+from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.admin_link import AdminLink, RunEvent
 from fedrec.wire.messages import PublishedRound
 from fedrec_client.app import ClientApp, ClientOutcome, open_link
@@ -212,7 +212,7 @@ class Federation:
         self.coordinator = Coordinator.from_settings(
             settings,
             PublicCatalogue.load(_path(settings.data.catalogue)),
-            vector_spec(bench.plan, N_ITEMS),
+            RoundVectors.of(bench.plan, N_ITEMS),
             accept_exposure=True,
             clock=self.clock,
             failpoint=failpoint,

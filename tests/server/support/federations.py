@@ -24,6 +24,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.metrics_lock import box_of, share_of
 from fedrec.ids import RoundId, canonical
 from fedrec.protection import NoProtection, Protection, SegmentSpec, VectorSpec
+from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Reveal,
@@ -127,7 +128,7 @@ class Bench:
                 plan_fingerprint=plan_fingerprint(plan),
                 catalogue=CATALOGUE,
                 keys=epoch_of(protection, n_clients, number=epoch),
-                spec=spec,
+                vectors=RoundVectors.fixed(spec, CATALOGUE.n_items),
                 protection=protection,
             )
         )
@@ -145,7 +146,7 @@ class Bench:
 
     def vector(self, number: int, round_id: int, salt: int = 0) -> np.ndarray:
         """Return what a client contributes: different for every client and round."""
-        length = self.federation.spec.length
+        length = self.federation.vectors.largest.length
         return np.arange(length, dtype=np.int64) + 100 * number + 10 * round_id + salt
 
     def payload(self, number: int, round_id: int, salt: int = 0) -> bytes:
@@ -162,7 +163,7 @@ class Bench:
 
     def metrics_of(self, numbers: set[int], round_id: int) -> bytes:
         """Return the metrics of that sum."""
-        total = np.zeros(self.federation.spec.length, dtype=np.int64)
+        total = np.zeros(self.federation.vectors.largest.length, dtype=np.int64)
         for number in numbers:
             total += self.vector(number, round_id)
         return total[-2:].astype("<i8").tobytes()
@@ -196,6 +197,7 @@ class Bench:
             plan_fingerprint=self.federation.plan_fingerprint,
             length=len(payload),
             digest=blake3(payload).digest(),
+            n_rows=CATALOGUE.n_items,
         )
         header = replace(header, **changes)  # type: ignore[arg-type]
         return replace(header, signature=identity(number).sign(header.statement()))
@@ -220,6 +222,7 @@ class Bench:
             state_tag=tag,
             published_digest=blake3(SEALED_BYTES * content.encode()).digest(),
             locked_metrics=box_of(GROUP_KEY, named, self.metrics_of(numbers, task.round)),
+            n_rows=CATALOGUE.n_items,
             share=share_of(GROUP_KEY, named, place),
         )
         statement = replace(statement, **changes)  # type: ignore[arg-type]

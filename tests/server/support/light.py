@@ -167,5 +167,6 @@ class LightClient:
             plan_fingerprint=self._plan_fingerprint,
             length=blob.length,
             digest=blob.digest,
+            n_rows=self._info.n_items,
         )
         return replace(unsigned, signature=self.identity.sign(unsigned.statement()))

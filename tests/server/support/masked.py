@@ -27,6 +27,7 @@ from fedrec.config.schema import (
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import RoundId
 from fedrec.protection import Masks, NoProtection
+from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import split
 from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
 from fedrec_server import mask_rounds
@@ -61,7 +62,7 @@ def federation_of(
         plan_fingerprint=plan_fingerprint(plan),
         catalogue=CATALOGUE,
         keys=epoch_of(protection, range(n_clients)),
-        spec=spec,
+        vectors=RoundVectors.fixed(spec, CATALOGUE.n_items),
         protection=protection,
     )
 
@@ -97,12 +98,12 @@ class Masked:
         for number in numbers:
             who = identity(number)
             info = found.info(run, who.client_id, RoundId(0))
-            made = partial(made_up, found.spec.length, number)
-            self.clients.append(LightClient(who, info, found.spec, made))
+            made = partial(made_up, found.vectors.largest.length, number)
+            self.clients.append(LightClient(who, info, found.vectors.largest, made))
 
     def vector(self, number: int, round_id: int) -> NDArray[np.int64]:
         """Return what a client contributes: different for every client and round."""
-        return made_up(self.federation.spec.length, number, round_id)
+        return made_up(self.federation.vectors.largest.length, number, round_id)
 
     @property
     def round(self) -> Round:
@@ -166,7 +167,7 @@ class Masked:
         record = self.engine.store.published(RoundId(round_id))
         assert record is not None
         data = self.engine.store.spool.read(record.name, record.blob)
-        spec = self.federation.spec
+        spec = self.federation.vectors.largest
         codec = NoProtection(spec, NoProtection.plan(spec))
         context, _ = codec.generate()
         return codec.member(context).reveal(data, len(record.contributions))

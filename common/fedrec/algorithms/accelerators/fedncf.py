@@ -156,14 +156,14 @@ def fit(
 
 
 class _Rates(NamedTuple):
-    """Step sizes, and what weight decay leaves of each in a minibatch; float32."""
+    """Step sizes, and the share that weight decay takes in a minibatch; float32."""
 
     network: np.float32
     vector: np.float32
     rows: np.float32
-    network_kept: np.float32
-    vector_kept: np.float32
-    rows_kept: np.float32
+    network_lost: np.float32
+    vector_lost: np.float32
+    rows_lost: np.float32
 
 
 class _Layers(NamedTuple):
@@ -315,10 +315,13 @@ def _move_rows(by_items, batch, rate, space):
 
 
 @njit(**COMPILED)
-def _shrink(values, kept):
-    """Do the part of a step that weight decay adds."""
-    if kept != np.float32(1.0):
-        values *= kept
+def _shrink(values, lost):
+    """Do the part of a step that weight decay adds; 1 - lost would be less exact than lost."""
+    if lost == _ZERO:
+        return
+    for row in range(len(values)):
+        for c in range(values.shape[1]):
+            values[row, c] -= lost * values[row, c]
 
 
 @njit(**COMPILED)
@@ -339,7 +342,7 @@ def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space)
         part = batch[number * _BLOCK : (number + 1) * _BLOCK]
         _read_rows(layers.blocks[number], part, space)
     # Every row of the round, as a dense optimiser would, before this minibatch moves its own.
-    _shrink(rows, rates.rows_kept)
+    _shrink(rows, rates.rows_lost)
     loss, size = 0.0, np.float32(len(batch))
     for number in range(n_blocks):
         part, items = batch[number * _BLOCK : (number + 1) * _BLOCK], layers.blocks[number]
@@ -372,10 +375,11 @@ def _take(batch, n_positives, rows, vector, network, rates, layers, ones, space)
             by_1[row, c] = by_b1[row] * vector[c]
             by_vector[c] += by_b1[row] * weight_1[row, c]
     for c in range(dim):
-        vector[c] = rates.vector_kept * vector[c] - rates.vector * by_vector[c]
+        moved = rates.vector * by_vector[c] + rates.vector_lost * vector[c]
+        vector[c] -= moved
     for place in range(len(network)):
-        moved = rates.network * layers.gradient[place]
-        network[place] = rates.network_kept * network[place] - moved
+        moved = rates.network * layers.gradient[place] + rates.network_lost * network[place]
+        network[place] -= moved
     return loss
 
 
@@ -405,9 +409,9 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
         np.float32(common.rate),
         np.float32(common.user_rate),
         np.float32(common.item_rate),
-        np.float32(1.0 - common.rate * common.decay),
-        np.float32(1.0 - common.user_rate * common.decay),
-        np.float32(1.0 - common.item_rate * common.decay),
+        np.float32(common.rate * common.decay),
+        np.float32(common.user_rate * common.decay),
+        np.float32(common.item_rate * common.decay),
     )
     n_items, dim = items.shape
     space = open_space(sampled.pointers, per_positive, n_items, dim)

@@ -108,6 +108,8 @@ _HEADER = {
     "base_state": "keyed digest",
     "committee": "digest",
     "nonce": "nonce",
+    "n_rows": "bookkeeping",
+    "rows_digest": "keyed digest",
 }
 _STATEMENT = {
     "federation": "public",
@@ -122,6 +124,8 @@ _STATEMENT = {
     "locked_metrics": "locked metrics",
     "signature": "signature",
     "share": "key share",
+    "n_rows": "bookkeeping",
+    "rows_digest": "keyed digest",
 }
 _MESSAGES: dict[str, dict[str, str]] = {
     "UploadHeader": _HEADER,
@@ -327,6 +331,7 @@ EVENT_KEYS = frozenset(
         "metrics",
         "reason",
         "role",
+        "rows",
         "seconds",
         "step",
     }
@@ -357,6 +362,8 @@ _TABLES: dict[str, dict[str, str]] = {
         "deadline_at": "bookkeeping",
         "reason": "words",
         "committee": "identity",
+        "n_rows": "bookkeeping",
+        "rows_digest": "keyed digest",
         "sum_length": "bookkeeping",
         "sum_digest": "digest",
         "blob_name": "bookkeeping",

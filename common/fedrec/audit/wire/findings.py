@@ -108,7 +108,9 @@ def _of_blobs(
     if kind is not None and hidden:
         problems += [f"{name}: {why}" for why in _not_hidden(blobs)]
     if kind is not None and KINDS[kind].one_length:
-        problems += _uneven(name, sizes)
+        # A count round's vector has another length than those of all other rounds.
+        apart = known.counting if kind in ("update", "sum") else frozenset()
+        problems += _uneven(name, sizes, apart)
         if kind == "update":
             problems += _unplanned(name, sizes, known)
     verdict = "the coordinator's own file" if kind == "public" else _blob_verdict(blobs, hidden)
@@ -140,23 +142,30 @@ def _finding(
     )
 
 
-def _uneven(name: str, tally: FieldTally) -> list[str]:
-    """Return which clients' values have another length than most, where all should have one."""
-    sizes = [size for size in tally.all_lengths if size]
+def _uneven(name: str, tally: FieldTally, apart: frozenset[int] = frozenset()) -> list[str]:
+    """Return which clients' values have another length than most, where all should have one.
+
+    Args:
+        apart: lengths that may occur besides it.
+    """
+    sizes = [size for size in tally.all_lengths if size and size not in apart]
     if len(sizes) < 2:
         return []
     unusual = "; ".join(
         f"{client[:16] or 'nobody in particular'} has {', '.join(map(str, own))} bytes"
-        for client, own in tally.unusual_clients().items()
+        for client, own in tally.unusual_clients(apart).items()
         if any(own)
     )
     return [f"{name} has several lengths, {sizes}: {unusual}"]
 
 
 def _unplanned(name: str, sizes: FieldTally, known: Known) -> list[str]:
+    other = [size for size in sizes.all_lengths if size not in known.planned]
     planned = known.protection.chosen.message_bytes
-    other = [size for size in sizes.all_lengths if size != planned]
-    return [f"{name}: an update has {size} bytes, the plan's have {planned}" for size in other]
+    return [
+        f"{name}: an update has {size} bytes, the plan's have {planned} or fewer rows'"
+        for size in other
+    ]
 
 
 def _not_hidden(blobs: BlobTally) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -14,8 +14,10 @@ from fedrec.config.schema import CoordinatorSettings, Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.errors import FedrecError, SettingsError
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.protection import Protection
+from fedrec.protection import NoProtection, Protection, VectorSpec
 from fedrec.training.layout import protection_of
+from fedrec.training.round_vectors import RoundVectors
+from fedrec.training.rows import ROW_STEP, padded_rows
 
 __all__ = ["Known"]
 
@@ -27,20 +29,27 @@ class Known:
     Attributes:
         state: its folder.
         item_ids: of the catalogue, in its order.
+        vectors: how long each round's vector is.
         context: of the key epoch that the settings name.
         public: what everybody may have, byte for byte: plan and catalogue.
         epochs: the rosters that are here.
         reader: tries to read vectors of this plan.
+        planned: the lengths that an update may have; of rounds that train one for each number of
+            rows.
+        counting: the lengths that a count round's update and its sum may have.
     """
 
     plan: Plan
     state: Path
     protection: Protection
+    vectors: RoundVectors
     context: bytes
     item_ids: tuple[str, ...]
     public: frozenset[bytes]
     epochs: KnownEpochs
     reader: PlainReader
+    planned: frozenset[int]
+    counting: frozenset[int]
 
     @classmethod
     def of(cls, settings: Settings, given: Sequence[Path] = ()) -> Self:
@@ -64,6 +73,8 @@ class Known:
         catalogue = Catalogue.load(path)
         keys = _key_epoch(settings.coordinator)
         protection = protection_of(settings.plan, len(catalogue))
+        vectors = RoundVectors.of(settings.plan, len(catalogue))
+        specs = (vectors.counting, *_possible(vectors))
         state = Path(settings.coordinator.state)
         epochs = KnownEpochs(keys)
         epochs.add_folder(state)
@@ -72,12 +83,32 @@ class Known:
             plan=settings.plan,
             state=state,
             protection=protection,
+            vectors=vectors,
             context=keys.server_context,
             item_ids=tuple(str(item) for item in catalogue.item_ids),
             public=frozenset((plan_to_json(settings.plan), path.read_bytes())),
             epochs=epochs,
-            reader=PlainReader(protection.spec),
+            reader=PlainReader(*specs),
+            planned=frozenset(protection.plan_over(spec).message_bytes for spec in specs),
+            counting=frozenset(
+                (
+                    protection.plan_over(vectors.counting).message_bytes,
+                    NoProtection.plan(vectors.counting).message_bytes,
+                )
+            ),
         )
+
+    def planned_for(self, kind: str, n_rows: int) -> frozenset[int]:
+        """Return the lengths of an update whose header says this; all where it says nothing."""
+        if kind == "count":
+            return self.counting
+        if kind not in ("train", "evaluate"):
+            return self.planned
+        try:
+            spec = self.vectors.trained(n_rows)
+            return frozenset((self.protection.plan_over(spec).message_bytes,))
+        except SettingsError:
+            return frozenset()
 
     def hides(self, what: str) -> bool:
         """Tell whether the plan promises that bytes look random: `Kind.sealed`."""
@@ -95,6 +126,16 @@ class Known:
         except FedrecError as error:
             return error.message
         return ""
+
+
+def _possible(vectors: RoundVectors) -> Iterator[VectorSpec]:
+    """Yield the vector of rounds that train for each number of rows that may travel."""
+    numbers = range(ROW_STEP, padded_rows(vectors.n_items) + 1, ROW_STEP)
+    for n_rows in numbers if vectors.least else (vectors.n_items,):
+        try:
+            yield vectors.trained(n_rows)
+        except SettingsError:
+            return
 
 
 def _key_epoch(settings: CoordinatorSettings) -> KeyEpoch:

@@ -15,7 +15,7 @@ from blake3 import blake3
 from numpy.typing import NDArray
 
 from fedrec.errors import FedrecError
-from fedrec.protection import PROTECTIONS, VectorSpec
+from fedrec.protection import PROTECTIONS, Member, VectorSpec
 from fedrec.protection.envelope import HEADER_BYTES, Envelope
 
 __all__ = ["BlobTally", "PlainReader", "Reading", "byte_entropy", "longest_zero_run"]
@@ -56,18 +56,20 @@ class Reading:
 
 
 class PlainReader:
-    """Decodes bytes as the vector of a plan, as protection `none` packs it.
+    """Decodes bytes as a vector of a plan, as protection `none` packs it.
 
     Args:
-        spec: the federation's vector.
+        specs: the vectors that the federation's rounds may have, told apart by their lengths.
     """
 
-    def __init__(self, spec: VectorSpec) -> None:
+    def __init__(self, *specs: VectorSpec) -> None:
         kind = PROTECTIONS["none"]
-        protection = kind(spec, kind.plan(spec))
-        context, secret = protection.generate()
-        self._envelope = Envelope.of(protection.chosen, context)
-        self._member = protection.member(context, secret)
+        self._forms: dict[int, tuple[Envelope, Member]] = {}
+        for spec in specs:
+            protection = kind(spec, kind.plan(spec))
+            context, secret = protection.generate()
+            form = (Envelope.of(protection.chosen, context), protection.member(context, secret))
+            self._forms[protection.chosen.frame_bytes] = form
         self._read: dict[bytes, Reading] = {}
 
     def read(self, blob: bytes) -> Reading:
@@ -93,9 +95,12 @@ class PlainReader:
         Values outside their segments' bounds are no vector: random bytes have some.
         """
         for start in (HEADER_BYTES, 0):
-            total = self._envelope.close_sum(blob[start:], 1)
+            form = self._forms.get(len(blob) - start)
+            if form is None:
+                continue
+            envelope, member = form
             try:
-                return self._member.reveal(total, 1)
+                return member.reveal(envelope.close_sum(blob[start:], 1), 1)
             except FedrecError:
                 continue
         return None

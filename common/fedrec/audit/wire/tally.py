@@ -82,19 +82,23 @@ class FieldTally:
         alike = all(sizes == own[0] for sizes in own)
         return "several" if alike else "by client"
 
-    def unusual_clients(self) -> dict[str, tuple[int, ...]]:
-        """Return who has lengths that are not the commonest one, and which."""
+    def unusual_clients(self, apart: frozenset[int] = frozenset()) -> dict[str, tuple[int, ...]]:
+        """Return who has lengths that are not the commonest one, and which.
+
+        Args:
+            apart: lengths that are not looked at.
+        """
         counts: dict[int, int] = defaultdict(int)
         for sizes in self._lengths.values():
-            for size in sizes:
+            for size in sizes - apart:
                 counts[size] += 1
         if len(counts) < 2:
             return {}
         usual = max(counts, key=lambda size: (counts[size], size))
         return {
-            client: tuple(sorted(sizes - {usual}))
+            client: tuple(sorted(sizes - {usual} - apart))
             for client, sizes in sorted(self._lengths.items())
-            if sizes - {usual}
+            if sizes - {usual} - apart
         }
 
     def _mark(self, raw: bytes) -> None:

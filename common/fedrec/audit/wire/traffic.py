@@ -205,11 +205,13 @@ class Traffic:
         name = message.DESCRIPTOR.name
         if name == "UploadPart" and message.HasField("header"):
             # An upload that was interrupted goes on in another call.
-            header, planned = message.header, self.known.protection.chosen.message_bytes
-            if header.length != planned:
+            header = message.header
+            planned = self.known.planned_for(str(header.kind), int(header.n_rows))
+            if header.length not in planned:
+                most = self.known.protection.chosen.message_bytes
                 self.problems[
                     f"An update of {header.length} bytes was announced by "
-                    f"{header.client_id[:16]}; the plan's have {planned}."
+                    f"{header.client_id[:16]}; the plan's have {max(planned, default=most)}."
                 ] += 1
             key = (str(header.client_id), int(header.round), bytes(header.digest))
             earlier = self._uploads.setdefault(key, call)

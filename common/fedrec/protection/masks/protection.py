@@ -55,7 +55,7 @@ class Masks(Protection):
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half outside a round, which can do nothing."""
-        Envelope.of(self.chosen, context)
+        self._envelope(context)
         return _Alone()
 
 
@@ -71,6 +71,10 @@ class _Alone(Member):
     ) -> Integers:
         """Refuse; see `Collector.unmask`."""
         raise _without_round()
+
+    def over(self, protection: Protection) -> Member:
+        """Return itself, which can do nothing with any vector."""
+        return self
 
     def close(self) -> None:
         """Do nothing: there is no key."""

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import Literal
 
 from fedrec.training.engines.engine import Engine, Job, Trained
-from fedrec.training.engines.processes import ProcessEngine
-from fedrec.training.engines.recipe import can_be_made_again
+from fedrec.training.engines.processes import ProcessEngine, fits_processes
 from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import estimated_seconds
-from fedrec.training.fitting import is_trained_by_steps
 
 __all__ = ["Workers", "engine_of"]
 
 Workers = int | Literal["auto"]
 """Processes that train; "auto" takes several where a round is long, one trains in this process."""
 
+MOST_BY_THEMSELVES = 8
+"""Processes that "auto" starts at most: each takes 200 MiB."""
+_QUOTA = Path("/sys/fs/cgroup/cpu.max")
 LONG_ROUND_SECONDS = 5.0
 """Starting workers takes two seconds, and each the memory of a Python with torch."""
 
@@ -39,15 +40,26 @@ def engine_of(workers: Workers, *, threads: int = 0, folder: Path | None = None)
 
 
 def _processors(threads: int) -> int:
+    """Return how many processors "auto" takes: those of this process, or of its container."""
     if hasattr(os, "sched_getaffinity"):
         found = len(os.sched_getaffinity(0))
     else:
         found = os.cpu_count() or 1
-    return min(found, threads) if threads else found
+    return max(1, min(found, _share_of_container(), threads or MOST_BY_THEMSELVES))
+
+
+def _share_of_container() -> int:
+    """Return how many processors' time a container may use, where it says so."""
+    try:
+        quota, period = _QUOTA.read_text(encoding="ascii").split()
+        return int(quota) // int(period)
+    except (OSError, ValueError):
+        # There is none, or it is "max".
+        return os.cpu_count() or 1
 
 
 class _ChoosingEngine(Engine):
-    """Processes for jobs that they can do and that take long enough."""
+    """Processes for jobs that fit them and that take long enough."""
 
     def __init__(self, processes: ProcessEngine, least_seconds: float) -> None:
         self._processes, self._least = processes, least_seconds
@@ -55,11 +67,7 @@ class _ChoosingEngine(Engine):
 
     def train(self, job: Job) -> Trained:
         """Train a job's users; see `Engine.train`."""
-        there = (
-            is_trained_by_steps(job.algorithm, job.device, job.accelerator)
-            and can_be_made_again(job.algorithm)
-            and estimated_seconds(job) >= self._least
-        )
+        there = fits_processes(job) and estimated_seconds(job) >= self._least
         return (self._processes if there else self._serial).train(job)
 
     def close(self) -> None:

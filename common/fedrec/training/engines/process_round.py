@@ -9,11 +9,11 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import structlog
 import torch
 from numpy.typing import NDArray
 
 from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
+from fedrec.telemetry import logger_of
 from fedrec.training.engines.engine import Job, Trained
 from fedrec.training.engines.recipe import recipe_of
 from fedrec.training.engines.scratch import Place
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ProcessRound"]
 
-_log = structlog.get_logger("fedrec.training")
+_LOG = "fedrec.training"
 _DEATHS_A_WORKER = 2
 """So many deaths for each worker a round survives."""
 
@@ -92,6 +92,8 @@ class ProcessRound:
             worker, answer = self._crew.heard.get()
             if answer is None:
                 self._bury(worker)
+            elif answer["say"] == "ready":
+                continue
             elif answer["say"] == "failed":
                 raise _error_of(answer, worker.last_words())
             else:
@@ -158,7 +160,9 @@ class ProcessRound:
     def _bury(self, worker: WorkerProcess) -> None:
         """Replace a worker that died; its sums count only if it was between two tasks."""
         code, words = worker.exit_code(), worker.last_words()
-        _log.warning("worker process died", exit_code=code, round=self._job.start.round, said=words)
+        logger_of(_LOG).warning(
+            "worker process died", exit_code=code, round=self._job.start.round, said=words
+        )
         self._crew.dismiss(worker)
         self._n_deaths += 1
         if self._n_deaths > _DEATHS_A_WORKER * self._n_workers:
@@ -193,7 +197,7 @@ class ProcessRound:
 
 def _error_of(answer: dict[str, Any], words: str) -> FedrecError:
     """Return what went wrong in a worker as an error here."""
-    _log.warning("worker process failed", where=answer["where"], said=words)
+    logger_of(_LOG).warning("worker process failed", where=answer["where"], said=words)
     kinds = {kind.__name__: kind for kind in ERRORS.values()}
     kind = kinds.get(answer["error"]) if answer["known"] else None
     if kind is not None:

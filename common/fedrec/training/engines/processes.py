@@ -18,15 +18,27 @@ from fedrec.training.cohort import Cohort
 from fedrec.training.engines.engine import Engine, Job, Trained
 from fedrec.training.engines.private_files import PrivateFiles
 from fedrec.training.engines.process_round import ProcessRound
+from fedrec.training.engines.recipe import can_be_made_again
 from fedrec.training.engines.scratch import Scratch
+from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import tasks_of
 from fedrec.training.engines.worker_process import WorkerProcess
+from fedrec.training.fitting import is_trained_by_steps
 
-__all__ = ["Crew", "ProcessEngine"]
+__all__ = ["Crew", "ProcessEngine", "fits_processes"]
+
+
+def fits_processes(job: Job) -> bool:
+    """Return whether a job is the trainer's, on a processor, and its algorithm can be imported.
+
+    Compiled code has threads of its own, exact solutions and devices gain nothing.
+    """
+    trained = is_trained_by_steps(job.algorithm, job.device, job.accelerator)
+    return trained and can_be_made_again(job.algorithm)
 
 
 class ProcessEngine(Engine):
-    """Trains jobs of the trainer, on the processor, in processes.
+    """Trains jobs that fit processes in processes, all others here.
 
     Args:
         n_workers: processes.
@@ -51,17 +63,34 @@ class ProcessEngine(Engine):
             TrainingError: workers keep dying.
             StorageError: there is no room for the shared files.
         """
-        tasks = tasks_of(job, self.n_workers)
-        if self._crew is None:
-            self._crew = Crew(self._folder)
-            self._end = weakref.finalize(self, _end, self._crew, os.getpid())
+        if not fits_processes(job):
+            return SerialEngine().train(job)
+        tasks, crew = tasks_of(job, self.n_workers), self._present()
         try:
-            with ProcessRound(self._crew, job, tasks, n_workers=self.n_workers) as held:
+            with ProcessRound(crew, job, tasks, n_workers=self.n_workers) as held:
                 return held.run()
         except BaseException:
             # Who works on after that would answer into another round.
             self.close()
             raise
+
+    def start(self) -> None:
+        """Start all workers ahead of the first job, and return when they can begin."""
+        crew = self._present()
+        missing = self.n_workers - len(crew.workers)
+        for _ in range(missing):
+            crew.start()
+        for _ in range(missing):
+            worker, answer = crew.heard.get()
+            if answer is None:
+                # It will be missed, and replaced, when there is something to do.
+                crew.dismiss(worker)
+
+    def _present(self) -> Crew:
+        if self._crew is None:
+            self._crew = Crew(self._folder)
+            self._end = weakref.finalize(self, _end, self._crew, os.getpid())
+        return self._crew
 
     def close(self) -> None:
         """End the workers and remove the shared files."""

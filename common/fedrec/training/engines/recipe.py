@@ -30,6 +30,7 @@ def recipe_of(algorithm: Algorithm) -> dict[str, Any]:
         "seed": algorithm.seed,
         "update": algorithm.update.model_dump(mode="json"),
         "n_rounds": algorithm.n_rounds,
+        "minimum_item_users": algorithm.minimum_item_users,
     }
 
 
@@ -41,5 +42,6 @@ def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
         seed=recipe["seed"],
         update=UpdateSettings.model_validate(recipe["update"]),
         n_rounds=recipe["n_rounds"],
+        minimum_item_users=recipe["minimum_item_users"],
     )
     return kind(kind.settings_type.model_validate(recipe["settings"]), shapes)

@@ -16,9 +16,10 @@ __all__ = ["Task", "estimated_seconds", "tasks_of"]
 _TASKS_A_WORKER = 4
 _MOST_BYTES = 32 << 20
 """Memory of one task's users; more of them at once make nobody faster."""
-_SECONDS_A_SAMPLE = 0.3e-6
-_SECONDS_A_VALUE = 16e-9
-_SECONDS_A_WEIGHT = 0.5e-9
+_SECONDS_A_MINIBATCH = 70e-6
+_SECONDS_A_SAMPLE = 0.1e-6
+_SECONDS_A_VALUE = 7e-9
+_SECONDS_A_WEIGHT = 0.4e-9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,10 +66,11 @@ def tasks_of(job: Job, n_workers: int) -> list[Task]:
 def estimated_seconds(job: Job) -> float:
     """Return about how long one processor takes for a job of the trainer.
 
-    That is, for every sample, epoch and step on a minibatch, 0.3 us, 16 ns for each value of the
-    rows and tensors that are a user's own or an item's, and 0.5 ns for each weight of a shared
-    network. On the machine of `docs/explanation/performance.md` FedMF, PFedRec and FedNCF are
-    within a factor of two of it; more is not needed to tell seconds from minutes.
+    That is, for every epoch and step, 70 us for each of a user's minibatches and for each sample
+    0.1 us, 7 ns for each value of the rows and tensors that are a user's own or an item's, and
+    0.4 ns for each weight of a shared network. On the machine of
+    `docs/explanation/performance.md` FedMF, PFedRec and FedNCF are within a factor of two of it;
+    more is not needed to tell seconds from minutes.
     """
     algorithm = job.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
@@ -82,8 +84,9 @@ def estimated_seconds(job: Job) -> float:
             values += math.prod(entry.shape)
     passes = sum(phase.epochs * len(phase.steps) for phase in algorithm.phases(job.start.scalars))
     held = job.cohort.n_positives
-    users = [members for members, _ in job.cohort.levels(job.participating, algorithm.steps)]
-    n_positives = sum(int(held[members].sum()) for members in users)
+    levels = [members for members, _ in job.cohort.levels(job.participating, algorithm.steps)]
+    n_positives = sum(int(held[members].sum()) for members in levels)
+    n_minibatches = sum(int(algorithm.steps(held[members]).sum()) for members in levels)
     n_samples = n_positives * (1 + algorithm.settings.negatives_per_positive)
     each = _SECONDS_A_SAMPLE + _SECONDS_A_VALUE * values + _SECONDS_A_WEIGHT * weights
-    return n_samples * passes * each
+    return passes * (n_minibatches * _SECONDS_A_MINIBATCH + n_samples * each)

@@ -80,6 +80,7 @@ def _work(told: queue.SimpleQueue[Frame], answers: IO[bytes]) -> None:
 
     torch.set_num_threads(1)
     tasks = TrainedTasks()
+    write_frame(answers, {"say": "ready"})
     while True:
         header, body = told.get()
         try:

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RevealStatement(_message.Message):
-    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "locked_metrics", "signature", "share", "published_digest")
+    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "locked_metrics", "signature", "share", "published_digest", "n_rows", "rows_digest")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -21,6 +21,8 @@ class RevealStatement(_message.Message):
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    N_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     round: int
@@ -33,7 +35,9 @@ class RevealStatement(_message.Message):
     signature: bytes
     share: bytes
     published_digest: bytes
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., locked_metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., share: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ...) -> None: ...
+    n_rows: int
+    rows_digest: bytes
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., locked_metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., share: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ...) -> None: ...
 
 class RevealPart(_message.Message):
     __slots__ = ("statement", "blob", "chunk")

@@ -13,7 +13,14 @@ from numba.core.errors import TypingError
 
 from fedrec.algorithms import accelerators
 from fedrec.algorithms.accelerators import compiled, fedncf
-from fedrec.algorithms.accelerators.compiled import Sampled, dots, fused, open_space, shuffled
+from fedrec.algorithms.accelerators.compiled import (
+    Sampled,
+    dots,
+    fused,
+    open_space,
+    shuffled,
+    train_in_parts,
+)
 from fedrec.streams import mix
 
 MODULES = [
@@ -140,8 +147,16 @@ def network_sums(weights, chosen, bound=2.0**40):
         network_scale=2.0**26,
         network_bound=bound,
     )
-    found = fedncf.train_users(users, common, threads=2)
-    return found.network, found.clipped
+    clipped = np.zeros(len(chosen), dtype=np.int64)
+    losses = np.zeros(len(chosen), dtype=np.float32)
+
+    def train(part, parts, *sums):
+        return fedncf._train_part(part, parts, users, common, *sums, losses, clipped)
+
+    shapes = (common.items.shape, (40,), common.network.shape)
+    finite, (_, _, network) = train_in_parts(train, len(chosen), 2, shapes)
+    assert finite
+    return network, clipped
 
 
 def test_networks_are_rounded_before_they_are_weighted():

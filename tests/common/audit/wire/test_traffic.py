@@ -63,7 +63,7 @@ def test_two_clients_with_the_same_bytes_are_told(recording: Recording, known: K
 
 def test_a_sum_that_nobody_sealed_is_told(recording: Recording, known: Known) -> None:
     """The blob is announced within another message, and its chunks follow."""
-    spec = known.protection.spec
+    spec = known.vectors.trained(256)
     values = np.arange(spec.length, dtype=np.int64) % 3
     plain = PROTECTIONS["none"](spec, PROTECTIONS["none"].plan(spec))
     blob = plain.member(*plain.generate()).protect(values)

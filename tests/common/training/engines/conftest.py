@@ -30,6 +30,8 @@ def plan_of():
             "algorithm": {"dim": 8, "batch_size": 32},
             "update": {"rank": 3},
             "rounds": {"total": 2},
+            # Compiled code has threads; processes are the trainer's.
+            "training": {"accelerated": False},
         }
         for section, values in changes.items():
             # Another algorithm has other settings.

@@ -29,6 +29,7 @@ settings = Settings.model_validate({
     "algorithm": {"dim": 8, "batch_size": 32},
     "rounds": {"total": int(n_rounds)},
     "evaluation": {"every_rounds": 1000000},
+    "training": {"accelerated": False},
     "client": {"device": "cpu", "workers": 2},
 })
 from pathlib import Path

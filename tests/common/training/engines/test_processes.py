@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from conformance.toys import TOYS, registered
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
@@ -76,6 +77,17 @@ def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, engine):
     alone = play(Learner(plan, 200, device="cpu"))
     same(play(Learner(plan, 200, device="cpu", workers=engine)), alone)
     assert len(engine._processes.processes) == 2
+
+
+@pytest.mark.parametrize("name", [toy.name for toy in TOYS])
+def test_algorithms_of_others_are_found_where_they_are_imported_from(
+    name, plan_of, play, same, engine
+):
+    # Own rows, schedules, wrappers, tensors without axes: of a module that only this path has.
+    with registered():
+        plan = plan_of(algorithm={"name": name}, update={"structure": "dense", "clip": 16.0})
+        alone = play(Learner(plan, 200, device="cpu"))
+        same(play(Learner(plan, 200, device="cpu", workers=engine)), alone)
 
 
 def test_three_processes_give_the_bits_of_one(plan_of, play, same, tmp_path):
@@ -147,7 +159,7 @@ def test_what_a_killed_worker_did_is_done_again(at, plan_of, play, same, own, mo
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
     assert len(killing.killed) == 1 and len(own.processes) == 2
     assert not set(killing.killed) & set(own.processes)
-    assert "worker process died" in capsys.readouterr().out
+    assert "worker process died" in capsys.readouterr().err
 
 
 def test_a_worker_killed_between_rounds_is_replaced(plan_of, play, same, own):
@@ -200,7 +212,7 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, own, monkeypatch, caps
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
         play(Learner(plan_of(), 200, device="cpu", workers=own))
     assert own.processes == ()
-    assert "Traceback" in capsys.readouterr().out
+    assert "Traceback" in capsys.readouterr().err
 
 
 def test_no_secret_reaches_a_worker(plan_of, play, own, monkeypatch):

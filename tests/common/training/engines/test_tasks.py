@@ -13,6 +13,7 @@ from fedrec.training.engines import choosing
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.engines.engine import Engine, Job
 from fedrec.training.engines.frames import read_frame, write_frame
+from fedrec.training.engines.processes import ProcessEngine
 from fedrec.training.engines.recipe import algorithm_from, can_be_made_again, recipe_of
 from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import estimated_seconds, tasks_of
@@ -73,14 +74,17 @@ def test_nobody_makes_no_task(job_of, users):
 def test_the_estimate_grows_with_users_samples_epochs_and_parameters(job_of, users):
     half = np.arange(len(users)) % 2 == 0
     one = estimated_seconds(job_of())
-    held = job_of().cohort.n_positives
-    share = held[half].sum() / held.sum()
-    assert estimated_seconds(job_of(half)) == pytest.approx(one * share)
+    parts = [estimated_seconds(job_of(some)) for some in (half, ~half)]
+    assert min(parts) > 0 and sum(parts) == pytest.approx(one)
     assert estimated_seconds(job_of(algorithm={"local_epochs": 4})) == pytest.approx(2 * one)
-    # One positive and one negative in place of one and four.
-    fewer = estimated_seconds(job_of(algorithm={"negatives_per_positive": 1}))
-    assert fewer == pytest.approx(one * 2 / 5)
-    assert estimated_seconds(job_of(algorithm={"dim": 80})) > 3 * one
+    assert estimated_seconds(job_of(algorithm={"negatives_per_positive": 1})) < one
+    assert estimated_seconds(job_of(algorithm={"batch_size": 8})) > one
+    # Two epochs, five samples an item, p and q_i of 80 values each against 8, 7 ns a value.
+    one, wide = (
+        estimated_seconds(job_of(algorithm={"batch_size": 1000, "dim": dim})) for dim in (8, 80)
+    )
+    held = int(job_of().cohort.n_positives.sum())
+    assert wide - one == pytest.approx(2 * 5 * held * 144 * 7e-9)
 
 
 def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
@@ -102,11 +106,40 @@ def test_auto_takes_processes_for_long_rounds_only(job_of, monkeypatch):
     assert asked == [3, 2]
 
 
+@pytest.mark.parametrize(
+    ("quota", "threads", "found"),
+    [
+        ("300000 100000", 0, 3),
+        ("50000 100000", 0, 1),
+        ("max 100000", 0, 8),
+        ("max 100000", 12, 12),
+        ("max 100000", 2, 2),
+        (None, 0, 8),
+    ],
+)
+def test_auto_takes_what_container_and_threads_allow(quota, threads, found, tmp_path, monkeypatch):
+    monkeypatch.setattr(choosing.os, "sched_getaffinity", lambda _: set(range(64)))
+    monkeypatch.setattr(choosing.os, "cpu_count", lambda: 64)
+    monkeypatch.setattr(choosing, "_QUOTA", tmp_path / "cpu.max")
+    if quota is not None:
+        (tmp_path / "cpu.max").write_text(quota)
+    assert choosing._processors(threads) == found
+
+
 def test_an_exact_solution_stays_in_this_process(plan_of, play, same):
     plan = plan_of(algorithm={"name": "fedals", "dim": 8}, update={"structure": "dense"})
     learner = Learner(plan, 200, device="cpu", workers=2)
     same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
     assert learner.engine._processes.processes == ()
+
+
+def test_compiled_code_stays_in_this_process(plan_of, play, same):
+    plan = plan_of(training={"accelerated": True})
+    engine = ProcessEngine(2)
+    learner = Learner(plan, 200, device="cpu", workers=engine)
+    assert learner.accelerator is not None
+    same(play(learner, (2,)), play(Learner(plan, 200, device="cpu"), (2,)))
+    assert engine.processes == ()
 
 
 def test_an_algorithm_is_made_again_from_its_recipe(plan_of):

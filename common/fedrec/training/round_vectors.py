@@ -1,0 +1,76 @@
+"""What a coordinator knows of its rounds' vectors: how long they are, not what is in them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.protection import VectorSpec
+from fedrec.training.layout import Layout
+from fedrec.training.rows import ActiveRows
+from fedrec.wire.messages import RoundKind
+
+__all__ = ["COUNTS", "RoundVectors"]
+
+COUNTS = "counts"
+"""The segment of a count round's vector that says how many users hold each item."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundVectors:
+    """The vectors of a run.
+
+    Attributes:
+        n_items: items in the catalogue.
+        largest: every round's vector fits into it; keys are planned for it.
+        counting: that of the count round.
+        trained: returns that of all other rounds by the number of rows that travel; raises
+            SettingsError where nothing can be trained with so many.
+        least: users who must hold an item for its row to travel; 0 where all rows do.
+    """
+
+    n_items: int
+    largest: VectorSpec
+    counting: VectorSpec
+    trained: Callable[[int], VectorSpec]
+    least: int = 0
+
+    @classmethod
+    def of(cls, plan: Plan, n_items: int) -> RoundVectors:
+        """Return the vectors of a federation of this plan."""
+        exact = plan.privacy.mechanism == "none"
+        return cls(
+            n_items=n_items,
+            largest=Layout.largest(plan, n_items).vector_spec,
+            counting=Layout.counting(plan, n_items).vector_spec,
+            trained=lru_cache(maxsize=4)(partial(_trained, plan)),
+            least=plan.federation.minimum_item_users if exact else 0,
+        )
+
+    @classmethod
+    def fixed(cls, spec: VectorSpec, n_items: int) -> RoundVectors:
+        """Return vectors that are the same in every round."""
+        return cls(n_items=n_items, largest=spec, counting=spec, trained=lambda n_rows: spec)
+
+    def of_round(self, kind: RoundKind, n_rows: int) -> VectorSpec:
+        """Return the vector of a round; see `trained`."""
+        return self.counting if kind == "count" else self.trained(n_rows)
+
+    def rows_of(self, counts: NDArray[np.int64]) -> ActiveRows:
+        """Return the rows that travel after a count round that anybody can read.
+
+        Args:
+            counts: users who hold each item, (n_items,).
+        """
+        if not self.least:
+            return ActiveRows.whole(self.n_items)
+        return ActiveRows.counted(counts, self.least)
+
+
+def _trained(plan: Plan, n_rows: int) -> VectorSpec:
+    return Layout.of(plan, n_rows).vector_spec

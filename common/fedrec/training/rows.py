@@ -1,0 +1,125 @@
+"""Which item rows travel: those that are trained, padded so that their number says little.
+
+Items that fewer than `federation.minimum_item_users` users hold are never trained, so that after
+the count round their rows need not travel. The others are put together in the order of the
+catalogue, and rows of zeros are added up to a multiple of 256.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.errors import SettingsError
+from fedrec.ids import canonical, digest
+from fedrec.wire.stated_rows import StatedRows
+
+__all__ = ["ROW_STEP", "ActiveRows", "no_active_rows", "padded_rows"]
+
+Number = TypeVar("Number", np.int64, np.float64)
+
+ROW_STEP = 256
+"""Vectors cover a multiple of so many rows: who sees a length learns the number of trained items
+as nearly as that."""
+
+
+def padded_rows(n_active: int) -> int:
+    """Return how many rows travel for so many active items."""
+    return -(-n_active // ROW_STEP) * ROW_STEP
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ActiveRows:
+    """The rows of a vector: which item of the catalogue each of them belongs to.
+
+    Attributes:
+        n_items: items in the catalogue.
+        index: their rows in the catalogue, ascending int64 (n_active,).
+        n_rows: rows in the vector; those behind the active ones are zero.
+    """
+
+    n_items: int
+    index: NDArray[np.int64]
+    n_rows: int
+
+    @classmethod
+    def whole(cls, n_items: int) -> ActiveRows:
+        """Return the rows of a vector that covers the catalogue: nobody has counted."""
+        return cls(n_items=n_items, index=np.arange(n_items, dtype=np.int64), n_rows=n_items)
+
+    @classmethod
+    def counted(cls, holders: NDArray[np.int64], least: int) -> ActiveRows:
+        """Return the rows of the items that so many users hold at least.
+
+        Args:
+            holders: users of each item, (n_items,).
+        """
+        index = np.nonzero(holders >= least)[0].astype(np.int64)
+        return cls(n_items=len(holders), index=index, n_rows=padded_rows(len(index)))
+
+    @classmethod
+    def of(cls, plan: Plan, n_items: int, holders: NDArray[np.int64] | None) -> ActiveRows:
+        """Return the rows of a version's training rounds.
+
+        Args:
+            holders: its item counts; None before the first round. Under noise nobody counts, so
+                that all rows travel.
+        """
+        if holders is None or plan.privacy.mechanism != "none":
+            return cls.whole(n_items)
+        return cls.counted(holders, plan.federation.minimum_item_users)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every item has a row of its number."""
+        return self.n_rows == self.n_items == len(self.index)
+
+    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the rows of a table of the catalogue, (n_items, ...), as they travel."""
+        if self.is_whole:
+            return values
+        rows = np.zeros((self.n_rows, *values.shape[1:]), dtype=values.dtype)
+        rows[: len(self.index)] = values[self.index]
+        return rows
+
+    def scatter(self, rows: NDArray[Number]) -> NDArray[Number]:
+        """Return a table of the catalogue from rows that travelled; zero where none did."""
+        if self.is_whole:
+            return rows
+        values = np.zeros((self.n_items, *rows.shape[1:]), dtype=rows.dtype)
+        values[self.index] = rows[: len(self.index)]
+        return values
+
+    def content(self) -> bytes:
+        """Return an injective encoding of the list, of which parties state a digest."""
+        return canonical("fedrec active rows v1", self.n_items, self.index.astype("<i8").tobytes())
+
+    def stated(self, federation: str, run: str) -> StatedRows:
+        """Return what is said of the list where the coordinator reads the counts itself."""
+        if self.is_whole:
+            return StatedRows.whole(self.n_items)
+        named = digest("fedrec rows v1", federation, run, self.content())
+        return StatedRows(n_rows=self.n_rows, digest=named)
+
+    def check(self, plan: Plan) -> None:
+        """Refuse to train nothing.
+
+        Raises:
+            SettingsError: naming `federation.minimum_item_users`.
+        """
+        if not len(self.index):
+            raise no_active_rows(plan)
+
+
+def no_active_rows(plan: Plan) -> SettingsError:
+    """Return the error of a federation in which no item has enough holders."""
+    least = plan.federation.minimum_item_users
+    return SettingsError(
+        f"After the count no item is held by {least} users "
+        f"(federation.minimum_item_users = {least}), so that no row would be trained.",
+        remedy="Lower federation.minimum_item_users, or wait for clients with more users.",
+    )

@@ -1,0 +1,152 @@
+"""Compiled kernels train what the trainer trains, to the precision of float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedrec.algorithms.accelerators import ACCELERATORS, accelerator_for
+from fedrec.config.algorithm import accelerator_of, algorithm_of, training_path
+from fedrec.config.plan import plan_fingerprint
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.training.learner import Learner
+
+N_ITEMS, ROUNDS = 60, 3
+COLR = {"structure": "colr", "rank": 3}
+SCOLR = {"structure": "scolr", "rank": 3, "normaliser": "entry"}
+SVD = {"structure": "svd", "rank": 2, "compress": "client"}
+CASES = {
+    "fedmf dense": ({"name": "fedmf"}, {}),
+    "fedmf dense, pulled": ({"name": "fedmf", "regularisation": 0.02}, {}),
+    "fedmf colr": ({"name": "fedmf", "regularisation": 0.02}, COLR),
+    "fedmf scolr": ({"name": "fedmf"}, SCOLR),
+    "fedmf scolr by client": ({"name": "fedmf"}, SCOLR | {"subset": "client"}),
+    "fedmf svd by client": ({"name": "fedmf"}, SVD),
+    "pfedrec": ({"name": "pfedrec", "item_rate_scale": 0.5}, {}),
+    "pfedrec, published rows": (
+        {"name": "pfedrec", "item_rate_scale": 0.5, "personal_items": False},
+        {},
+    ),
+    "fedncf": ({"name": "fedncf", "item_rate_scale": 5.0, "user_rate_scale": 20.0}, {}),
+    "fedncf, decaying": (
+        {"name": "fedncf", "item_rate_scale": 5.0, "user_rate_scale": 20.0, "weight_decay": 1e-3},
+        {},
+    ),
+    "fedncf, plain": (
+        {
+            "name": "fedncf",
+            "item_rate_scale": 5.0,
+            "user_rate_scale": 20.0,
+            "aggregation": "plain",
+        },
+        {},
+    ),
+}
+
+
+def plan_of(case, *, accelerated=True, **changes):
+    algorithm, update = CASES[case]
+    return Plan.model_validate(
+        {
+            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 2},
+            # Some users have one minibatch, some several.
+            "algorithm": {"dim": 11, "batch_size": 32, "local_epochs": 2} | algorithm,
+            "update": {"structure": "dense", "clip": 16.0, "fraction_bits": 30} | update,
+            "training": {"accelerated": accelerated},
+        }
+        | changes
+    )
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=23, n_items=N_ITEMS, n_clusters=3, interactions_per_user=12, seed=3)
+    keep = np.random.default_rng(0).random(len(data.interactions)) < np.repeat(
+        np.linspace(0.3, 1.0, 23), 12
+    )
+    return leave_one_out(data.interactions.take(keep), data.catalogue)
+
+
+def trained(plan, users):
+    """Return the last round's tensors, loss, private tables and the model after it."""
+    learner = Learner(plan, N_ITEMS, device="cpu")
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    counted = learner.contribute("count", 1, shared, users, private)
+    shared = learner.apply("count", 1, shared, counted.vector)
+    for round_id in range(2, 2 + ROUNDS):
+        part = learner.contribute("train", round_id, shared, users, private)
+        shared, private = learner.apply("train", round_id, shared, part.vector), part.private
+    sums = learner.travelling.unpack("train", shared, part.vector)
+    return learner, sums.changes, sums.counts, private, shared, part.n_clipped
+
+
+def assert_close(one, other, name):
+    one, other = np.asarray(one, dtype=np.float64), np.asarray(other, dtype=np.float64)
+    assert np.linalg.norm(one - other) <= 1e-5 * np.linalg.norm(other) + 1e-12, name
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_three_rounds_agree(case, users):
+    compiled = trained(plan_of(case), users)
+    by_trainer = trained(plan_of(case, accelerated=False), users)
+    assert compiled[0].accelerator is ACCELERATORS[CASES[case][0]["name"]]
+    assert by_trainer[0].accelerator is None
+    assert set(compiled[1]) == set(by_trainer[1])
+    for name, values in compiled[1].items():
+        assert values.any(), name
+        assert_close(values, by_trainer[1][name], name)
+    assert np.array_equal(compiled[2], by_trainer[2])
+    for name, values in compiled[3].tensors.items():
+        assert_close(values, by_trainer[3].tensors[name], name)
+    for name, values in compiled[4].tensors.items():
+        assert_close(values, by_trainer[4].tensors[name], name)
+    assert compiled[5] == by_trainer[5] == 0
+
+
+def test_what_was_clipped_is_counted_alike(users):
+    """Few values are within a grid step of the limit, so few may fall on either side of it."""
+    narrow = {"update": {"structure": "dense", "clip": 0.05, "fraction_bits": 20}}
+    found = [
+        trained(plan_of("fedmf dense", accelerated=accelerated, **narrow), users)[5]
+        for accelerated in (True, False)
+    ]
+    assert found[0] > 100
+    assert abs(found[0] - found[1]) <= 2
+
+
+@pytest.mark.parametrize(
+    ("case", "changes"),
+    [
+        ("fedmf dense", {"update": {"structure": "svd", "rank": 2}}),
+        ("fedncf", {"algorithm": {"name": "fedncf", "optimiser": "adam", "learning_rate": 0.01}}),
+        (
+            "fedmf dense",
+            {
+                "privacy": {"mechanism": "laplace", "noise_multiplier": 1.0},
+                "protection": {"name": "none"},
+            },
+        ),
+    ],
+    ids=["each user's change compressed", "adam", "noise"],
+)
+def test_what_they_do_not_do_is_the_trainers(case, changes):
+    plan = plan_of(case, **changes)
+    assert accelerator_of(plan) is None
+    assert training_path(plan).startswith("trainer ")
+
+
+def test_whether_one_trains_follows_from_the_plan_and_is_in_its_fingerprint():
+    with_it, without = plan_of("fedmf colr"), plan_of("fedmf colr", accelerated=False)
+    assert accelerator_for(algorithm_of(with_it, 1)) is ACCELERATORS["fedmf"]
+    assert training_path(with_it) == f"fedmf accelerator {ACCELERATORS['fedmf'].version}"
+    assert plan_fingerprint(with_it) != plan_fingerprint(without)
+
+
+def test_a_new_version_gives_a_plan_another_fingerprint(monkeypatch):
+    before = plan_fingerprint(plan_of("pfedrec"))
+    newer = ACCELERATORS["pfedrec"].__class__(
+        module=ACCELERATORS["pfedrec"].module, version=99, serves=lambda algorithm: True
+    )
+    monkeypatch.setitem(ACCELERATORS, "pfedrec", newer)
+    assert plan_fingerprint(plan_of("pfedrec")) != before

@@ -1,0 +1,94 @@
+"""Rows that travel over a real coordinator: their number, their length, and none at all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from integration.conftest import Found
+from integration.support.bench import N_ITEMS, merged, plan_of
+from integration.support.links import Passing
+
+from fedrec.config.schema import Plan
+from fedrec.errors import FedrecError, MalformedUpdate, ProtocolError
+from fedrec.identity.identity import Identity
+from fedrec.training.layout import Layout, protection_of
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+
+
+def with_least(plan: Plan, least: int) -> Plan:
+    federation = plan.federation.model_copy(update={"minimum_item_users": least})
+    return plan.model_copy(update={"federation": federation})
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
+def test_updates_have_two_lengths_which_the_journal_explains(found: Found, protection: str) -> None:
+    federation = found(plan_of(protection))
+    for client in federation.start_all():
+        assert client.result().reason == "all rounds are published"
+    plan = federation.bench.plan
+    planned = protection_of(plan, N_ITEMS)
+    counting = planned.plan_over(Layout.counting(plan, N_ITEMS).vector_spec).message_bytes
+    training = planned.plan_over(Layout.of(plan, 256).vector_spec).message_bytes
+    for published in federation.published():
+        wanted = counting if published.kind == "count" else training
+        rows = N_ITEMS if published.kind == "count" else 256
+        assert {header.length for header in published.contributions} == {wanted}
+        assert {header.n_rows for header in published.contributions} == {rows}
+        for statement in published.statements:
+            assert statement.n_rows == 256
+    models = {federation.bench.model(number) for number in range(3)}
+    assert models == {merged().model}
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_a_run_in_which_no_item_has_enough_holders_names_the_setting(
+    found: Found, protection: str
+) -> None:
+    federation = found(with_least(plan_of(protection), 1000))
+    for client in federation.start_all():
+        outcome = client.result()
+        assert outcome.failed
+        assert "federation.minimum_item_users = 1000" in outcome.reason
+        assert outcome.version == 1
+
+
+class OfOtherRows(Passing):
+    """Says that its updates after the count cover other rows, or are of another length."""
+
+    def __init__(self, link: Link, identity: Identity, changes: dict[str, object]) -> None:
+        super().__init__(link)
+        self._identity = identity
+        self._changes = changes
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        if header.kind == "train":
+            header = replace(header, **self._changes)  # type: ignore[arg-type]
+            signature = self._identity.sign(replace(header, signature=b"").statement())
+            header = replace(header, signature=signature)
+        return super().submit_update(header, payload)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"n_rows": 512}, ProtocolError),
+        ({"rows_digest": b"x" * 32}, ProtocolError),
+        ({"length": 1000}, MalformedUpdate),
+    ],
+)
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_a_coordinator_refuses_updates_over_other_rows(
+    found: Found, protection: str, changes: dict[str, object], error: type[FedrecError]
+) -> None:
+    federation = found(plan_of(protection, 3, total=1), 4)
+    identity = Identity.load(federation.bench.state(3))
+    unfit = federation.client(3, wrap=lambda link: OfOtherRows(link, identity, changes))
+    for number in range(3):
+        federation.client(number)
+    failure = unfit.failure()
+    assert isinstance(failure, error)
+    for client in federation.clients:
+        if client is not unfit:
+            assert client.result().reason == "all rounds are published"
