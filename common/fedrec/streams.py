@@ -1,7 +1,7 @@
 """Counter-based random numbers: a pure function of (seed, round, user, purpose, counter).
 
 Nothing here has a state, so a draw depends neither on the process, the chunk, the order nor the
-device that makes it (DESIGN section 3). The generator is splitmix64: word ``c`` of a stream with
+device that makes it. The generator is splitmix64: word ``c`` of a stream with
 key ``k`` is ``mix(k + c)``; keys are themselves mixed from seed, purpose, round and user.
 The same lines run on numpy and torch int64 arrays, where additions and multiplications wrap.
 

@@ -64,7 +64,7 @@ def test_every_command_of_the_page_works(text, tmp_path: Path):
     (toy / "taste" / "taste.py").write_text(program)
     (toy / "taste" / "pyproject.toml").write_text(package)
     (toy / "run.toml").write_text(settings)
-    assert "Step size of the items." in run(install, toy, site)
+    assert "Step size." in run(install, toy, site)
     assert re.search(r"\b[1-9]\d* passed", run(conformance, ROOT, site))
     trained = run(train, toy, site)
     (promised,) = (body for body in blocks(text, "text") if "popularity" in body)

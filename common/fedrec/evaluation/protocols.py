@@ -1,4 +1,4 @@
-"""Ranking the held-out items: `full`, `sampled` and `paper` (DESIGN section 5).
+"""Ranking the held-out items: `full`, `sampled` and `paper`.
 
 `full` ranks every item except the user's training items and, at test, its validation item.
 `sampled` and `paper` rank the held-out item among 99 items drawn once per user from outside all

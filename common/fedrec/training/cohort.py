@@ -219,8 +219,8 @@ class Cohort:
         """Yield the participating users by level of activity, and the most steps of the level.
 
         Users are put together whose number of steps lies within the same power of two, so that
-        lockstep wastes little. A user takes part when it has a training item among the
-        active ones and, where negatives are drawn, at least one item left to draw.
+        a chunk's memory is little more than they need. A user takes part when it has a training
+        item among the active ones and, where negatives are drawn, at least one item left to draw.
 
         Args:
             steps: returns the number of steps of users by their number of positives.

@@ -1,7 +1,7 @@
 """Rounding to the fixed-point grid, and exact sums of what was rounded.
 
 Every user's values are clipped to the public range and rounded before anything is added, so that
-sums are integers and depend neither on the order nor on how users are grouped (DESIGN section 3).
+sums are integers and depend neither on the order nor on how users are grouped.
 """
 
 from __future__ import annotations
