@@ -5,23 +5,22 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from types import SimpleNamespace
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, SerializeAsAny
 
-from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMF, FedMFSettings, Parameter
-from fedrec.algorithms.batch import Batch, dot
+from fedrec.algorithms import ALGORITHMS, AlgorithmSettings, FedMFSettings, Parameter
+from fedrec.algorithms.batch import Batch, Values, dot
 from fedrec.algorithms.initial import Constant, Normal
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
+from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.model.state import SharedState
 
 DIM = 5
@@ -46,7 +45,7 @@ class Toy(TrainedAlgorithm):
             Parameter("user_embedding", "own", (DIM,), Normal(0.5)),
         )
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         return dot(v.item_embedding, v.user_embedding)
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
@@ -87,10 +86,10 @@ class FedRAP(Toy):
         step = Sgd(self.rates, decay=1e-3, factor=0.95)
         return (Phase(((step,),), epochs=settings.local_epochs, tolerance=settings.tolerance),)
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         return dot(v.item_embedding + v.own_embedding, v.user_embedding) + v.user_bias[:, None]
 
-    def penalty(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor:
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor:
         sparse = v.item_embedding.abs().mean(-1)
         apart = (v.own_embedding - v.item_embedding).square().mean(-1)
         return batch.mean(self.settings.sparse * sparse - self.settings.apart * apart)
@@ -111,7 +110,7 @@ class Sharpness(Toy):
     def parameters(self) -> tuple[Parameter, ...]:
         return (*super().parameters, Parameter("user_bias", "own", (), Constant(0.1)))
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         return super().score(v) + v.user_bias[:, None]
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
@@ -120,42 +119,35 @@ class Sharpness(Toy):
         return (Phase(((step,),), epochs=self.settings.local_epochs),)
 
 
-class WrapperSettings(TrainedSettings):
+class OffsetSettings(WrapperSettings):
     name: Literal["wrapper-toy"] = "wrapper-toy"
-    base: FedMFSettings = FedMFSettings(dim=DIM, regularisation=0.01, learning_rate=0.4)
+    base: SerializeAsAny[AlgorithmSettings] = FedMFSettings(
+        dim=DIM, regularisation=0.01, learning_rate=0.4, local_epochs=1
+    )
 
 
-class Wrapper(TrainedAlgorithm):
+class Offset(Wrapper):
     """Another algorithm, whose rows each user sees with an offset of its own."""
 
     name: ClassVar[str] = "wrapper-toy"
-    settings_type: ClassVar[type[AlgorithmSettings]] = WrapperSettings
-    settings: Any
-
-    @property
-    def base(self) -> FedMF:
-        """The algorithm inside, of the same shapes."""
-        inner = copy.copy(self)
-        inner.__class__ = FedMF  # type: ignore[assignment]
-        inner.settings = self.settings.base
-        return inner  # type: ignore[return-value]
+    settings_type: ClassVar[type[AlgorithmSettings]] = OffsetSettings
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
         own = Parameter("own_item", "own_rows", (DIM,), Normal(0.1))
         return (*self.base.parameters, own)
 
-    def seen(self, v: SimpleNamespace) -> SimpleNamespace:
+    def seen(self, v: Values) -> Values:
         """Return what the base sees."""
-        return SimpleNamespace(**vars(v) | {"item_embedding": v.item_embedding + v.own_item})
+        return Values(vars(v) | {"item_embedding": v.item_embedding + v.own_item}, v.phase)
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         return self.base.score(self.seen(v))
 
-    def loss(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor:
+    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         return self.base.loss(self.seen(v), batch)
 
-    def penalty(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor | float:
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         return self.base.penalty(self.seen(v), batch)
 
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
@@ -164,7 +156,7 @@ class Wrapper(TrainedAlgorithm):
         (step,) = phase.optimisers
         rates = dict(step.rates) | {"own_item": step.rates["item_embedding"]}
         moved = Sgd(rates, per_occurrence=True)
-        return (Phase(((moved,),), epochs=self.settings.local_epochs),)
+        return (Phase(((moved,),), epochs=phase.epochs),)
 
 
 class ScheduleSettings(ToySettings):
@@ -186,7 +178,7 @@ class Schedule(Toy):
         step = Sgd({"item_embedding": 3.0 * pace, "user_embedding": 0.3 * pace})
         return (Phase(((step,),), epochs=self.settings.local_epochs),)
 
-    def penalty(self, v: SimpleNamespace, batch: Batch) -> torch.Tensor:
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor:
         return v.pace * 0.01 * batch.mean(v.item_embedding.square().sum(-1))
 
     def apply(
@@ -224,7 +216,7 @@ class Several(Toy):
             Parameter("user_embedding", "own", (DIM,), Normal(0.5)),
         )
 
-    def score(self, v: SimpleNamespace) -> torch.Tensor:
+    def score(self, v: Values) -> torch.Tensor:
         rows = v.item_embedding + (v.own_rows * v.scale[:, None]).sum(-2)
         return dot(rows, v.user_embedding) + v.item_bias + v.bias[:, None]
 
@@ -238,7 +230,7 @@ class Several(Toy):
         )
 
 
-TOYS: tuple[type[TrainedAlgorithm], ...] = (FedRAP, Sharpness, Wrapper, Schedule, Several)
+TOYS: tuple[type[TrainedAlgorithm], ...] = (FedRAP, Sharpness, Offset, Schedule, Several)
 
 
 @contextmanager

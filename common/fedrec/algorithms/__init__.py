@@ -13,6 +13,7 @@ from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.registry import Registry
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
+from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 
 __all__ = [
     "ALGORITHMS",
@@ -48,6 +49,8 @@ __all__ = [
     "Uniform",
     "UpdateTensor",
     "Values",
+    "Wrapper",
+    "WrapperSettings",
     "cross_entropy",
     "dot",
 ]

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedrec.config.explain import all_settings, as_toml
 from fedrec.config.schema import Plan
+from fedrec.section import Section
 
 __all__ = ["Difference", "always_compared", "plan_differences"]
 
@@ -56,6 +57,8 @@ _BOUND = frozenset(
         "algorithm.name",
         # Negatives are the cover under which a touched row may be no interaction.
         "algorithm.negatives_per_positive",
+        # What is wrapped, its negatives among it.
+        "algorithm.base",
         # "entry" counts users for each value, which tells which rows of B they trained.
         "update.normaliser",
     }
@@ -179,6 +182,13 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
                 continue
             if section == "privacy" and expected.privacy.mechanism == "none" and name not in given:
                 # Any noise is more than none; its numbers go with it.
+                continue
+            if isinstance(mine, Section) and type(mine) is type(other):
+                for inner in type(mine).model_fields:
+                    one, another = getattr(mine, inner), getattr(other, inner)
+                    if one != another:
+                        told = f"{key}.{inner}"
+                        yield Difference(key=told, ours=one, theirs=another, given=name in given)
                 continue
             order = _ORDERS.get(key)
             if order is None or not order.accepts(mine, other):

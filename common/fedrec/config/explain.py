@@ -209,6 +209,9 @@ def as_toml(value: object) -> str:
         return str(value)
     if isinstance(value, (str, int, float)):
         return json.dumps(value, ensure_ascii=False)
+    if isinstance(value, Section):
+        pairs = (f"{key} = {as_toml(own)}" for key, own in value.model_dump().items())
+        return "{ " + ", ".join(pairs) + " }"
     return str(value)
 
 

@@ -103,7 +103,7 @@ class Trainer:
         # Lengths are on the host; nothing else of the loop is.
         for size, members in buckets_of(
             samples,
-            batch_size=self._algorithm.settings.batch_size,
+            batch_size=self._algorithm.batch_size,
             epochs=self.epochs,
             gathers=self.gathers,
         ):
@@ -127,7 +127,7 @@ class Trainer:
             chunk,
             seed=algorithm.seed,
             round_id=self._start.round,
-            negatives_per_positive=algorithm.settings.negatives_per_positive,
+            negatives_per_positive=algorithm.negatives_per_positive,
         )
         return samples, {
             name: values.clone()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from conformance import party
 from conformance.algorithm_suite import AlgorithmSuite
-from conformance.toys import TOYS, registered
+from conformance.toys import DIM, TOYS, registered
 from conformance.unrounded import assert_near, begin, train_unrounded
 from reference import plain_toys
 from reference.plain_fedmf import batches_of, samples_of
@@ -37,8 +37,17 @@ def users():
     return leave_one_out(data.interactions.take(place % 16 >= place // 16), data.catalogue)
 
 
+def passes(name, batch_size, epochs):
+    """Return the settings for minibatches and epochs; those of a wrapper are its base's."""
+    own = {"batch_size": batch_size, "local_epochs": epochs}
+    if name == "wrapper-toy":
+        base = {"name": "fedmf", "dim": DIM, "regularisation": 0.01, "learning_rate": 0.4}
+        return {"base": base | own}
+    return {} if name == "fedrap-toy" else own
+
+
 def learner_of(name, **algorithm):
-    own = {} if name == "fedrap-toy" else {"batch_size": BATCH, "local_epochs": EPOCHS}
+    own = passes(name, BATCH, EPOCHS)
     plan = Plan.model_validate(
         {
             "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
@@ -84,8 +93,8 @@ def visit_of(name, algorithm, values, epochs, touched, pace):
 def plain_round(name, learner, users, shared, private, round_id):
     """Return (sums of changes, next shared, next private, epochs of each user)."""
     algorithm = learner.algorithm
-    settings, entries = algorithm.settings, {e.name: e for e in algorithm.parameters}
-    n_epochs = 2 * EPOCHS + 1 if name == "several-toy" else settings.local_epochs
+    entries = {entry.name: entry for entry in algorithm.parameters}
+    n_epochs = sum(phase.epochs for phase in algorithm.phases({"pace": 1.0}))
     pace = float(shared.get("pace", 1.0))
     sums = {n: np.zeros_like(v) for n, v in shared.items() if n != "pace"}
     counts, samples_seen, lengths = np.zeros(N_ITEMS), 0, []
@@ -94,7 +103,7 @@ def plain_round(name, learner, users, shared, private, round_id):
         positives = users.train_of(index).tolist()
         samples = samples_of(7, round_id, key, positives, positives, N_ITEMS, 4)
         epochs = [
-            batches_of(7, round_id, epoch, key, samples, settings.batch_size)
+            batches_of(7, round_id, epoch, key, samples, algorithm.batch_size)
             for epoch in range(n_epochs)
         ]
         touched = sorted({item for item, _ in samples})
@@ -225,5 +234,4 @@ class TestToys(AlgorithmSuite):
     @pytest.fixture(scope="class")
     @classmethod
     def plan(cls, choice):
-        own = {} if choice[0] == "fedrap-toy" else {"batch_size": 16, "local_epochs": 2}
-        return party.plan_of(*choice, algorithm=own)
+        return party.plan_of(*choice, algorithm=passes(choice[0], 16, 2))

@@ -1,0 +1,107 @@
+"""Wrappers: an algorithm around another one's loss.
+
+A wrapper adds parameters, constants or terms to whatever it is put around, which its settings name
+as `algorithm.base`, a table with the base's own settings. What a wrapper does not say is the
+base's: passes, minibatches and negatives, parameters, phases, scores, loss and penalty.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, SerializeAsAny, field_validator
+
+from fedrec.algorithms.batch import Batch, Values
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
+from fedrec.algorithms.optimisers import Phase
+from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.errors import SettingsError
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["Wrapper", "WrapperSettings"]
+
+
+class WrapperSettings(AlgorithmSettings):
+    """Which algorithm is wrapped, with its settings."""
+
+    base: SerializeAsAny[AlgorithmSettings] = Field(
+        description="The algorithm inside, a table of its settings with its name, as in "
+        '[algorithm.base] name = "...".'
+    )
+
+    @field_validator("base", mode="before")
+    @classmethod
+    def _settings_of_base(cls, value: Any) -> Any:
+        """Read the table as the settings of the algorithm that it names."""
+        from fedrec.algorithms import ALGORITHMS
+
+        if not isinstance(value, Mapping):
+            return value
+        name = value.get("name")
+        if not isinstance(name, str) or name not in ALGORITHMS:
+            raise ValueError(f"There is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}.")
+        kind = ALGORITHMS[name]
+        if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
+            raise ValueError(f"{name} has no loss of its own that could be wrapped.")
+        return kind.settings_type.model_validate(dict(value))
+
+
+class Wrapper(TrainedAlgorithm):
+    """An algorithm that passes on to its base what it does not change.
+
+    Attributes:
+        base: the algorithm inside, of the same shapes.
+    """
+
+    settings: Any
+
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        from fedrec.algorithms import ALGORITHMS
+
+        assert isinstance(settings, WrapperSettings)
+        base = ALGORITHMS[settings.base.name](settings.base, shapes)
+        if not isinstance(base, TrainedAlgorithm):
+            raise SettingsError(
+                f"algorithm.base.name is {settings.base.name!r}, which has no loss to wrap.",
+                remedy="Name an algorithm that trains on minibatches.",
+            )
+        self.base: TrainedAlgorithm = base
+        super().__init__(settings, shapes)
+        self.negatives_per_positive = base.negatives_per_positive
+
+    @property
+    def batch_size(self) -> int:
+        """Samples in a minibatch of the base."""
+        return self.base.batch_size
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The base's tensors."""
+        return self.base.parameters
+
+    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
+        """Return the base's phases."""
+        return self.base.phases(scalars)
+
+    def score(self, v: Values) -> torch.Tensor:
+        """Return the base's scores."""
+        return self.base.score(v)
+
+    def loss(self, v: Values, batch: Batch) -> torch.Tensor:
+        """Return the base's loss."""
+        return self.base.loss(v, batch)
+
+    def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
+        """Return the base's penalty."""
+        return self.base.penalty(v, batch)
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the base's vector of a history."""
+        return self.base.fold_in(items, positives)

@@ -1,0 +1,94 @@
+"""Settings of an algorithm around another one: a table in a table."""
+
+from __future__ import annotations
+
+import tomllib
+
+import pytest
+from conformance.toys import registered
+from pydantic import ValidationError
+
+from fedrec.config.agreement import plan_differences
+from fedrec.config.algorithm import accelerator_of, algorithm_of
+from fedrec.config.explain import as_toml
+from fedrec.config.plan import plan_from_json, plan_to_json
+from fedrec.config.schema import Plan
+
+FILE = """
+[federation]
+seed = 11
+
+[algorithm]
+name = "wrapper-toy"
+
+[algorithm.base]
+name = "pfedrec"
+dim = 7
+batch_size = 40
+negatives_per_positive = 3
+
+[update]
+structure = "dense"
+"""
+
+
+@pytest.fixture(autouse=True)
+def _toys():
+    with registered():
+        yield
+
+
+def plan_of(text=FILE):
+    return Plan.model_validate(tomllib.loads(text))
+
+
+def test_the_base_is_made_of_its_own_table():
+    algorithm = algorithm_of(plan_of(), 30)
+    assert type(algorithm.base).name == "pfedrec"
+    assert algorithm.base.settings.dim == 7
+    assert (algorithm.base.seed, algorithm.base.n_items) == (11, 30)
+    assert (algorithm.batch_size, algorithm.negatives_per_positive) == (40, 3)
+    names = {entry.name for entry in algorithm.parameters}
+    assert names == {entry.name for entry in algorithm.base.parameters} | {"own_item"}
+
+
+def test_a_plan_travels_with_it():
+    plan = plan_of()
+    again = plan_from_json(plan_to_json(plan))
+    assert again == plan
+    assert again.algorithm.base.dim == 7
+
+
+@pytest.mark.parametrize(
+    ("base", "words"),
+    [
+        ('name = "pfedrex"', "There is no algorithm 'pfedrex'"),
+        ("dim = 7", "There is no algorithm None"),
+        ('name = "fedals"', "fedals has no loss"),
+        ('name = "wrapper-toy"', "wrapper-toy has no loss"),
+        ('name = "pfedrec"\ndims = 7', "dims"),
+    ],
+)
+def test_what_cannot_be_wrapped_is_refused_with_the_settings(base, words):
+    before, _, after = FILE.partition('name = "pfedrec"')
+    text = before + base + after[after.index("\n\n[update]") :]
+    with pytest.raises(ValidationError, match=words):
+        plan_of(text)
+
+
+def test_a_client_agrees_to_the_whole_base():
+    """Fewer negatives inside are less cover, so that they are nobody else's to choose."""
+    ours, theirs = plan_of(), plan_of(FILE.replace("positive = 3", "positive = 1"))
+    (difference,) = plan_differences(ours, theirs)
+    assert difference.key == "algorithm.base.negatives_per_positive"
+    assert (difference.ours, difference.theirs) == (3, 1)
+    assert not plan_differences(ours, plan_of())
+
+
+def test_it_is_shown_as_toml():
+    shown = as_toml(plan_of().algorithm.base)
+    assert tomllib.loads(f"base = {shown}")["base"] == plan_of().algorithm.base.model_dump()
+
+
+def test_nothing_compiled_stands_in_for_a_wrapper():
+    assert accelerator_of(plan_of()) is None
