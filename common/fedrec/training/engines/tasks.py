@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.training.blocks import BLOCK_USERS
 from fedrec.training.engines.engine import Job
 
 __all__ = ["Task", "estimated_seconds", "tasks_of"]
@@ -29,7 +30,7 @@ class Task:
     Attributes:
         members: their positions in the cohort, ascending int64 (n_users,).
         n_steps: most steps that one of them needs.
-        cost: their training items.
+        cost: steps of their blocks.
     """
 
     members: NDArray[np.int64]
@@ -43,24 +44,31 @@ def tasks_of(job: Job, n_workers: int) -> list[Task]:
     Users of one task are alike, so that blocks of them are full: a level's users are ordered by
     their items before they are cut.
     """
-    levels = list(job.cohort.levels(job.participating, job.algorithm.steps))
     held = job.cohort.n_positives
-    total = sum(int(held[members].sum()) for members, _ in levels)
+    steps = job.algorithm.steps(held)
+    levels = list(job.cohort.levels(job.participating, job.algorithm.steps))
+    total = sum(_cost(steps[members]) for members, _ in levels)
     aim = max(1, total // (_TASKS_A_WORKER * n_workers))
     memory = min(job.memory_bytes // n_workers, _MOST_BYTES)
     tasks = []
     for members, n_steps in levels:
         each = job.algorithm.bytes_per_user(len(job.cohort.active), n_steps)
         ordered = members[np.argsort(-held[members], kind="stable")]
-        reached = np.cumsum(held[ordered])
-        n_parts = max(1, round(int(reached[-1]) / aim))
+        reached = np.cumsum(steps[ordered])
+        n_parts = max(1, round(_cost(steps[members]) / aim))
         ends = np.searchsorted(reached, int(reached[-1]) * np.arange(1, n_parts) / n_parts)
         at_once = max(1, memory // max(each, 1))
         for part in np.split(ordered, np.unique(ends)):
             for begin in range(0, len(part), at_once):
                 own = np.sort(part[begin : begin + at_once])
-                tasks.append(Task(members=own, n_steps=n_steps, cost=int(held[own].sum())))
+                tasks.append(Task(members=own, n_steps=n_steps, cost=_cost(steps[own])))
     return sorted(tasks, key=lambda task: -task.cost)
+
+
+def _cost(steps: NDArray[np.int64]) -> int:
+    """Return the steps of all blocks of some users: a block's users have one number of them."""
+    sizes, n_users = np.unique(steps, return_counts=True)
+    return int((-(-n_users // BLOCK_USERS) * sizes).sum())
 
 
 def estimated_seconds(job: Job) -> float:

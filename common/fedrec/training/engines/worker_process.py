@@ -44,8 +44,6 @@ def clean_environment() -> dict[str, str]:
     that somebody gave this process in its own reaches another."""
     found = {name: value for name, value in os.environ.items() if name in _PASSED}
     found |= dict.fromkeys(_ONE_THREAD, "1")
-    # Memory that a task has freed goes back at once.
-    found["MALLOC_TRIM_THRESHOLD_"] = found["MALLOC_MMAP_THRESHOLD_"] = str(1 << 20)
     found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)
     return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -52,9 +53,16 @@ def test_every_user_who_trains_is_in_one_task(job_of, users, n_workers):
     assert all((np.diff(task.members) > 0).all() for task in tasks)
     costs = [task.cost for task in tasks]
     assert costs == sorted(costs, reverse=True)
-    assert sum(costs) == job.cohort.n_positives[able].sum()
-    # None is so large that the others wait for it: a fourth of a worker's part, and one user.
-    assert max(costs) <= 1.5 * sum(costs) / (4 * n_workers) + job.cohort.n_positives.max()
+    # Minibatches of 32 with five samples an item; blocks are of eight users with as many of them.
+    for task in tasks:
+        sizes = Counter(
+            -(-5 * held // 32) for held in job.cohort.n_positives[task.members].tolist()
+        )
+        assert task.cost == sum(-(-n // 8) * size for size, n in sizes.items())
+    # None is so large that the others wait for it: a fourth of a worker's part, and one block
+    # of each number of steps.
+    blocks = sum({-(-5 * held // 32) for held in job.cohort.n_positives[able].tolist()})
+    assert max(costs) <= 1.5 * sum(costs) / (4 * n_workers) + blocks
 
 
 def test_no_task_takes_more_memory_than_a_worker_has(job_of):
