@@ -64,8 +64,8 @@ class FederationSettings(Section):
     minimum_item_users: int = Field(
         default=10,
         ge=1,
-        description="Items held by fewer users are never updated: with one holder an item's row "
-        "is that user's data.",
+        description="Items held by fewer users are never updated, and their rows do not travel: "
+        "with one holder an item's row is that user's data.",
     )
 
 
