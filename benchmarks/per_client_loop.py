@@ -3,9 +3,9 @@
 The loop is written as most federated code is: for every client a model (nn.Module) with its copy of
 the item table, a TensorDataset, a DataLoader and an optimizer; autograd; then the server's average.
 Both sides draw the negatives anew, train all users and aggregate; fedrec also clips, rounds and
-counts. Both may use every core: fedrec trains on as many threads as there are, the loop is timed
-with one thread and with all, and the better one counts. `--device` moves fedrec's side; the loop
-stays on the processor.
+counts. Both may use every core: compiled code trains on as many threads as there are, the trainer
+in one process and in as many worker processes, the loop is timed with one thread and with all, and
+the better one of each side counts. `--device` moves fedrec's side; the loop stays on the processor.
 """
 
 from __future__ import annotations
@@ -30,16 +30,21 @@ from measuring import (
     summary,
 )
 
-from fedrec.config.schema import Plan
+from fedrec.config.algorithm import accelerator_of
+from fedrec.config.schema import Plan, TrainingSettings
 from fedrec.data import fetch_ml_100k, leave_one_out
 from fedrec.data.splits import UserSplit
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.training.engines.choosing import Workers
+from fedrec.training.engines.engine import Engine
+from fedrec.training.engines.processes import ProcessEngine
 from fedrec.training.learner import Learner
 
 __all__ = [
     "Cost",
     "Loop",
     "Work",
+    "by_the_trainer",
     "compare",
     "ml_100k",
     "plan_of",
@@ -118,13 +123,27 @@ def compare(
     users, n_items = ml_100k()
     cores = torch.get_num_threads()
     sides: dict[str, Callable[[], object]] = {}
+    engines: list[Engine] = []
     for name, plan in plans.items():
-        sides[f"fedrec {name}"] = _with_threads(cores, round_of(plan, users, n_items, device))
+        if accelerator_of(plan) is not None and device == "cpu":
+            sides[f"fedrec {name}, compiled"] = _with_threads(cores, round_of(plan, users, n_items))
+        alone = by_the_trainer(plan)
+        sides[f"fedrec {name}, trainer"] = _with_threads(1, round_of(alone, users, n_items, device))
+        if cores > 1 and device == "cpu":
+            engines.append(ProcessEngine(cores))
+            sides[f"fedrec {name}, trainer, {cores} workers"] = _with_threads(
+                1, round_of(alone, users, n_items, workers=engines[-1])
+            )
+    mine = list(sides)
     learner = Learner(plan, n_items, device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)
     for threads in sorted({1, cores}):
         sides[_loop_name(threads)] = _with_threads(threads, lambda: loop(users, shared, private))
-    seconds = interleaved(sides | limits(), runs=runs)
+    try:
+        seconds = interleaved(sides | limits(), runs=runs)
+    finally:
+        for engine in engines:
+            engine.close()
 
     settings = plan.algorithm
     work = Work.of(users, n_items, epochs=settings.local_epochs, batch_size=settings.batch_size)
@@ -132,7 +151,7 @@ def compare(
     print(describe_machine())
     print(describe_device(device))
     print(f"{title}: ML-100K, {work.n_users} users, {work.samples:,} sample updates a round")
-    print(f"fedrec on {cores} threads of {os.cpu_count()} cores; all times with aggregation")
+    print(f"{cores} threads or workers of {os.cpu_count()} cores; all times with aggregation")
     rates = {
         TRIAD: TRIAD_BYTES / statistics.median(seconds[TRIAD]),
         GEMM: GEMM_FLOPS / statistics.median(seconds[GEMM]),
@@ -142,9 +161,9 @@ def compare(
     for threads, found in loops.items():
         print(f"  {_loop_name(threads)}: {summary(found)}")
     best = min(loops, key=lambda threads: statistics.median(loops[threads]))
-    for name in plans:
-        print_ratio(_loop_name(best), f"fedrec {name}", seconds)
-        median = statistics.median(seconds[f"fedrec {name}"])
+    for name in mine:
+        print_ratio(_loop_name(best), name, seconds)
+        median = statistics.median(seconds[name])
         print(f"  {work.samples / median / 1e6:.2f} million sample updates a second")
         print(
             f"  {least.flops / median / 1e9:.2f} GFLOP/s, {least.flops / median / rates[GEMM]:.1%} "
@@ -157,11 +176,20 @@ def _loop_name(threads: int) -> str:
     return f"per-client loop, {threads} thread{'s' if threads > 1 else ''}"
 
 
+def by_the_trainer(plan: Plan) -> Plan:
+    """Return a plan without compiled code."""
+    return plan.model_copy(update={"training": TrainingSettings(accelerated=False)})
+
+
 def round_of(
-    plan: Plan, users: UserSplit, n_items: int, device: str = "cpu"
+    plan: Plan,
+    users: UserSplit,
+    n_items: int,
+    device: str = "cpu",
+    workers: Workers | Engine = 1,
 ) -> Callable[[], object]:
     """Return a whole round of all users: training, sums on the grid, and the next version."""
-    learner = Learner(plan, n_items, device=device)
+    learner = Learner(plan, n_items, device=device, workers=workers)
     shared, private = learner.initial_shared(), learner.initial_private(users)
 
     def play() -> object:

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About
+from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Batch, Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
 from fedrec.algorithms.folding import fold_in_vector
@@ -91,6 +92,9 @@ class FedMF(TrainedAlgorithm):
             return 0.0
         rows = v.item_embedding.square().sum(-1)
         return gamma * (batch.mean(rows) + v.user_embedding.square().sum(-1))
+
+    # Without torch: an inner product is all there is to it.
+    preferences = Algorithm.preferences
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

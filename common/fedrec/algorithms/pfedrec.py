@@ -48,6 +48,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.batch import Values, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
 from fedrec.algorithms.folding import fold_in_vector
@@ -144,6 +145,9 @@ class PFedRec(TrainedAlgorithm):
     def score(self, v: Values) -> torch.Tensor:
         """Return <w, E_i> + c."""
         return dot(v.item_embedding, v.user_embedding) + v.user_bias[:, None]
+
+    # Without torch: an inner product is all there is to it.
+    preferences = Algorithm.preferences
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

@@ -71,11 +71,17 @@ class Recommender:
         n_items = len(self.catalogue)
         found = self._model.shared.tensors
         shapes = {
-            entry.name: None if entry.most else entry.whole_shape(n_items=n_items, n_users=0)
+            entry.name: entry.whole_shape(n_items=n_items, n_users=0)
             for entry in self._algorithm.parameters
         }
+        # What grows over the rounds has any length up to that of all items that are trained.
+        trained = algorithm_of(self._model.plan, int(self._active.sum()))
+        most = {entry.name: entry.most for entry in trained.parameters}
         fits = all(
-            name in found and shapes[name] in (None, found[name].shape)
+            name in found
+            and (
+                found[name].shape == shapes[name] or shapes[name] < found[name].shape <= most[name]
+            )
             for name in self._algorithm.recommending
         )
         if fits and self._users is not None:

@@ -12,6 +12,7 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.simulation import simulate
 from fedrec.training.evaluator import Evaluator
+from fedrec.training.layout import METRICS_SLICE
 from fedrec.training.learner import Learner
 
 
@@ -114,7 +115,9 @@ def test_every_reference_counts_every_user(small):
     holders = shared.holders.copy()
     holders[users.train_of(0)] = 0
     shared = shared.with_holders(holders)
-    sums = MetricSums(learner.contribute("evaluate", 4, shared, users, private).vector[-44:])
+    sums = MetricSums(
+        learner.contribute("evaluate", 4, shared, users, private).vector[METRICS_SLICE]
+    )
     assert {sums.rates(name, "test").users for name in ("model", "popularity", "know_nothing")} == {
         30
     }

@@ -46,8 +46,8 @@ def test_the_count_round_sums_holders_and_nothing_else(users):
     learner = Learner(plan_of(), 200, device="cpu")
     shared, _, part = counted(learner, users)
     assert np.array_equal(shared.holders, np.bincount(users.train_items, minlength=200))
-    # A count for each item, and 44 metric sums.
-    assert part.vector.shape == (244,)
+    # A count for each item, and 45 metric sums.
+    assert part.vector.shape == (245,)
     assert np.array_equal(part.vector[:200], shared.holders)
     assert not part.vector[200:].any()
 
