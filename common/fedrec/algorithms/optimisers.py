@@ -74,7 +74,7 @@ class Phase:
             step take their gradients from the same values.
         epochs: passes; the shuffles of a later phase go on from those before it.
         tolerance: a user whose mean loss over the phase moved relatively less than this in an
-            epoch stops; 0 for never.
+            epoch stops for the rest of the round; 0 for never.
         name: what `loss` finds as `v.phase`.
     """
 

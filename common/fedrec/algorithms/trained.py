@@ -24,6 +24,7 @@ from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
 from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.optimisers import Phase
+from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
 
 if TYPE_CHECKING:
@@ -317,8 +318,19 @@ class TrainedAlgorithm(Algorithm):
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
     ) -> NDArray[np.float32]:
-        """Return what `score` says of all items for `user_embedding`; what else is own is 0."""
+        """Return what `score` says of all items for `user_embedding`; what else is own is 0.
+
+        Raises:
+            SettingsError: users have item rows of their own, which a vector says nothing of.
+        """
         import torch
+
+        if any(entry.scope == "own_rows" for entry in self.parameters):
+            raise SettingsError(
+                f"{self.name} scores with item rows of each user's own, which a vector does not "
+                "have.",
+                remedy="Ask the user's own client.",
+            )
 
         tensors = {name: torch.from_numpy(values)[None] for name, values in serving.items()}
         for entry in self.parameters:
