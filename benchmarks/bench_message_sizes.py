@@ -38,10 +38,11 @@ def main() -> None:
                     "protection": {"name": name, "preset": preset},
                 }
             )
-            layout, protection = Layout.of(plan, n_items), protection_of(plan, n_items)
-            context, secret = protection.generate()
+            layout, planned = Layout.of(plan, n_items), protection_of(plan, n_items)
+            protection = planned.over(layout.vector_spec)
+            context, secret = planned.generate()
             with secret:
-                member = protection.member(context, secret.export_for_wrapping())
+                member = planned.member(context, secret.export_for_wrapping()).over(protection)
             random = np.random.default_rng(0)
             vectors = [
                 layout.pack(

@@ -55,15 +55,23 @@ def run_client(settings_file: str, coordinator: str) -> None:
     from fedrec_client.app import ClientApp
 
     def contribute(self, kind, round_id, shared, users, private, participating=None):
-        vector = np.zeros(self.layout.length, dtype=np.int64)
-        # Key holders refuse a counting round whose sum holds changes.
+        layout = self.travelling.layout(kind, shared)
+        vector = np.zeros(layout.length, dtype=np.int64)
+        if kind == "count":
+            # Everybody holds everything, so that all rows travel.
+            vector[layout.count_slice] = 1
         if kind == "train":
-            values = np.random.default_rng(round_id).integers(-1000, 1000, self.layout.length)
-            vector[self.layout.change_slice] = values[self.layout.change_slice]
+            values = np.random.default_rng(round_id).integers(-1000, 1000, layout.length)
+            vector[layout.change_slice] = values[layout.change_slice]
+            # Key holders refuse a sum that is not zero behind the active rows.
+            for part in layout.padding(len(self.travelling.rows(kind, shared).index)):
+                vector[part] = 0
         return Contribution(vector=vector, private=private, n_clipped=0)
 
     def apply(self, kind, round_id, shared, aggregate):
-        return shared
+        if kind != "count":
+            return shared
+        return shared.with_holders(self.travelling.counts(kind, shared, aggregate).copy())
 
     Learner.contribute, Learner.apply = contribute, apply
     settings = load_settings(settings_file, {"client.coordinator": coordinator})

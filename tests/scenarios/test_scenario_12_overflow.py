@@ -106,9 +106,10 @@ def test_scenario_12_every_user_of_every_client_at_the_clip(name: str, sign: int
             "rounds": {"recompute_limit": 8},
         }
     )
-    layout, chosen = Layout.of(plan, N_ITEMS), protection_of(plan, N_ITEMS)
-    context, secret = chosen.generate()
-    member = chosen.member(context, secret)
+    layout, planned = Layout.of(plan, N_ITEMS), protection_of(plan, N_ITEMS)
+    context, secret = planned.generate()
+    chosen = planned.over(layout.vector_spec)
+    member = planned.member(context, secret).over(chosen)
     tensor = layout.tensors[0]
     # Eight clients of eight users, all of them at the edge of the public range.
     users = 8

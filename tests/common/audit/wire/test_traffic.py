@@ -77,7 +77,7 @@ def test_a_sum_that_nobody_sealed_is_told(recording: Recording, known: Known) ->
     traffic = recording.traffic()
     assert traffic.blobs[ANSWER].by_client == {CLIENTS[0]: (1, 1)}
     assert any(
-        f"1 of 1 were readable without any key, {len(values)} values" in problem
+        f"1 of 1 were readable without any key, {len(values):,} values" in problem
         for problem in problems_of(traffic)
     )
 
