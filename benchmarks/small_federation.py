@@ -54,7 +54,9 @@ def run_client(settings_file: str, coordinator: str) -> None:
     from fedrec.training.learner import Contribution, Learner
     from fedrec_client.app import ClientApp
 
-    def contribute(self, kind, round_id, shared, users, private, participating=None):
+    def contribute(
+        self, kind, round_id, shared, users, private, participating=None, *, abstains=False
+    ):
         layout = self.travelling.layout(kind, shared)
         vector = np.zeros(layout.length, dtype=np.int64)
         if kind == "count":

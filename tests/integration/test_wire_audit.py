@@ -94,11 +94,14 @@ def test_under_bfv_every_promise_holds(recorded: Callable[..., Federation], tmp_
     assert report.searched["user ids"] == 40
     streams = {f.name: f for f in report.findings if f.name.endswith("its stream")}
     upload = streams["SubmitUpdate request: its stream"]
-    # The count round's vector has another length than all others, the same at every client.
-    assert (upload.clients, upload.lengths) == (N_CLIENTS, "several")
+    # The count round's vector is shorter than all others; here both fill one block of slots.
+    assert (upload.clients, upload.lengths) == (N_CLIENTS, "one")
     assert upload.distinct == N_CLIENTS * N_ROUNDS
     sent = [finding for finding in report.findings if " request: " in finding.name]
-    assert {finding.lengths for finding in sent} <= {"number", "one", "several"}
+    # A published sum is as long as its round's vector; who opens which round differs.
+    opened = "SubmitReveal request: its stream"
+    lengths = {finding.lengths for finding in sent if finding.name != opened}
+    assert lengths <= {"number", "one", "several"}
 
 
 def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(

@@ -317,9 +317,9 @@ def _warnings(at: Circumstances) -> list[str]:
     if at.n_items > _MANY_ITEMS:
         gibibytes = _WEIGHING_BYTES * at.n_items**2 / 2**30
         found.append(
-            f"{at.n_items} items: every client needs about {gibibytes:.1f} GiB of memory to "
-            "compute the weights, and minutes in every round. Leave rare items out of the "
-            "catalogue, or raise rounds.deadline_seconds."
+            f"{at.n_items} items: if enough users hold all of them, every client needs about "
+            f"{gibibytes:.1f} GiB of memory to compute the weights, and minutes in every round. "
+            "Raise federation.minimum_item_users or rounds.deadline_seconds."
         )
     return found
 

@@ -206,13 +206,13 @@ def test_a_file_must_be_named(fedrec: Fedrec) -> None:
 def test_the_price_by_hand() -> None:
     plan = Plan.model_validate({"rounds": {"total": 8}})
     found = price(plan, n_items=100, n_clients=4)
-    # 100 items travel as 256 rows at most, of rank 4 and a count each, and 44 metric sums.
+    # 100 items travel as 256 rows at most, of rank 4 and a count each, and 45 metric sums.
     spec = vector_spec(plan, 100)
-    assert spec.length == 256 * 5 + 44
+    assert spec.length == 256 * 5 + 45
     planned = PROTECTIONS["bfv"].plan(spec)
     upload = planned.message_bytes
     assert (found.n_rows, found.upload_bytes, found.expected) == (256, upload, None)
-    # The count round has 100 counts and 44 sums: one block.
+    # The count round has 100 counts and 45 sums: one block.
     counting = upload - (planned.n_blocks - 1) * planned.frame_bytes
     assert found.count_upload_bytes == counting
     assert found.n_rounds == 10

@@ -94,7 +94,7 @@ def test_no_colour_where_no_terminal_is(fedrec: Fedrec, tmp_path: Path) -> None:
 def add_verb(monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """Make `fedrec doctor` raise."""
 
-    def broken() -> None:
+    def broken(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("fedrec.cli.doctor._CHECKS", ())

@@ -138,9 +138,9 @@ def test_a_run_that_cannot_begin_leaves_no_folder(
     fedrec: Fedrec, settings_file: Path, tmp_path: Path
 ) -> None:
     """Which devices there are is known only to torch, when training begins."""
-    outcome = fedrec("simulate", settings_file, *small("client.device=abacus"))
+    outcome = fedrec("simulate", settings_file, *small("client.device=cuda:9"))
     assert outcome.code == 2
-    assert 'client.device is "abacus"' in outcome.err
+    assert 'client.device is "cuda:9"' in outcome.err
     assert list((tmp_path / "runs").iterdir()) == []
 
 

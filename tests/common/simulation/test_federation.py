@@ -280,17 +280,18 @@ def test_ml_100k_has_the_same_bits_in_seven_clients(ml_100k, ml_100k_users, prot
 
 
 def test_a_run_that_diverges_keeps_the_version_before(settings_of, data, tmp_path, monkeypatch):
-    settings, fit = settings_of(), FedMF.fit
+    settings, start = settings_of(), FedMF.start
 
-    def diverge(self, chunk, start, private, sums):
-        if start.round == 4:
-            private = {name: values * torch.inf for name, values in private.items()}
-        return fit(self, chunk, start, private, sums)
+    def diverge(self, shared, active, round_id, device, dtype=None):
+        begun = start(self, shared, active, round_id, device, dtype)
+        if round_id == 4:
+            begun.shared["item_embedding"].mul_(torch.inf)
+        return begun
 
-    monkeypatch.setattr(FedMF, "fit", diverge)
+    monkeypatch.setattr(FedMF, "start", diverge)
     with pytest.raises(TrainingError, match=r"round 4 with 60 users.*algorithm\.learning_rate"):
         run(settings, data, folder=tmp_path)
-    monkeypatch.setattr(FedMF, "fit", fit)
+    monkeypatch.setattr(FedMF, "start", start)
     expected = run(settings, data, stop=count_to(3))
     kept = run(settings, data, folder=tmp_path, resume=True, stop=lambda: True)
     assert len(kept.rounds) == 4
