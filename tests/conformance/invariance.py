@@ -108,7 +108,7 @@ def differing_parts(
     if small:
         client.learner.memory_bytes = 3 * client.algorithm.bytes_per_user(N_ITEMS, 1)
     own = client.train(party.users.select(rows), shared=party.shared)
-    layout = party.learner.layout
+    layout = party.learner.travelling.layout("train", party.shared)
     total = np.sum([alone[row].vector for row in rows], axis=0)
     wanted, got = layout.changes_of(total), layout.changes_of(own.vector)
     yield from (name for name in wanted if not np.array_equal(wanted[name], got[name]))
@@ -156,12 +156,18 @@ def applied(case: str) -> str:
     What is applied are integers that are drawn, so that training plays no part.
     """
     party = Party.of(plan_of_case(case), everybody())
-    layout, random = party.learner.layout, np.random.default_rng(4)
+    layout, random = (
+        party.learner.travelling.layout("train", party.shared),
+        np.random.default_rng(4),
+    )
     changes = {
         tensor.name: random.integers(-(1 << 18) if tensor.signed else 1, 1 << 18, tensor.shape)
         for tensor in layout.tensors
     }
-    counts, metrics = random.integers(0, 9, N_ITEMS), np.zeros(len(METRIC_NAMES), dtype=np.int64)
+    counts, metrics = (
+        random.integers(0, 9, layout.n_rows),
+        np.zeros(len(METRIC_NAMES), dtype=np.int64),
+    )
     vector = layout.pack(changes, counts, metrics)
     following = party.learner.apply("train", ROUND, party.shared, vector)
     assert following.canonical_bytes() != party.shared.canonical_bytes()
