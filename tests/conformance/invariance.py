@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.arithmetic import arithmetic_of
+from fedrec.config.algorithm import accelerator_of
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import METRIC_NAMES
@@ -46,12 +47,26 @@ CASES = [
     for dim in (DIMS if "dim" in ALGORITHM_SETTINGS.get(name, {}) else (0,))
 ]
 """An algorithm of the registry, an update structure that it goes with, and a length of vectors."""
+BY_THE_TRAINER = "-trainer"
+"""Behind a case that compiled code would train: without it."""
 
 
 def plan_of_case(case: str) -> Plan:
     """Return what a case trains with; batches are shorter than some users' samples."""
-    name, structure, dim = case.split("-")
-    return plan_of(name, structure, algorithm={"dim": int(dim)} if int(dim) else {})
+    name, structure, dim, *_ = case.split("-")
+    return plan_of(
+        name,
+        structure,
+        algorithm={"dim": int(dim)} if int(dim) else {},
+        training={"accelerated": not case.endswith(BY_THE_TRAINER)},
+    )
+
+
+CASES += [
+    case + BY_THE_TRAINER
+    for case in CASES
+    if case.endswith(f"-{DIMS[-1]}") and accelerator_of(plan_of_case(case)) is not None
+]
 
 
 def everybody() -> UserSplit:

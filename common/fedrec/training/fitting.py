@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.tensor_products import one_thread
 from fedrec.training.trainer import Trainer
 
 if TYPE_CHECKING:
-    import torch
-
     from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
     from fedrec.training.block_memory import BlockRoom
@@ -45,8 +47,14 @@ def fit_of(
     """
     if isinstance(algorithm, TrainedAlgorithm):
         if accelerator is not None and start.active.device.type == "cpu":
-            trained, compiled = algorithm, accelerator
-            return lambda chunk, private: compiled.fit(trained, chunk, start, private, sums)
+            fit, threads = partial(accelerator.fit, algorithm), torch.get_num_threads()
+
+            def train(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
+                # torch's own threads would only get in the way of the compiled ones.
+                with one_thread():
+                    return fit(chunk, start, private, sums, threads=threads)
+
+            return train
         trainer = Trainer(algorithm, start, room)
         return lambda chunk, private: trainer.train(chunk, private, sums)
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

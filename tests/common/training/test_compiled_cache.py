@@ -14,10 +14,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pytest
-from conformance.invariance import CASES, DIMS
+from conformance.invariance import BY_THE_TRAINER, CASES, DIMS
 
 TESTS = Path(__file__).parents[2]
-LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
+LARGE = [
+    case for case in CASES if not case.endswith(f"-{DIMS[0]}") and not case.endswith(BY_THE_TRAINER)
+]
 
 pytestmark = pytest.mark.slow
 

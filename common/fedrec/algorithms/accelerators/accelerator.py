@@ -39,7 +39,11 @@ class Accelerator:
         start: RoundStart,
         private: dict[str, torch.Tensor],
         sums: RoundSums,
+        *,
+        threads: int,
     ) -> ChunkResult:
-        """Train a chunk of users and add their rounded changes to `sums`."""
-        result: ChunkResult = import_module(self.module).fit(algorithm, chunk, start, private, sums)
+        """Train a chunk of users, on so many threads, and add their rounded changes to `sums`."""
+        result: ChunkResult = import_module(self.module).fit(
+            algorithm, chunk, start, private, sums, threads=threads
+        )
         return result

@@ -85,6 +85,8 @@ def fit(
     start: RoundStart,
     private: dict[str, torch.Tensor],
     sums: RoundSums,
+    *,
+    threads: int,
 ) -> ChunkResult:
     """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
     import torch
@@ -125,9 +127,7 @@ def fit(
         return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
 
     shapes = ((len(items), width), (len(items),), (len(items), width if counts_entries else 0))
-    finite, (change, counts, entries) = train_in_parts(
-        work, chunk.n_users, torch.get_num_threads(), shapes
-    )
+    finite, (change, counts, entries) = train_in_parts(work, chunk.n_users, threads, shapes)
     total.add_sums(torch.from_numpy(change), finite=finite)
     if counts_entries:
         sums["entries"].add_sums(torch.from_numpy(entries), finite=True)

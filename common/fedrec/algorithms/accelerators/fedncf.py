@@ -94,6 +94,8 @@ def fit(
     start: RoundStart,
     private: dict[str, torch.Tensor],
     sums: RoundSums,
+    *,
+    threads: int,
 ) -> ChunkResult:
     """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
     import torch
@@ -135,9 +137,7 @@ def fit(
         return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
 
     shapes = (common.items.shape, (len(common.items),), common.network.shape)
-    finite, (change, counts, network) = train_in_parts(
-        work, chunk.n_users, torch.get_num_threads(), shapes
-    )
+    finite, (change, counts, network) = train_in_parts(work, chunk.n_users, threads, shapes)
     rows.add_sums(torch.from_numpy(change), finite=finite)
     ends = np.cumsum([len(layer) for layer in layers])
     for name, part in zip(names, np.split(network, ends[:-1]), strict=True):

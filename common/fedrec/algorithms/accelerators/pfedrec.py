@@ -71,6 +71,8 @@ def fit(
     start: RoundStart,
     private: dict[str, torch.Tensor],
     sums: RoundSums,
+    *,
+    threads: int,
 ) -> ChunkResult:
     """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
     import torch
@@ -105,7 +107,7 @@ def fit(
         return bool(_train_part(part, parts, users, common, change, counts, *own))
 
     shapes = (items.shape, (len(items),))
-    finite, (change, _) = train_in_parts(work, n_users, torch.get_num_threads(), shapes)
+    finite, (change, _) = train_in_parts(work, n_users, threads, shapes)
     total.add_sums(torch.from_numpy(change), finite=finite)
     sums["users"].add_whole(torch.ones((n_users, 1)))
     trained = {
