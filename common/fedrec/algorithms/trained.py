@@ -286,6 +286,8 @@ class TrainedAlgorithm(Algorithm):
         """Return what `score` says of all items, float32 (n_users, n_active)."""
         import torch
 
+        from fedrec.tensor_products import one_thread
+
         if self.kept_scores:
             return private[self.kept_scores].index_select(1, start.active)
         n_users, n_active = chunk.n_users, len(start.active)
@@ -310,7 +312,8 @@ class TrainedAlgorithm(Algorithm):
                 elif entry.scope == "own_rows":
                     rows = private[entry.name].index_select(0, place)
                     own[entry.name] = rows.index_select(1, start.active)
-            scores = self.score(Values(everybody | own))
+            with one_thread():
+                scores = self.score(Values(everybody | own))
             end = min(n_users, begin + at_once)
             found[begin:end] = scores[: end - begin]
         return found

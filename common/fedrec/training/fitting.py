@@ -56,5 +56,12 @@ def fit_of(
 
             return train
         trainer = Trainer(algorithm, start, room)
-        return lambda chunk, private: trainer.train(chunk, private, sums)
+
+        def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
+            # A library may split a product among threads, and then bits follow their number.
+            # More threads would hardly be faster; processes are (`client.workers`).
+            with one_thread():
+                return trainer.train(chunk, private, sums)
+
+        return by_the_trainer
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

@@ -20,9 +20,9 @@ from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, samplers
-from fedrec.training import trainer as trainer_module
 from fedrec.training.blocks import Block
 from fedrec.training.cohort import Chunk
+from fedrec.training.trained_block import TrainedBlock, TrainingRound
 from fedrec.training.trainer import Trainer
 from fedrec.updates.topk import TopK
 
@@ -122,7 +122,7 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
     )
     trainer = Trainer(party.algorithm, there)
     block = meta_block(trainer, n_places, n_rows, n_steps, width)
-    trained = trainer_module._TrainedBlock(trainer, chunk, block, private)
+    trained = TrainedBlock(TrainingRound(party.algorithm, there), chunk, block, private)
     assert trained.run().shape == (n_places,)
     change = trained.change(chunk.pointers[1:] - chunk.pointers[:-1])
     assert change.item.shape == (n_places - 1, n_rows)
