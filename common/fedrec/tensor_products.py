@@ -62,7 +62,7 @@ def product_of_blocks(rows: torch.Tensor, matrix: torch.Tensor) -> torch.Tensor:
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Let torch compute on one thread: split among several, a product or a decomposition differs."""
+    """Let torch compute on one thread: split among several, a product may differ in its bits."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
