@@ -277,7 +277,11 @@ def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
 
 
 def _cost_table(outcome: _Outcome) -> Table:
-    table = Table(title="Bytes of one client in one round")
+    table = Table(
+        title="Bytes of one client in one round",
+        caption="uploads: for a table of all items; measured: only items that enough users hold",
+        caption_justify="left",
+    )
     table.add_column("what")
     table.add_column("bytes", justify="right")
     table.add_column("against this run", justify="right")
