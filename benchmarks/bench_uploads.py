@@ -31,13 +31,15 @@ from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
+from fedrec.training.rows import ROW_STEP
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.committee import committee_digest
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
 
 N_CLIENTS = 8
-N_ITEMS, RANK = 60_000, 21
+N_ITEMS, RANK = 234 * ROW_STEP, 21
+"""So many that nothing is padded where everybody holds everything: the list of rows is whole."""
 PAUSE_SECONDS = 0.5
 """For what still goes on when a side is done, such as deleting files."""
 
@@ -71,7 +73,6 @@ def client(number: int, pipe, settings: dict) -> None:
     plan, token = settings["plan"], Path(settings["token"]).read_text().strip()
     link = GrpcLink(settings["address"], token=token, plaintext=True)
     info = link.federation(identity.client_id)
-    layout = Layout.of(plan, info.n_items)
     _, secrets = open_epoch(
         roster_json=info.roster_json,
         server_context=info.server_context,
@@ -79,17 +80,24 @@ def client(number: int, pipe, settings: dict) -> None:
         identity=identity,
         pinned_authority_key=read_authority_key(Path(settings["authority"])),
     )
-    member = protection_of(plan, info.n_items).member(
-        info.server_context, secrets.protection_secret
+    protection = protection_of(plan, info.n_items)
+    member = protection.member(info.server_context, secrets.protection_secret)
+
+    def protected(layout: Layout, values: np.ndarray) -> bytes:
+        return member.over(protection.over(layout.vector_spec)).protect(values)
+
+    counting, training = Layout.counting(plan, info.n_items), Layout.of(plan, info.n_items)
+    # Everybody holds everything, so that all rows travel.
+    counts = np.zeros(counting.length, dtype=np.int64)
+    counts[counting.count_slice] = 1
+    vector = np.zeros(training.length, dtype=np.int64)
+    vector[training.change_slice] = np.random.default_rng(number).integers(
+        -1000, 1000, training.change_slice.stop
     )
+    payloads = {"count": protected(counting, counts), "train": protected(training, vector)}
     channel = grpc.insecure_channel(f"127.0.0.1:{settings['bare_port']}")
     put = channel.stream_unary("/Bare/Put")
-    vector = np.zeros(layout.length, dtype=np.int64)
-    vector[layout.change_slice] = np.random.default_rng(number).integers(
-        -1000, 1000, layout.change_slice.stop
-    )
-    payload = member.protect(vector)
-    header, version = None, 0
+    header, payload, version = None, b"", 0
     while True:
         order = pipe.recv()
         if order == "prepare":
@@ -98,6 +106,7 @@ def client(number: int, pipe, settings: dict) -> None:
                 version = task.published_round
                 if isinstance(task.task, Train):
                     break
+            payload = payloads[task.task.kind]
             blob = Blob.of(payload)
             unsigned = dict(
                 protocol_version=PROTOCOL_VERSION,
@@ -115,6 +124,7 @@ def client(number: int, pipe, settings: dict) -> None:
                 plan_fingerprint=plan_fingerprint(plan),
                 length=blob.length,
                 digest=blob.digest,
+                n_rows=info.n_items,
             )
             signature = identity.sign(UploadHeader(**unsigned).statement())
             header = UploadHeader(**unsigned, signature=signature)
