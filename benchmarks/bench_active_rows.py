@@ -1,6 +1,6 @@
 """What items that are never trained cost: a large catalogue beside its trainable items alone.
 
-    python benchmarks/bench_active_rows.py [--users 8000] [--clients 4] [--rounds 3]
+    python benchmarks/bench_active_rows.py [--users 2000] [--clients 4] [--rounds 3]
 
 Two federations with the same users in one run: one over a catalogue of 105,000 items of which 4,400
 are trained, because the others have too few holders, and one over those 4,400 alone. Rounds are
@@ -108,7 +108,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=4)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--dim", type=int, default=64)
-    parser.add_argument("--users", type=int, default=8_000)
+    parser.add_argument("--users", type=int, default=2_000)
     arguments = parser.parse_args()
     alone = split_of(arguments.users, np.arange(N_TRAINED))
     place = np.sort(np.random.default_rng(2).choice(N_ITEMS, N_TRAINED, replace=False))
