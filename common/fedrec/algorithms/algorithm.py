@@ -124,6 +124,11 @@ class Algorithm(ABC):
         return ""
 
     @property
+    def row_tables(self) -> tuple[str, ...]:
+        """Names of the shared tensors with a row for each item."""
+        return tuple(entry.name for entry in self.parameters if entry.scope == "rows")
+
+    @property
     def counts_rows(self) -> bool:
         """Whether users count which rows they touched; what divides nothing stays zero."""
         return True
@@ -327,6 +332,8 @@ class Algorithm(ABC):
         """Return the next version of the shared model.
 
         Args:
-            change: the summed tensors of the update by name, in the shapes of `tensors`.
-            counts: users who touched each item, n_items.
+            shared: the version, tables with a row for each active item only.
+            change: the summed tensors of the update by name, in the shapes of `tensors`; those
+                per item have a row for each active one.
+            counts: users who touched each active item, (n_active,).
         """

@@ -119,7 +119,9 @@ class TrainedAlgorithm(Algorithm):
             if tensor.name not in self._structured:
                 continue
             bound = float(n_users * tensor.bound)
-            rounded = np.rint(self.compression.compress(changes[tensor.name].astype(np.float64)))
+            rounded = np.rint(
+                self.compression.compress(changes[tensor.name].astype(np.float64), self.n_items)
+            )
             inside = np.clip(rounded, -bound, bound)
             found[tensor.name] = inside.astype(np.int64)
             n_clipped += int((inside != rounded).sum())
@@ -259,9 +261,9 @@ class TrainedAlgorithm(Algorithm):
                 divisor = change[entry.mean][0]
             values = values / np.maximum(divisor, 1.0)
             if entry.structured and self.compression is not None:
-                values = self.compression.compress(values)
+                values = self.compression.compress(values, self.n_items)
             if entry.structured and basis is not None:
-                values = self.structure.merge(np.zeros((self.n_items, *entry.shape)), values, basis)
+                values = self.structure.merge(np.zeros((len(values), *entry.shape)), values, basis)
             found[entry.name] = values
         return found
 

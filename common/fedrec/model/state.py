@@ -54,7 +54,7 @@ class SharedState:
         arrays = {name: np.asarray(value) for name, value in tensors.items()}
         return SharedState(MappingProxyType({**self.tensors, **arrays}), self.holders)
 
-    def with_holders(self, holders: NDArray[np.int64]) -> SharedState:
+    def with_holders(self, holders: NDArray[np.int64] | None) -> SharedState:
         """Return a copy that knows the item counts."""
         return SharedState(self.tensors, holders)
 

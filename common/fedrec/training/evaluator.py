@@ -108,8 +108,7 @@ class Evaluator:
         """
         learner = self._learner
         try:
-            for round_id in range(1, learner.plan.rounds.total + 1):
-                shared, private = learner.train_alone(round_id, shared, users, private)
+            shared, private = learner.train_alone(shared, users, private)
         except TrainingError:
             return
         self._of_model(found, "local", shared, users, private)

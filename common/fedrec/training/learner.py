@@ -218,7 +218,7 @@ class Learner:
             metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
             metrics[METRIC_NAMES.index("abstained")] = 1
             exact = self.layout.mechanism is None
-            nothing = np.zeros(self.n_items, dtype=np.int64)
+            nothing = np.zeros(len(self.active_items(shared)), dtype=np.int64)
             return Contribution(
                 vector=self.travelling.pack(
                     kind, shared, {}, nothing, metrics if exact else metrics * 0
@@ -245,7 +245,7 @@ class Learner:
                 remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
             )
         changes: dict[str, NDArray[np.int64]] = {}
-        counts = np.zeros(self.n_items, dtype=np.int64)
+        counts = np.zeros(len(self.travelling.rows(kind, shared).index), dtype=np.int64)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         also: Segments = {}
         n_clipped = 0
@@ -354,11 +354,14 @@ class Learner:
         return fresh
 
     def train_alone(
-        self, round_id: int, shared: SharedState, users: UserSplit, private: PrivateState
+        self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> tuple[SharedState, PrivateState]:
-        """Return the states after a round in which these users are the whole federation.
+        """Return the states after all rounds, if these users were the whole federation.
 
         Nothing is released by it, so it needs no noise.
+
+        Raises:
+            TrainingError: when training diverges.
         """
         if self.layout.mechanism is not None:
             if self._exact is None:
@@ -370,11 +373,15 @@ class Learner:
                     device_memory_mib=self.device_bytes >> 20,
                     workers=self.engine,
                 )
-            return self._exact.train_alone(round_id, shared, users, private)
-        found = train_locally(self, round_id, shared, users, private)
+            return self._exact.train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
-        return self.apply("train", round_id, shared, aggregate), found.private
+        for round_id in range(1, self.plan.rounds.total + 1):
+            found = train_locally(self, round_id, shared, users, private)
+            aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
+            # The first version is somebody else's, too; those behind it are known here alone.
+            shared = self._applied("train", round_id, shared, aggregate, own=round_id > 1)
+            private = found.private
+        return shared, private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
         """Return the users' training tables for the active items, made once."""
@@ -430,6 +437,18 @@ class Learner:
         self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
+        return self._applied(kind, round_id, shared, aggregate, own=False)
+
+    def _applied(
+        self,
+        kind: RoundKind,
+        round_id: int,
+        shared: SharedState,
+        aggregate: NDArray[np.int64],
+        *,
+        own: bool,
+    ) -> SharedState:
+        """Return the model after a round, which may be written over the one before it if `own`."""
         mechanism = self.layout.mechanism
         counts = self.travelling.counts(kind, shared, aggregate)
         if mechanism is not None:
@@ -447,7 +466,9 @@ class Learner:
                 if not tensor.signed:
                     change[tensor.name] = np.ones(tensor.shape)
             counts = np.ones(self.n_items, dtype=np.int64)
-        return self.algorithm.apply(shared, change, counts, round_id)
+        rows, tables = self.travelling.rows(kind, shared), self.algorithm.row_tables
+        part = self.algorithm.apply(rows.part(shared, tables), change, counts, round_id)
+        return rows.merged(shared, part, tables, own=own)
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
         """Return the metric sums of an aggregate."""

@@ -16,11 +16,9 @@ from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
 from fedrec.training.engines.engine import Job
 
 if TYPE_CHECKING:
-    from fedrec.training.cohort import Cohort
-    from fedrec.training.grid import RoundSums
     from fedrec.training.learner import Learner
 
-__all__ = ["LocalRound", "changes_of_sums", "train_locally"]
+__all__ = ["LocalRound", "train_locally"]
 
 _MAXIMUM_CLIPPED = 1 << 20
 _N_TRAINING = 4
@@ -31,9 +29,9 @@ class LocalRound:
     """What training left behind.
 
     Attributes:
-        changes: the update's tensors by name, summed over the users who trained, in grid steps,
-            as they are sent.
-        counts: users who touched each item, int64 (n_items,).
+        changes: the update's tensors by name, summed over the users who trained, in grid steps;
+            those per item have a row for each active one.
+        counts: users who touched each active item, int64 (n_active,).
         private: the users' new private parameters.
         metrics: a metrics segment with what training adds to it, int64 (len(METRIC_NAMES),).
     """
@@ -93,29 +91,16 @@ def train_locally(
             "before this round is intact.",
             remedy=learner.algorithm.about.divergence_remedy,
         )
-    counts = np.zeros(learner.n_items, dtype=np.int64)
-    changes = changes_of_sums(learner, cohort, sums)
+    changes = {
+        tensor.name: sums[tensor.name].change.cpu().numpy().reshape(-1, *tensor.shape[1:])
+        for tensor in learner.layout.tensors
+    }
+    counts = np.zeros(len(cohort.active), dtype=np.int64)
     if learner.layout.mechanism is not None:
         # Clipped is who was shortened as a whole.
         metrics[3] = sums.n_shrunk
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     changes, n_clipped = learner.algorithm.compress(changes, n_trained)
     metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
-    counts[cohort.active] = sums.counts.cpu().numpy()
+    counts = sums.counts.cpu().numpy()
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
-
-
-def changes_of_sums(
-    learner: Learner, cohort: Cohort, sums: RoundSums
-) -> dict[str, NDArray[np.int64]]:
-    """Return a round's tensors, in grid steps; those per item for the whole catalogue."""
-    changes = {}
-    for tensor in learner.layout.tensors:
-        summed = sums[tensor.name].change.cpu().numpy()
-        if tensor.per_item:
-            shape = (learner.n_items, *tensor.shape[1:])
-            changes[tensor.name] = np.zeros(shape, dtype=np.int64)
-            changes[tensor.name][cohort.active] = summed.reshape(-1, *tensor.shape[1:])
-        else:
-            changes[tensor.name] = summed
-    return changes

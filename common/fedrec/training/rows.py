@@ -7,6 +7,7 @@ catalogue, and rows of zeros are added up to a multiple of 256.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.ids import canonical, digest
+from fedrec.model.state import SharedState
 from fedrec.wire.stated_rows import StatedRows
 
 __all__ = ["ROW_STEP", "ActiveRows", "no_active_rows", "padded_rows"]
@@ -78,12 +80,12 @@ class ActiveRows:
         """Whether every item has a row of its number."""
         return self.n_rows == self.n_items == len(self.index)
 
-    def gather(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the rows of a table of the catalogue, (n_items, ...), as they travel."""
-        if self.is_whole:
+    def padded(self, values: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the active items' rows, (n_active, ...), as they travel."""
+        if len(values) == self.n_rows:
             return values
         rows = np.zeros((self.n_rows, *values.shape[1:]), dtype=values.dtype)
-        rows[: len(self.index)] = values[self.index]
+        rows[: len(values)] = values
         return rows
 
     def scatter(self, rows: NDArray[Number]) -> NDArray[Number]:
@@ -93,6 +95,31 @@ class ActiveRows:
         values = np.zeros((self.n_items, *rows.shape[1:]), dtype=rows.dtype)
         values[self.index] = rows[: len(self.index)]
         return values
+
+    def part(self, shared: SharedState, names: Sequence[str]) -> SharedState:
+        """Return a version with the active items' rows of these tables, and of its counts."""
+        if self.is_whole:
+            return shared
+        holders = None if shared.holders is None else shared.holders[self.index]
+        tables = {name: shared.tensors[name][self.index] for name in names}
+        return shared.with_tensors(**tables).with_holders(holders)
+
+    def merged(
+        self, shared: SharedState, part: SharedState, names: Sequence[str], *, own: bool = False
+    ) -> SharedState:
+        """Return a version that has the rows of a part, and its tensors that are no tables.
+
+        Args:
+            part: what became of `part(shared, names)`.
+            own: whether the tables of `shared` are the caller's alone, and are written to.
+        """
+        if self.is_whole:
+            return part
+        tables = {}
+        for name in names:
+            tables[name] = shared.tensors[name] if own else shared.tensors[name].copy()
+            tables[name][self.index] = part.tensors[name]
+        return part.with_tensors(**tables).with_holders(shared.holders)
 
     def content(self) -> bytes:
         """Return an injective encoding of the list, of which parties state a digest."""

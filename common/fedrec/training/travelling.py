@@ -1,4 +1,4 @@
-"""Between a party's sums over the catalogue and the vectors that travel."""
+"""Between a party's sums over the active items and the vectors that travel."""
 
 from __future__ import annotations
 
@@ -86,38 +86,46 @@ class Travelling:
         counts: NDArray[np.int64],
         metrics: NDArray[np.int64],
     ) -> NDArray[np.int64]:
-        """Return the vector of a party's sums; see `Sums`."""
+        """Return the vector of a party's sums.
+
+        Args:
+            changes: the tensors by name, in grid steps; those per item have n_active rows.
+            counts: users of each active item, int64 (n_active,).
+            metrics: the metrics segment.
+        """
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         per_item = {tensor.name for tensor in layout.tensors if tensor.per_item}
         travelling = {
-            name: rows.gather(values) if name in per_item else values
+            name: rows.padded(values) if name in per_item else values
             for name, values in changes.items()
         }
-        return layout.pack(travelling, rows.gather(counts), metrics)
+        return layout.pack(travelling, rows.padded(counts), metrics)
 
     def counts(
         self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]
     ) -> NDArray[np.int64]:
-        """Return the counts of a sum for the catalogue, int64 (n_items,)."""
+        """Return the counts of a sum for the active items, int64 (n_active,)."""
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
-        return rows.scatter(vector[layout.count_slice])
+        return vector[layout.count_slice][: len(rows.index)]
 
     def change(
         self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]
     ) -> dict[str, NDArray[np.float64]]:
-        """Return the summed tensors by name, as real numbers for the catalogue.
+        """Return the summed tensors by name, as real numbers; those per item for the active ones.
 
-        They become so row by row that travelled: those of all other items are zero anyway.
+        What stands in rows behind them belongs to no item.
         """
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         sent, found = layout.changes_of(vector), {}
         for tensor in layout.tensors:
-            values = sent[tensor.name].astype(np.float64) * tensor.step
-            found[tensor.name] = rows.scatter(values) if tensor.per_item else values
+            values = sent[tensor.name]
+            found[tensor.name] = (
+                values[: len(rows.index)] if tensor.per_item else values
+            ).astype(np.float64) * tensor.step
         return found
 
     def unpack(self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]) -> Sums:
-        """Return what a vector, or a sum of such vectors, says."""
+        """Return what a vector, or a sum of such vectors, says of the catalogue."""
         rows, layout = self.rows(kind, shared), self.layout(kind, shared)
         per_item = {tensor.name for tensor in layout.tensors if tensor.per_item}
         changes = {

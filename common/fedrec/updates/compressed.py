@@ -53,8 +53,13 @@ class Compressed(Dense):
         return found
 
     @abstractmethod
-    def compress(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what is left of a change (n_items, dim), the same bits on every machine."""
+    def compress(self, change: NDArray[np.float64], n_items: int) -> NDArray[np.float64]:
+        """Return what is left of a change, the same bits on every machine.
+
+        Args:
+            change: the rows of active items (n_active, dim); those of others are zero.
+            n_items: rows of the whole table.
+        """
 
     @abstractmethod
     def compress_each(self, rows: torch.Tensor, n_items: int) -> torch.Tensor:

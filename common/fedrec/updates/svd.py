@@ -42,7 +42,7 @@ class SVD(Compressed):
         """Return why the rank cannot work with `dim`, or an empty string."""
         return rank_problem(settings, dim)
 
-    def compress(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
+    def compress(self, change: NDArray[np.float64], n_items: int) -> NDArray[np.float64]:
         """Return A V_r V_r^T, by Jacobi rotations and sums in a fixed order."""
         values, vectors = symmetric_eigen(product(change.T, change))
         kept = vectors[:, np.argsort(-values, kind="stable")[: self.rank]]

@@ -46,9 +46,9 @@ class TopK(Compressed):
         """Return k = ceil(ratio x n_values), at least 1."""
         return max(1, math.ceil(self.ratio * n_values))
 
-    def compress(self, change: NDArray[np.float64]) -> NDArray[np.float64]:
+    def compress(self, change: NDArray[np.float64], n_items: int) -> NDArray[np.float64]:
         """Return the change without its smaller values."""
-        kept = self.n_kept(change.size)
+        kept = self.n_kept(n_items * self.dim)
         return change if kept >= change.size else _largest(change, kept)
 
     def compress_each(self, rows: torch.Tensor, n_items: int) -> torch.Tensor:

@@ -58,7 +58,7 @@ def test_rows_of_enough_holders_come_in_the_catalogues_order_and_zeros_behind_th
     assert rows.index.tolist() == [0, 2, 3]
     assert rows.n_rows == 256
     table = np.arange(10).reshape(5, 2) + 1
-    sent = rows.gather(table)
+    sent = rows.padded(table[rows.index])
     assert sent.shape == (256, 2)
     assert sent[:3].tolist() == [[1, 2], [5, 6], [7, 8]]
     assert not sent[3:].any()
@@ -82,7 +82,7 @@ def test_all_rows_travel_before_the_count_and_where_noise_covers_rare_items() ->
         assert rows.index.tolist() == [0, 1, 2]
         assert rows.n_rows == 3
         table = np.arange(3)
-        assert rows.gather(table) is table
+        assert rows.padded(table) is table
         assert rows.scatter(table) is table
 
 

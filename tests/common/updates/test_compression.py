@@ -22,9 +22,9 @@ def topk(ratio, dim):
 
 def test_the_worked_matrices():
     change = np.array([[0.3, -0.5], [0.1, 0.0], [0.0, 0.4]])
-    kept = topk(1 / 3, 2).compress(change)
+    kept = topk(1 / 3, 2).compress(change, 3)
     assert kept.tolist() == [[0.0, -0.5], [0.0, 0.0], [0.0, 0.4]]
-    nearest = svd(1, 2).compress(np.array([[3.0, 0.0], [0.0, 1.0]]))
+    nearest = svd(1, 2).compress(np.array([[3.0, 0.0], [0.0, 1.0]]), 2)
     assert nearest == pytest.approx(np.array([[3.0, 0.0], [0.0, 0.0]]), abs=1e-14)
 
 
@@ -48,16 +48,17 @@ def test_how_many_values_are_kept(ratio, n_values, n_kept):
 def test_svd_agrees_with_lapack(shape, rank):
     change = np.random.default_rng(1).normal(size=shape)
     change[::3] = 0.0
-    kept = svd(rank, shape[1]).compress(change)
+    kept = svd(rank, shape[1]).compress(change, len(change))
     assert np.abs(kept - nearest_of_rank(change, rank)).max() < 1e-12
     assert not kept[::3].any()
-    assert np.array_equal(kept, svd(rank, shape[1]).compress(change.copy(order="F")))
+    by_column = change.copy(order="F")
+    assert np.array_equal(kept, svd(rank, shape[1]).compress(by_column, len(change)))
 
 
 def test_svd_of_full_rank_loses_nothing_and_of_nothing_is_nothing():
     change = np.random.default_rng(2).normal(size=(50, 7))
-    assert np.abs(svd(7, 7).compress(change) - change).max() < 1e-13
-    assert not svd(2, 7).compress(np.zeros((50, 7))).any()
+    assert np.abs(svd(7, 7).compress(change, 50) - change).max() < 1e-13
+    assert not svd(2, 7).compress(np.zeros((50, 7)), 50).any()
 
 
 @pytest.mark.parametrize("ratio", [0.01, 0.3, 0.99])
@@ -65,13 +66,24 @@ def test_topk_agrees_with_a_sort_also_where_values_are_equal(ratio):
     # Whole numbers: many values have the same magnitude.
     change = np.random.default_rng(3).integers(-4, 5, size=(30, 5)).astype(np.float64)
     structure = topk(ratio, 5)
-    kept = structure.compress(change)
+    kept = structure.compress(change, 30)
     assert np.array_equal(kept, largest_values(change, structure.n_kept(150)))
 
 
 def test_topk_of_everything_is_everything():
     change = np.random.default_rng(4).normal(size=(30, 5))
-    assert np.array_equal(topk(1.0, 5).compress(change), change)
+    assert np.array_equal(topk(1.0, 5).compress(change, 30), change)
+
+
+@pytest.mark.parametrize("structure", [svd(2, 5), topk(0.3, 5)], ids=["svd", "topk"])
+def test_the_rows_of_active_items_say_what_the_whole_table_does(structure):
+    """k and the singular vectors are those of the table, of which the other rows are zero."""
+    table = np.random.default_rng(6).normal(size=(30, 5))
+    active = np.arange(30) % 3 != 1
+    table[~active] = 0.0
+    whole = structure.compress(table, 30)
+    assert np.abs(structure.compress(table[active], 30) - whole[active]).max() < 1e-14
+    assert np.abs(whole[active] - table[active]).max() > 1e-3
 
 
 def rows_of_users(n_users, n_rows, dim, *, whole):
