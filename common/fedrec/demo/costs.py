@@ -9,7 +9,7 @@ from statistics import median
 
 from fedrec.demo.workspace import Workspace
 
-__all__ = ["RoundCosts", "measured_costs"]
+__all__ = ["RoundCosts", "journal_lines", "measured_costs"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +29,7 @@ class RoundCosts:
 
 def measured_costs(workspace: Workspace) -> RoundCosts:
     """Read the clients' own journals."""
-    lines = list(_journal_lines(workspace))
+    lines = list(journal_lines(workspace))
     idle = [line["bytes_down"] for line in lines if not line["revealed"]]
     revealing = [line["bytes_down"] for line in lines if line["revealed"]]
     return RoundCosts(
@@ -39,7 +39,8 @@ def measured_costs(workspace: Workspace) -> RoundCosts:
     )
 
 
-def _journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
+def journal_lines(workspace: Workspace) -> Iterator[dict[str, int]]:
+    """Yield what every client wrote down of every round in which it counted."""
     for state in workspace.client_states:
         for line in (state / "client-log.jsonl").read_text(encoding="utf-8").splitlines():
             found = json.loads(line)
