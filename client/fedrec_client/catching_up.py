@@ -224,7 +224,7 @@ class CatchingUp:
         seal = member.seal_of(snapshot.round, "train")
         raw = seal.unseal_snapshot(snapshot.blob) if snapshot.sealed else snapshot.blob
         try:
-            shared = SharedState.from_bytes(raw)
+            shared = self._model.read(raw)
         except StorageError as error:
             raise ProtocolError(f"The snapshot cannot be read: {error.message}") from None
         problem = shape_problem(member.plan, len(member.catalogue), shared)

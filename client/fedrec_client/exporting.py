@@ -21,6 +21,7 @@ from fedrec.data.writing import prepare_folder
 from fedrec.errors import CatalogueMismatch, DataError, RefusedError, SettingsError
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
+from fedrec.model.state import SharedState
 from fedrec.protection import ProtectionPlan
 from fedrec.protection.flooding import Flooding, system_gaussian
 from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME, ModelFile
@@ -156,7 +157,7 @@ def _flooded(
         for name, value in clean.items()
     }
     spread = np.concatenate([value.reshape(-1) for value in clean.values()]).std()
-    shared = replace(model.shared, tensors=MappingProxyType(noisy))
+    shared = SharedState(MappingProxyType(noisy), model.shared.holders)
     return replace(model, shared=shared), Flooded(
         deviation=deviation,
         model_deviation=float(spread),
@@ -176,16 +177,14 @@ def _put_catalogue(catalogue: Catalogue, path: Path) -> None:
 
 
 def _model_file(held: HeldModel) -> ModelFile:
-    shared, least = held.shared, held.plan.federation.minimum_item_users
-    if shared.holders is not None:
-        enough = np.where(shared.holders >= least, shared.holders, 0)
-        shared = replace(shared, holders=enough.astype(np.int64))
+    holders, least = held.shared.holders, held.plan.federation.minimum_item_users
+    if holders is not None:
+        holders = np.where(holders >= least, holders, 0).astype(np.int64)
     algorithm = algorithm_of(held.plan, len(held.catalogue))
-    needed = {name: shared.tensors[name] for name in algorithm.recommending}
-    shared = replace(shared, tensors=MappingProxyType(needed))
+    needed = {name: held.shared.tensors[name] for name in algorithm.recommending}
     return ModelFile(
         plan=held.plan,
         catalogue_fingerprint=held.pin.catalogue_fingerprint,
         round=held.version,
-        shared=shared,
+        shared=SharedState(MappingProxyType(needed), holders),
     )

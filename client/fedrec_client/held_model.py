@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.plan import plan_from_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue
@@ -58,13 +59,15 @@ def read_held_model(settings: Settings, which: Which) -> HeldModel:
         )
     version, shared, private = _chosen(state, which)
     memory_bytes = settings.client.memory_mib << 20
+    plan = plan_from_json(state.pin.plan_json.encode())
+    initial = algorithm_of(plan, len(catalogue)).initial_shared
     return HeldModel(
         pin=state.pin,
         epoch=state.epoch,
-        plan=plan_from_json(state.pin.plan_json.encode()),
+        plan=plan,
         catalogue=catalogue,
         version=version,
-        shared=SharedState.from_bytes(store.read(shared)),
+        shared=SharedState.from_bytes(store.read(shared), initial),
         private=None if private is None else store.read_private(private, map_above=memory_bytes),
     )
 

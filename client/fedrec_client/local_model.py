@@ -50,11 +50,21 @@ class LocalModel:
         if self._shared is None:
             ref = self._store.state.shared
             self._shared = (
-                self._learner.initial_shared()
-                if ref is None
-                else SharedState.from_bytes(self._store.read(ref))
+                self._learner.initial_shared() if ref is None else self.read(self._store.read(ref))
             )
         return self._shared
+
+    def read(self, raw: bytes) -> SharedState:
+        """Return a version of the model from the bytes that `stored` makes of it.
+
+        Raises:
+            StorageError: they are none.
+        """
+        return SharedState.from_bytes(raw, self._learner.initial_shared)
+
+    def stored(self, shared: SharedState) -> bytes:
+        """Return a version without the rows that everybody draws from the run's seed."""
+        return shared.to_bytes(self._learner.initial_shared())
 
     @property
     def private(self) -> PrivateState:
@@ -141,7 +151,7 @@ class LocalModel:
         record_measured(self._store.folder, round_id, metrics)
         self._store.publish(
             round_id,
-            shared.to_bytes(),
+            self.stored(shared),
             content=content,
             counted=counted,
             best=self._better(metrics),
@@ -158,7 +168,9 @@ class LocalModel:
 
     def adopt(self, round_id: RoundId, shared: SharedState, content: RoundContent | None) -> None:
         """Take over a snapshot of the shared model; users keep what they know."""
-        self._store.adopt(round_id, shared.to_bytes(), content)
+        # Statements are about trained rows; the others are nobody's to send.
+        shared = self._learner.apart(shared).over(self._learner.initial_shared())
+        self._store.adopt(round_id, self.stored(shared), content)
         self._shared = shared
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:

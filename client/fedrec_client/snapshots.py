@@ -53,7 +53,7 @@ def send_snapshot(
         client_id=membership.client_id,
         **content.model_dump(),
     )
-    blob = model.shared.to_bytes()
+    blob = model.stored(model.shared)
     if membership.is_encrypted:
         blob = membership.seal_of(task.round, "train").seal_snapshot(blob)
     link.submit_snapshot(membership.sign_statement(statement), blob)

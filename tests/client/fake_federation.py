@@ -26,6 +26,7 @@ from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
+from fedrec.model.state import SharedState
 from fedrec.protection import Member
 from fedrec.training.layout import METRICS_SLICE, Layout, protection_of
 from fedrec.training.learner import Learner
@@ -333,6 +334,14 @@ class World:
     def stated_rows(self, number: int) -> StatedRows:
         """Return what members say of the rows that a round covers."""
         return self.membership(self.puppets[0]).stated_rows(self.rows(self.rounds[number]))
+
+    def stored(self, number: int) -> bytes:
+        """Return a version's model as members keep and send it."""
+        return self.as_sent(self.shared[number])
+
+    def as_sent(self, shared: SharedState) -> bytes:
+        """Return a model without the rows that everybody draws from the run's seed."""
+        return shared.to_bytes(self.shared[0])
 
     def base_state(self, version: int) -> bytes:
         """Return the digest of a version's model as members sign it."""

@@ -40,7 +40,7 @@ def crossed(world: World) -> None:
 
 def make_snapshot(world: World, number: int, shared: SharedState | None = None) -> Snapshot:
     """Return what another member sends after a round, correct unless `shared` is given."""
-    return sealed_snapshot(world, number, (shared or world.shared[number]).to_bytes())
+    return sealed_snapshot(world, number, world.as_sent(shared or world.shared[number]))
 
 
 def sealed_snapshot(world: World, number: int, raw: bytes) -> Snapshot:
@@ -88,5 +88,5 @@ def attested(world: World, *makers: Identity, **changes: Any) -> Snapshot:
         epoch=2,
         statements=tuple(statements),
         sealed=True,
-        blob=seal.seal_snapshot(shared.to_bytes()),
+        blob=seal.seal_snapshot(world.as_sent(shared)),
     )

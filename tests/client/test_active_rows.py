@@ -151,7 +151,7 @@ def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path: Path) -> None:
     world.contribute(round_)
     published = world.publish(round_)
     known = world.membership(world.puppets[0])
-    blob = known.seal_of(RoundId(2), "train").seal_snapshot(world.shared[2].to_bytes())
+    blob = known.seal_of(RoundId(2), "train").seal_snapshot(world.stored(2))
     world.link.offered = Snapshot(
         round=RoundId(2), epoch=1, statements=published.statements, sealed=True, blob=blob
     )

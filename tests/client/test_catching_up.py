@@ -41,7 +41,7 @@ def test_a_late_joiner_takes_every_round(world: World) -> None:
     assert follow(world) == 4
     store = PrivateStore(world.state, read_only=True)
     assert store.state.shared is not None
-    assert store.read(store.state.shared) == world.shared[4].to_bytes()
+    assert store.read(store.state.shared) == world.stored(4)
 
 
 def resigned(world: World, round_: FakeRound, **changes: bytes) -> PublishedRound:

@@ -130,7 +130,7 @@ def test_a_member_who_crossed_says_which_model_it_has(world: World) -> None:
     (expected, _) = attested(world).statements
     assert statement.state_tag == expected.state_tag
     seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
-    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
+    assert seal.unseal_snapshot(blob) == world.stored(3)
 
 
 def test_the_secrets_of_an_epoch_do_not_outlive_it(

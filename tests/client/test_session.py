@@ -47,7 +47,7 @@ def test_the_model_is_the_one_that_the_others_have(tmp_path: Path) -> None:
     world.app().run()
     store = stored(world)
     assert store.state.shared is not None
-    assert store.read(store.state.shared) == world.shared[2].to_bytes()
+    assert store.read(store.state.shared) == world.stored(2)
 
 
 def test_the_best_model_is_kept_with_its_private_state(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 from blake3 import blake3
@@ -14,7 +15,7 @@ from client.following import follow, make_snapshot, played, sealed_snapshot
 
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
-from fedrec.model.state import SharedState
+from fedrec.model.state import Rest, SharedState
 from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
 from fedrec_client.private_store import PrivateStore
@@ -32,7 +33,7 @@ def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
     assert "snapshot_taken" in world.event_names()
     store = PrivateStore(world.state, read_only=True)
     assert store.state.shared is not None
-    assert store.read(store.state.shared) == world.shared[3].to_bytes()
+    assert store.read(store.state.shared) == world.stored(3)
 
 
 def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
@@ -43,7 +44,9 @@ def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
 
 def of_its_maker_alone(world: World) -> Snapshot:
     """Another model, which only its maker signed."""
-    false = world.shared[3].with_tensors(item_embedding=-world.shared[3].tensors["item_embedding"])
+    right = world.shared[3]
+    rows = {"item_embedding": -right.kept["item_embedding"]}
+    false = SharedState(MappingProxyType({**right.kept, **rows}), right.holders, right.rest)
     maker = world.membership(world.puppets[2])
     tag = maker.seal_of(RoundId(3), "train").state_tag(false.canonical_bytes())
     honest = make_snapshot(world, 3, false)
@@ -58,6 +61,20 @@ def of_another_state(world: World) -> Snapshot:
 def of_other_shapes(world: World) -> Snapshot:
     rows = world.shared[3].tensors["item_embedding"][:2]
     return make_snapshot(world, 3, SharedState({"item_embedding": rows}))
+
+
+def of_other_rows(world: World) -> Snapshot:
+    """Rows of other items than those that enough users hold."""
+    state = world.shared[3]
+    assert state.rest is not None
+    few = Rest(state.rest.index[:-1], state.rest.tables)
+    kept = {name: values[:-1] for name, values in state.kept.items()}
+    return make_snapshot(world, 3, SharedState(MappingProxyType(kept), state.holders, few))
+
+
+def of_rows_that_nobody_trains(world: World) -> Snapshot:
+    """The first version's rows, which nobody sends: whoever takes them has no word for them."""
+    return sealed_snapshot(world, 3, world.shared[3].to_bytes())
 
 
 def that_does_not_open(world: World) -> Snapshot:
@@ -84,7 +101,7 @@ def of_a_type_that_numpy_does_not_know(world: World) -> Snapshot:
 
 
 def that_is_not_sealed(world: World) -> Snapshot:
-    return replace(make_snapshot(world, 3), sealed=False, blob=world.shared[3].to_bytes())
+    return replace(make_snapshot(world, 3), sealed=False, blob=world.stored(3))
 
 
 def by_a_stranger(world: World) -> Snapshot:
@@ -98,6 +115,8 @@ BAD = {
     of_its_maker_alone: "contradict",
     of_another_state: "is not the model that members signed",
     of_other_shapes: "of the shape (2, 4), expected (12, 4)",
+    of_other_rows: "has other rows apart",
+    of_rows_that_nobody_trains: "it has rows of its first one",
     that_does_not_open: "",
     of_another_round: "",
     that_is_empty: "",
@@ -123,7 +142,7 @@ def test_a_wrong_snapshot_is_passed_over_for_the_rounds(
     assert BAD[bad] in line["message"]
     store = PrivateStore(world.state, read_only=True)
     assert store.state.shared is not None
-    assert store.read(store.state.shared) == world.shared[3].to_bytes()
+    assert store.read(store.state.shared) == world.stored(3)
 
 
 @pytest.mark.parametrize("bad", BAD)
@@ -168,7 +187,7 @@ def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
     ((statement, blob),) = world.link.snapshots
     verify(world.identity.public.signing_key, statement.statement(), statement.signature)
     seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
-    assert seal.unseal_snapshot(blob) == world.shared[3].to_bytes()
+    assert seal.unseal_snapshot(blob) == world.stored(3)
     world.link.offered = Snapshot(
         round=RoundId(3), epoch=1, statements=(statement,), sealed=True, blob=blob
     )

@@ -187,6 +187,8 @@ def test_a_removed_client_cannot_upload_or_fetch(found: Found) -> None:
             return super().submit_update(header, payload)
 
     removed = federation.client(3, wrap=Kept)
+    # Three clients are enough for a round: this one must be there before the others are.
+    removed.wait_for("joined")
     clients = [federation.client(number) for number in range(3)]
     removed.wait_for("sent", 1)
     header, payload = sent[0]

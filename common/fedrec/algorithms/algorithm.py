@@ -197,16 +197,19 @@ class Algorithm(ABC):
         tensors = {}
         for entry in self.parameters:
             if entry.scope in ("rows", "net"):
-                values = shared.tensors[entry.name]
-                rows = values[active] if entry.scope == "rows" else values
-                tensors[entry.name] = torch.from_numpy(rows).to(device, dtype or torch.float32)
+                values = (
+                    shared.rows(entry.name, active)
+                    if entry.scope == "rows"
+                    else shared.kept[entry.name]
+                )
+                tensors[entry.name] = torch.from_numpy(values).to(device, dtype or torch.float32)
         return RoundStart(
             round=round_id,
             shared=tensors,
             n_items=self.n_items,
             active=torch.from_numpy(active).to(device),
             scalars={
-                entry.name: float(shared.tensors[entry.name])
+                entry.name: float(shared.kept[entry.name])
                 for entry in self.parameters
                 if entry.scope == "scalar"
             },

@@ -147,7 +147,7 @@ class EASE(Algorithm):
             round=round_id,
             shared={
                 "item_weights": torch.from_numpy(self._weights_of(shared, active)).to(device),
-                "first_pair": torch.tensor(len(shared.tensors["pairs"])),
+                "first_pair": torch.tensor(len(shared.kept["pairs"])),
             },
             n_items=self.n_items,
             active=torch.from_numpy(active).to(device),
@@ -157,7 +157,7 @@ class EASE(Algorithm):
         """Return B of a version, computed once for it, float32 (n_active, n_active)."""
         if self._weights is None or self._weights[0] is not shared:
             weights = item_weights(
-                shared.tensors["pairs"],
+                shared.kept["pairs"],
                 shared.tensors["item_users"],
                 active,
                 self.settings.regularisation,
@@ -229,7 +229,7 @@ class EASE(Algorithm):
         round_id: int,
     ) -> SharedState:
         """Write the round's part down behind the pairs that are known."""
-        known = shared.tensors["pairs"]
+        known = shared.kept["pairs"]
         missing = _n_pairs(self._n_active(shared)) - len(known)
         if missing <= 0 or not counts.any():
             return shared

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,7 +19,7 @@ from fedrec.errors import StorageError
 from fedrec.ids import canonical
 from fedrec.model.tensor_file import file_parts, mapped_tensors
 
-__all__ = ["PrivateState", "SharedState"]
+__all__ = ["PrivateState", "Rest", "SharedState"]
 
 
 _EMPTY_FOLDER = "Restore the file from a backup, or start with an empty state folder."
@@ -35,18 +37,61 @@ def _check(raw: bytes, kind: str) -> dict[str, NDArray[np.generic]]:
     return tensors
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
+class Rest:
+    """The rows of item tables that the rounds of a run leave as they are.
+
+    Attributes:
+        index: rows of the other items, which are trained, ascending int64 (n_active,).
+        tables: by name, whole tables (n_items, ...) whose rows of `index` are out of date; None
+            where only the trained rows are known.
+    """
+
+    index: NDArray[np.int64]
+    tables: Mapping[str, NDArray[np.float64]] | None
+
+
+@dataclass(frozen=True, eq=False)
 class SharedState:
     """The published model: the same bits at every party.
 
+    Once it is known which items are trained, their rows are kept apart from the others, so that
+    a version of a large catalogue is as small as what was trained.
+
     Attributes:
-        tensors: float64 arrays by parameter name.
+        kept: float64 arrays by parameter name; item tables have the rows of `rest.index` only,
+            where that is given.
         holders: number of users who hold each item, int64 (n_items,), or None before the first
             (counting) round has been published.
+        rest: the other rows; None where all are kept.
     """
 
-    tensors: Mapping[str, NDArray[np.float64]]
+    kept: Mapping[str, NDArray[np.float64]]
     holders: NDArray[np.int64] | None = None
+    rest: Rest | None = None
+
+    @cached_property
+    def tensors(self) -> Mapping[str, NDArray[np.float64]]:
+        """All arrays, item tables with a row for each item of the catalogue.
+
+        Raises:
+            StorageError: only the trained rows are known.
+        """
+        if self.rest is None:
+            return self.kept
+        if self.rest.tables is None:
+            raise StorageError("The rows of items that are not trained are not stored here.")
+        whole = dict(self.kept)
+        for name, before in self.rest.tables.items():
+            whole[name] = before.copy()
+            whole[name][self.rest.index] = self.kept[name]
+        return MappingProxyType(whole)
+
+    def rows(self, name: str, index: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return rows of an item table."""
+        if self.rest is not None and np.array_equal(self.rest.index, index):
+            return self.kept[name]
+        return self.tensors[name][index]
 
     def with_tensors(self, **tensors: NDArray[np.float64]) -> SharedState:
         """Return a copy in which some tensors are replaced."""
@@ -54,47 +99,115 @@ class SharedState:
         arrays = {name: np.asarray(value) for name, value in tensors.items()}
         return SharedState(MappingProxyType({**self.tensors, **arrays}), self.holders)
 
-    def with_holders(self, holders: NDArray[np.int64] | None) -> SharedState:
+    def with_holders(self, holders: NDArray[np.int64]) -> SharedState:
         """Return a copy that knows the item counts."""
         return SharedState(self.tensors, holders)
 
-    def to_bytes(self) -> bytes:
-        """Return the state in safetensors form."""
-        arrays: dict[str, NDArray[np.generic]] = {
-            f"shared.{name}": value for name, value in self.tensors.items()
+    def apart(self, index: NDArray[np.int64], names: Sequence[str]) -> SharedState:
+        """Return the same version with the rows of these item tables kept apart from the rest."""
+        if self.rest is not None and np.array_equal(self.rest.index, index):
+            return self
+        tables = {name: self.tensors[name] for name in names}
+        rows = {name: table[index] for name, table in tables.items()}
+        rest = Rest(index, MappingProxyType(tables))
+        return SharedState(MappingProxyType({**self.tensors, **rows}), self.holders, rest)
+
+    def part(self) -> SharedState:
+        """Return what is kept as a model of the trained items alone."""
+        if self.rest is None:
+            return self
+        holders = None if self.holders is None else self.holders[self.rest.index]
+        return SharedState(self.kept, holders)
+
+    def with_part(self, part: SharedState) -> SharedState:
+        """Return a version that keeps what became of `part()`."""
+        return SharedState(part.kept, self.holders, self.rest)
+
+    def over(self, first: SharedState) -> SharedState:
+        """Return a version whose other rows are those of a run's first version."""
+        if self.rest is None:
+            return self
+        names = self.rest.tables or {}
+        tables = {name: first.tensors[name] for name in names}
+        return SharedState(self.kept, self.holders, Rest(self.rest.index, MappingProxyType(tables)))
+
+    def to_bytes(self, initial: SharedState | None = None) -> bytes:
+        """Return the state in safetensors form.
+
+        Args:
+            initial: what whoever reads it gives to `from_bytes`; its rows are left out.
+        """
+        arrays: dict[str, NDArray[np.generic]] = {}
+        tables: Mapping[str, NDArray[np.float64]] = {}
+        if self.rest is not None:
+            arrays["index"] = self.rest.index
+            tables = self.rest.tables or {}
+        known = {} if initial is None else initial.tensors
+        arrays |= {
+            f"{'rows' if name in tables else 'shared'}.{name}": value
+            for name, value in self.kept.items()
+        }
+        arrays |= {
+            f"rest.{name}": table for name, table in tables.items() if known.get(name) is not table
         }
         if self.holders is not None:
             arrays["holders"] = self.holders
         return bytes(save(arrays))
 
     @classmethod
-    def from_bytes(cls, raw: bytes) -> SharedState:
+    def from_bytes(
+        cls, raw: bytes, initial: Callable[[], SharedState] | None = None
+    ) -> SharedState:
         """Read `to_bytes`.
+
+        Args:
+            initial: returns the first version of the run, which has the rows that were left out;
+                without it only the trained rows of such a state are known.
 
         Raises:
             StorageError: when the bytes are no shared state.
         """
         arrays = _check(raw, "shared")
-        tensors = {
-            name.removeprefix("shared."): np.asarray(value, dtype=np.float64)
-            for name, value in arrays.items()
-            if name.startswith("shared.")
-        }
-        if len(tensors) != len(arrays) - ("holders" in arrays) or not tensors:
-            raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
+        found: dict[str, dict[str, NDArray[np.float64]]] = {"shared": {}, "rows": {}, "rest": {}}
+        for name in sorted(arrays.keys() - {"holders", "index"}):
+            kind, _, rest = name.partition(".")
+            if kind not in found:
+                raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
+            found[kind][rest] = np.asarray(arrays[name], dtype=np.float64)
+        kept = MappingProxyType(found["shared"] | found["rows"])
         holders = arrays.get("holders")
-        return cls(
-            MappingProxyType(tensors),
-            None if holders is None else np.asarray(holders, dtype=np.int64),
-        )
+        counts = None if holders is None else np.asarray(holders, dtype=np.int64)
+        if not kept or ("index" in arrays) < bool(found["rows"] or found["rest"]):
+            raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
+        if initial is not None and found["rest"]:
+            raise StorageError("This is not a stored shared state: it has rows of its first one.")
+        if "index" not in arrays:
+            return cls(kept, counts)
+        index, tables = np.asarray(arrays["index"], dtype=np.int64), found["rest"]
+        if initial is not None and len(tables) < len(found["rows"]):
+            first = initial().tensors
+            tables = {name: first[name] for name in found["rows"] if name in first} | tables
+        elif len(tables) < len(found["rows"]):
+            return cls(kept, counts, Rest(index, None))
+        state = cls(kept, counts, Rest(index, MappingProxyType(tables)))
+        problem = _problem_of_rows(state, found["rows"])
+        if problem:
+            raise StorageError(f"This is not a stored shared state: {problem}.")
+        return state
 
     def canonical_bytes(self) -> bytes:
-        """Return an injective encoding, equal at all parties that hold the same bits."""
-        arrays: dict[str, NDArray[np.generic]] = dict(self.tensors)
+        """Return an injective encoding, equal at all parties that hold the same bits.
+
+        Rows that are kept apart from the trained ones are not in it: they are those of the
+        run's first version, of which all rows are.
+        """
+        arrays: dict[str, NDArray[np.generic]] = dict(self.kept)
         if self.holders is not None:
             arrays["holders"] = self.holders
+        if self.rest is not None:
+            arrays["index"] = self.rest.index
         return canonical(
-            "fedrec shared state v1",
+            "fedrec shared state v2",
             *(
                 part
                 for name in sorted(arrays)
@@ -102,10 +215,27 @@ class SharedState:
                     name,
                     str(arrays[name].dtype),
                     str(arrays[name].shape),
-                    np.ascontiguousarray(arrays[name]).tobytes(),
+                    hashlib.sha256(np.ascontiguousarray(arrays[name]).data).digest(),
                 )
             ),
         )
+
+
+def _problem_of_rows(state: SharedState, names: Iterable[str]) -> str:
+    """Return why the trained rows do not fit the tables that they are of, or nothing."""
+    assert state.rest is not None
+    index, tables = state.rest.index, state.rest.tables or {}
+    if set(tables) != set(names):
+        return f"it has rows of {sorted(names)}, and of {sorted(tables)} the others"
+    if index.ndim != 1 or (np.diff(index) <= 0).any() or (index[:1] < 0).any():
+        return "its rows are not in the order of the catalogue"
+    for name, table in tables.items():
+        kept = state.kept[name]
+        if table.ndim < 1 or kept.shape != (len(index), *table.shape[1:]):
+            return f"it has {name} of the shape {kept.shape}, expected {len(index)} rows"
+        if (index[-1:] >= len(table)).any():
+            return f"it has rows above the {len(table)} of {name}"
+    return ""
 
 
 @dataclass(frozen=True, slots=True)

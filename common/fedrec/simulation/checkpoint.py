@@ -29,7 +29,7 @@ from fedrec.simulation.result import Version
 __all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
 
 _FORMAT = "fedrec simulation"
-_VERSION = 2
+_VERSION = 3
 _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 
@@ -88,8 +88,11 @@ class CheckpointFolder:
         """Whether there is something to resume."""
         return self._index.is_file()
 
-    def save(self, checkpoint: Checkpoint) -> None:
+    def save(self, checkpoint: Checkpoint, initial: SharedState) -> None:
         """Replace the checkpoint in one step.
+
+        Args:
+            initial: the run's first version, whose rows are left out where nothing trains them.
 
         Raises:
             StorageError: it cannot be written; the old one is intact.
@@ -105,8 +108,8 @@ class CheckpointFolder:
             "version": _VERSION,
             "identity": checkpoint.identity,
             "provenance": asdict(checkpoint.provenance),
-            "last": self._store(checkpoint.last),
-            "best": None if checkpoint.best is None else self._store(checkpoint.best),
+            "last": self._store(checkpoint.last, initial),
+            "best": None if checkpoint.best is None else self._store(checkpoint.best, initial),
             "rounds": [report.to_json() for report in checkpoint.rounds],
         }
         write_whole(self._index, json.dumps(record).encode(), private=True)
@@ -132,8 +135,11 @@ class CheckpointFolder:
             ) from error
         check_format(found, _VERSION, str(self), anew="start a new run")
 
-    def load(self, identity: str) -> Checkpoint:
+    def load(self, identity: str, initial: Callable[[], SharedState]) -> Checkpoint:
         """Return the checkpoint of a simulation.
+
+        Args:
+            initial: returns the run's first version.
 
         Raises:
             StorageError: there is none, or it is damaged.
@@ -145,8 +151,8 @@ class CheckpointFolder:
             record = json.loads(self._index.read_bytes())
             self._check(record, identity)
             provenance = Provenance.from_json(record["provenance"])
-            last = self._fetch(record["last"])
-            best = None if record["best"] is None else self._fetch(record["best"])
+            last = self._fetch(record["last"], initial)
+            best = None if record["best"] is None else self._fetch(record["best"], initial)
             rounds = tuple(map(RoundReport.from_json, record["rounds"]))
         except FileNotFoundError as error:
             raise StorageError(
@@ -165,11 +171,11 @@ class CheckpointFolder:
         """Delete the checkpoint of a simulation whose result is stored."""
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _store(self, version: Version) -> dict[str, object]:
+    def _store(self, version: Version, initial: SharedState) -> dict[str, object]:
         return {
             "round": version.round,
             "validation_ndcg": version.validation_ndcg,
-            "shared": self._put("shared", lambda: [version.shared.to_bytes()]),
+            "shared": self._put("shared", lambda: [version.shared.to_bytes(initial)]),
             "private": self._put("private", version.private.parts),
         }
 
@@ -182,11 +188,13 @@ class CheckpointFolder:
             write_whole(self._folder / name, parts(), private=True)
         return name
 
-    def _fetch(self, stored: dict[str, object]) -> Version:
+    def _fetch(self, stored: dict[str, object], initial: Callable[[], SharedState]) -> Version:
         ndcg = stored["validation_ndcg"]
         return Version(
             round=RoundId(int(str(stored["round"]))),
-            shared=SharedState.from_bytes(self._checked(str(stored["shared"])).read_bytes()),
+            shared=SharedState.from_bytes(
+                self._checked(str(stored["shared"])).read_bytes(), initial
+            ),
             private=self._private(self._checked(str(stored["private"]))),
             validation_ndcg=None if ndcg is None else float(str(ndcg)),
         )

@@ -240,7 +240,8 @@ class Federation:
                 last=self._version(),
                 best=self._best,
                 rounds=tuple(self._rounds),
-            )
+            ),
+            self._learner.initial_shared(),
         )
 
     def restore(self, folder: CheckpointFolder, *, accept_other_arithmetic: bool) -> None:
@@ -249,7 +250,7 @@ class Federation:
         Raises:
             RefusedError: it was trained under other arithmetic, which nobody accepted.
         """
-        checkpoint = folder.load(self._identity)
+        checkpoint = folder.load(self._identity, self._learner.initial_shared)
         self._provenance = checkpoint.provenance.continued(
             self._provenance,
             what=str(folder),

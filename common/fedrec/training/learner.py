@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from types import MappingProxyType
 
@@ -122,7 +123,7 @@ class Learner:
         self.device = choose_device(device)
         self.algorithm = algorithm_of(plan, n_items)
         self.accelerator = accelerator_of(plan)
-        self._initial = initial or self.algorithm.initial_shared
+        self._initial = initial or cache(self.algorithm.initial_shared)
         self.memory_bytes = memory_mib << 20
         self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
         self.device_bytes = memory_on(self.device, device_memory_mib)
@@ -162,7 +163,7 @@ class Learner:
         small.contribute("train", 1, small.initial_shared(), users, small.initial_private(users))
 
     def initial_shared(self) -> SharedState:
-        """Return the model that every party starts from."""
+        """Return the model that every party starts from, drawn once."""
         return self._initial()
 
     def initial_private(self, users: UserSplit) -> PrivateState:
@@ -378,9 +379,7 @@ class Learner:
         for round_id in range(1, self.plan.rounds.total + 1):
             found = train_locally(self, round_id, shared, users, private)
             aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
-            # The first version is somebody else's, too; those behind it are known here alone.
-            shared = self._applied("train", round_id, shared, aggregate, own=round_id > 1)
-            private = found.private
+            shared, private = self.apply("train", round_id, shared, aggregate), found.private
         return shared, private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
@@ -437,25 +436,13 @@ class Learner:
         self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
-        return self._applied(kind, round_id, shared, aggregate, own=False)
-
-    def _applied(
-        self,
-        kind: RoundKind,
-        round_id: int,
-        shared: SharedState,
-        aggregate: NDArray[np.int64],
-        *,
-        own: bool,
-    ) -> SharedState:
-        """Return the model after a round, which may be written over the one before it if `own`."""
         mechanism = self.layout.mechanism
         counts = self.travelling.counts(kind, shared, aggregate)
         if mechanism is not None:
             # Nobody counts holders: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
         if kind == "count":
-            return shared.with_holders(counts.copy())
+            return self.apart(shared.with_holders(counts.copy()))
         if kind == "evaluate":
             return shared
         change = self.travelling.change(kind, shared, aggregate)
@@ -466,9 +453,12 @@ class Learner:
                 if not tensor.signed:
                     change[tensor.name] = np.ones(tensor.shape)
             counts = np.ones(self.n_items, dtype=np.int64)
-        rows, tables = self.travelling.rows(kind, shared), self.algorithm.row_tables
-        part = self.algorithm.apply(rows.part(shared, tables), change, counts, round_id)
-        return rows.merged(shared, part, tables, own=own)
+        shared = self.apart(shared)
+        return shared.with_part(self.algorithm.apply(shared.part(), change, counts, round_id))
+
+    def apart(self, shared: SharedState) -> SharedState:
+        """Return the same version with the rows of active items apart from the others."""
+        return self.travelling.rows("train", shared).apart(shared, self.algorithm.row_tables)
 
     def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
         """Return the metric sums of an aggregate."""

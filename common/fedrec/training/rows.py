@@ -96,30 +96,13 @@ class ActiveRows:
         values[self.index] = rows[: len(self.index)]
         return values
 
-    def part(self, shared: SharedState, names: Sequence[str]) -> SharedState:
-        """Return a version with the active items' rows of these tables, and of its counts."""
-        if self.is_whole:
-            return shared
-        holders = None if shared.holders is None else shared.holders[self.index]
-        tables = {name: shared.tensors[name][self.index] for name in names}
-        return shared.with_tensors(**tables).with_holders(holders)
-
-    def merged(
-        self, shared: SharedState, part: SharedState, names: Sequence[str], *, own: bool = False
-    ) -> SharedState:
-        """Return a version that has the rows of a part, and its tensors that are no tables.
+    def apart(self, shared: SharedState, names: Sequence[str]) -> SharedState:
+        """Return the same version with these rows of item tables apart from the others.
 
         Args:
-            part: what became of `part(shared, names)`.
-            own: whether the tables of `shared` are the caller's alone, and are written to.
+            names: of the item tables.
         """
-        if self.is_whole:
-            return part
-        tables = {}
-        for name in names:
-            tables[name] = shared.tensors[name] if own else shared.tensors[name].copy()
-            tables[name][self.index] = part.tensors[name]
-        return part.with_tensors(**tables).with_holders(shared.holders)
+        return shared if self.is_whole else shared.apart(self.index, names)
 
     def content(self) -> bytes:
         """Return an injective encoding of the list, of which parties state a digest."""

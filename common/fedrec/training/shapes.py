@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
@@ -24,8 +26,10 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     }
     if set(shared.tensors) != set(declared):
         return f"has the tensors {sorted(shared.tensors)}, expected {sorted(declared)}"
-    n_active = len(ActiveRows.of(plan, n_items, shared.holders).index)
-    most = {entry.name: entry.most for entry in algorithm_of(plan, n_active).parameters}
+    active = ActiveRows.of(plan, n_items, shared.holders).index
+    if shared.rest is not None and not np.array_equal(shared.rest.index, active):
+        return "has other rows apart than those of the items that enough users hold"
+    most = {entry.name: entry.most for entry in algorithm_of(plan, len(active)).parameters}
     for name, expected in declared.items():
         found = shared.tensors[name].shape
         grows = bool(most[name]) and len(found) == 1 and found <= most[name]

@@ -119,9 +119,9 @@ class Travelling:
         sent, found = layout.changes_of(vector), {}
         for tensor in layout.tensors:
             values = sent[tensor.name]
-            found[tensor.name] = (
-                values[: len(rows.index)] if tensor.per_item else values
-            ).astype(np.float64) * tensor.step
+            found[tensor.name] = (values[: len(rows.index)] if tensor.per_item else values).astype(
+                np.float64
+            ) * tensor.step
         return found
 
     def unpack(self, kind: RoundKind, shared: SharedState, vector: NDArray[np.int64]) -> Sums:

@@ -82,7 +82,7 @@ class Truth:
             for path in states:
                 vectors.update(_vector_windows(PrivateState.open(path).tensors))
             for path in sorted(folder.rglob("shared-*.bin")):
-                model.update(_vector_windows(SharedState.from_bytes(path.read_bytes()).tensors))
+                model.update(_vector_windows(SharedState.from_bytes(path.read_bytes()).kept))
             for path in files:
                 found = _histories(path, item_ids)
                 user_ids.update(found)
