@@ -71,6 +71,11 @@ def ended(pid: int, *, within: float = 30.0) -> bool:
         os.close(watched)
 
 
+def logged(capsys):
+    """Return what was logged: without a command, which sends it to stderr, it goes to stdout."""
+    return "".join(capsys.readouterr())
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_two_processes_give_the_bits_of_one(kind, plan_of, play, same, engine):
     plan = plan_of(**KINDS[kind])
@@ -159,7 +164,7 @@ def test_what_a_killed_worker_did_is_done_again(at, plan_of, play, same, own, mo
     same(play(learner), play(Learner(plan_of(), 200, device="cpu")))
     assert len(killing.killed) == 1 and len(own.processes) == 2
     assert not set(killing.killed) & set(own.processes)
-    assert "worker process died" in capsys.readouterr().err
+    assert "worker process died" in logged(capsys)
 
 
 def test_a_worker_killed_between_rounds_is_replaced(plan_of, play, same, own):
@@ -212,7 +217,7 @@ def test_a_defect_in_a_worker_is_told_here(plan_of, play, own, monkeypatch, caps
     with pytest.raises(InternalError, match=r"ModuleNotFoundError.*no_such_module"):
         play(Learner(plan_of(), 200, device="cpu", workers=own))
     assert own.processes == ()
-    assert "Traceback" in capsys.readouterr().err
+    assert "Traceback" in logged(capsys)
 
 
 def test_no_secret_reaches_a_worker(plan_of, play, own, monkeypatch):
