@@ -4,15 +4,24 @@ FedMF (dim 16, CoLR rank 4, one local epoch) on made-up users with 100 interacti
 50,000 items, drawn by a power law, everybody in one process and nothing measured. Every size runs
 in a process of its own, whose peak resident memory is what the operating system reports. Processor
 time is that of all threads; it says how the work grows even beside other processes.
+
+    python benchmarks/bench_growth.py [--users 10000 1000000] [--rounds 4]
+    git worktree add ../before COMMIT
+    python benchmarks/bench_growth.py --users 1000000 --rounds 2 --repeat 2 --against ../before
+
+`--against` measures another checkout by its own benchmark, by turns with this one.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import subprocess
 import sys
+import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 from measuring import add_device, describe_device, describe_machine, summary
@@ -85,6 +94,8 @@ def main() -> None:
     parser.add_argument("--users", type=int, nargs="*", default=[10_000, 100_000, 1_000_000])
     parser.add_argument("--rounds", type=int, default=4)
     parser.add_argument("--one", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--repeat", type=int, default=1)
+    parser.add_argument("--against", type=Path, help="the folder of another checkout")
     add_device(parser)
     options = parser.parse_args()
     if options.one:
@@ -92,10 +103,22 @@ def main() -> None:
         return
     print(describe_machine())
     print(describe_device(options.device))
-    for n_users in options.users:
-        command = [sys.executable, __file__, "--one", str(n_users)]
-        command += ["--rounds", str(options.rounds), "--device", options.device]
-        subprocess.run(command, check=True)
+    for n_users in options.users * options.repeat:
+        work = ["--one", str(n_users), "--rounds", str(options.rounds)]
+        if options.against:
+            print(f"{options.against.name}:", flush=True)
+            run_checkout(options.against.resolve(), work)
+            print("this one:", flush=True)
+        subprocess.run([sys.executable, __file__, *work, "--device", options.device], check=True)
+
+
+def run_checkout(folder: Path, work: list[str]) -> None:
+    """Measure another checkout with the libraries of this one, and compiled code of its own."""
+    paths = os.pathsep.join(str(folder / part) for part in ("common", "server", "client"))
+    script = str(folder / "benchmarks" / Path(__file__).name)
+    with tempfile.TemporaryDirectory() as compiled:
+        environment = {"PYTHONPATH": paths, "NUMBA_CACHE_DIR": compiled, "FEDREC_CACHE": compiled}
+        subprocess.run([sys.executable, script, *work], check=True, env=os.environ | environment)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from fedrec.training.engines.engine import Job
 
 __all__ = ["Task", "estimated_seconds", "tasks_of"]
 
-_TASKS_A_WORKER = 4
+_TASKS_A_WORKER = 2
 _MOST_BYTES = 32 << 20
 """Memory of one task's users; more of them at once make nobody faster."""
 _SECONDS_A_MINIBATCH = 70e-6
@@ -39,7 +39,7 @@ class Task:
 
 
 def tasks_of(job: Job, n_workers: int) -> list[Task]:
-    """Return a job's users in about four tasks a worker, the largest first.
+    """Return a job's users in about two tasks a worker, at least one a level, the largest first.
 
     Users of one task are alike, so that blocks of them are full: a level's users are ordered by
     their items before they are cut.

@@ -59,10 +59,10 @@ def test_every_user_who_trains_is_in_one_task(job_of, users, n_workers):
             -(-5 * held // 32) for held in job.cohort.n_positives[task.members].tolist()
         )
         assert task.cost == sum(-(-n // 8) * size for size, n in sizes.items())
-    # None is so large that the others wait for it: a fourth of a worker's part, and one block
+    # None is so large that the others wait for it: half a worker's part, and one block
     # of each number of steps.
     blocks = sum({-(-5 * held // 32) for held in job.cohort.n_positives[able].tolist()})
-    assert max(costs) <= 1.5 * sum(costs) / (4 * n_workers) + blocks
+    assert max(costs) <= 1.5 * sum(costs) / (2 * n_workers) + blocks
 
 
 def test_no_task_takes_more_memory_than_a_worker_has(job_of):
