@@ -22,6 +22,7 @@ from numba import njit, types
 from numba.core import cgutils
 from numba.core.errors import TypingError
 from numba.extending import intrinsic
+from numba.np.arrayobj import populate_array
 from numpy.typing import NDArray
 
 from fedrec.compiling import COMPILED
@@ -39,6 +40,7 @@ __all__ = [
     "fused",
     "hand_over",
     "open_space",
+    "row_at",
     "shuffled",
     "train_in_parts",
 ]
@@ -189,6 +191,35 @@ def dots(typing_context, ones, others):
     return types.UniTuple(types.float32, n_ones * n_others)(ones, others), generate
 
 
+@intrinsic
+def row_at(typing_context, table, index):
+    """Return a row of a C-contiguous table that somebody else keeps.
+
+    `table[index]` counts a reference to the table, and two threads that count references to one
+    table wait for each other.
+    """
+    if table.layout != "C" or table.ndim != 2:
+        raise TypingError(f"row_at found {table}, and takes a contiguous table.")
+    result = types.Array(table.dtype, 1, "C")
+
+    def generate(context, builder, signature, values):
+        whole = context.make_array(signature.args[0])(context, builder, values[0])
+        place = context.cast(builder, values[1], signature.args[1], types.intp)
+        _, length = cgutils.unpack_tuple(builder, whole.shape, 2)
+        found = context.make_array(result)(context, builder)
+        populate_array(
+            found,
+            data=builder.gep(whole.data, [builder.mul(place, length)]),
+            shape=[length],
+            strides=[whole.itemsize],
+            itemsize=whole.itemsize,
+            meminfo=None,
+        )
+        return found._getvalue()
+
+    return result(table, index), generate
+
+
 class Space(NamedTuple):
     """Room for the user that is being trained.
 
@@ -267,18 +298,19 @@ def begin_user(user, sampled, per_positive, items, has_basis, space):
     """
     own = sampled.positives[sampled.pointers[user] : sampled.pointers[user + 1]]
     others = sampled.excluded[sampled.excluded_pointers[user] : sampled.excluded_pointers[user + 1]]
-    drawn, row_of, rows = space.drawn, space.row_of, space.rows
+    drawn, row_of, row_item, rows = space.drawn, space.row_of, space.row_item, space.rows
     n_samples, n_rows = len(own) * (1 + per_positive), 0
     _draw(drawn, own, others, len(items), sampled.negative_keys[user], per_positive)
     for place in range(n_samples):
         item = drawn[place]
         if row_of[item] < 0:
             row_of[item] = n_rows
-            space.row_item[n_rows] = item
+            row_item[n_rows] = item
+            values = row_at(rows, n_rows)
             if has_basis:
-                rows[n_rows] = 0.0
+                values[:] = 0.0
             else:
-                rows[n_rows] = items[item]
+                values[:] = row_at(items, item)
             n_rows += 1
     return n_samples, n_rows
 
@@ -334,13 +366,16 @@ def error_of(score, is_positive):
 def hand_over(n_rows, items, has_basis, scale, bound, space, change, counts):
     """Round a user's rows, add them up and close them; return (clipped values, finite)."""
     clipped, not_finite = 0, 0
-    for row in range(n_rows):
-        item, values = space.row_item[row], space.rows[row]
-        space.row_of[item] = -1
+    row_of, row_item, rows = space.row_of, space.row_item, space.rows
+    for place in range(n_rows):
+        item, values = row_item[place], row_at(rows, place)
+        row_of[item] = -1
         counts[item] += 1
         if not has_basis:
-            values -= items[item]
-        total = change[item]
+            before = row_at(items, item)
+            for k in range(len(values)):
+                values[k] -= before[k]
+        total = row_at(change, item)
         for k in range(len(values)):
             units = np.float32(np.rint(values[k] * scale))
             size = abs(units)

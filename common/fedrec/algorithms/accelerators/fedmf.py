@@ -21,6 +21,7 @@ from fedrec.algorithms.accelerators.compiled import (
     error_of,
     hand_over,
     open_space,
+    row_at,
     shuffled,
     train_in_parts,
 )
@@ -166,28 +167,29 @@ def _gradients(places, n_positives, vector, items, has_basis, space, step):
     """Sum e q_i over a minibatch, and e over each item; return (touched rows, loss)."""
     loss, n_touched = 0.0, 0
     gradient, low_gradient, low_vector = step.gradient, step.low_gradient, step.low_vector
+    errors, occurrences, touched = step.errors, step.occurrences, step.touched
+    drawn, row_of, rows = space.drawn, space.row_of, space.rows
     gradient[:] = 0.0
     low_gradient[:] = 0.0
     for place in places:
-        item = space.drawn[place]
-        row = space.row_of[item]
-        values = space.rows[row]
+        item = drawn[place]
+        number = row_of[item]
+        values, whole = row_at(rows, number), row_at(items, item)
         score = dots((low_vector,), (values,))[0]
         if has_basis:
-            score += dots((vector,), (items[item],))[0]
+            score += dots((vector,), (whole,))[0]
         error, part = error_of(score, place < n_positives)
         loss += part
         if has_basis:
-            whole = items[item]
             for c in range(len(gradient)):
                 gradient[c] += error * whole[c]
         for k in range(len(low_gradient)):
             low_gradient[k] += error * values[k]
-        if step.occurrences[row] == 0:
-            step.touched[n_touched] = row
+        if occurrences[number] == 0:
+            touched[n_touched] = number
             n_touched += 1
-        step.occurrences[row] += 1
-        step.errors[row] += error
+        occurrences[number] += 1
+        errors[number] += error
     return n_touched, loss
 
 
@@ -195,19 +197,22 @@ def _gradients(places, n_positives, vector, items, has_basis, space, step):
 def _move_rows(n_touched, low_items, has_basis, ratio, pull, space, step):
     """Do the item step of every touched row, and forget its errors; a step of 0 stays."""
     low_vector, rates = step.low_vector, step.rates
-    for row in step.touched[:n_touched]:
-        mean = step.errors[row] / np.float32(step.occurrences[row])
-        values = space.rows[row]
+    errors, occurrences, touched = step.errors, step.occurrences, step.touched
+    rows, row_item = space.rows, space.row_item
+    for place in range(n_touched):
+        number = touched[place]
+        mean = errors[number] / np.float32(occurrences[number])
+        values = row_at(rows, number)
         if has_basis:
-            low_item = low_items[space.row_item[row]]
+            low_item = row_at(low_items, row_item[number])
             for k in range(len(values)):
                 decay = low_item[k] + values[k] / ratio
                 values[k] -= rates[k] * (mean * low_vector[k] + pull * decay)
         else:
             for k in range(len(values)):
                 values[k] -= rates[k] * (mean * low_vector[k] + pull * values[k])
-        step.errors[row] = 0.0
-        step.occurrences[row] = 0
+        errors[number] = 0.0
+        occurrences[number] = 0
 
 
 @njit(**COMPILED)
@@ -245,13 +250,13 @@ def _train_part(part, parts, users, common, change, counts, entries, losses, cli
         np.empty(width, dtype=np.float32),
         np.empty(width, dtype=np.float32),
     )
-    all_finite = True
+    rates, low_vector, all_finite = step.rates, step.low_vector, True
     for user in range(part, len(users.vectors), parts):
         n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
         n_samples, n_rows = begin_user(user, sampled, per_positive, items, has_basis, space)
         vector, members = users.vectors[user], users.members[min(user, len(users.members) - 1)]
         for k in range(width):
-            step.rates[k] = low_rate * members[k]
+            rates[k] = low_rate * members[k]
         loss = 0.0
         for epoch in range(common.epochs):
             places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
@@ -259,9 +264,9 @@ def _train_part(part, parts, users, common, change, counts, entries, losses, cli
                 batch = places[start : start + common.batch_size]
                 if has_basis:
                     for k in range(width):
-                        step.low_vector[k] = dots((basis[k],), (vector,))[0]
+                        low_vector[k] = dots((row_at(basis, k),), (vector,))[0]
                 else:
-                    step.low_vector[:] = vector
+                    low_vector[:] = vector
                 n_touched, part_loss = _gradients(
                     batch, n_positives, vector, items, has_basis, space, step
                 )

@@ -25,6 +25,7 @@ from fedrec.algorithms.accelerators.compiled import (
     fused,
     hand_over,
     open_space,
+    row_at,
     shuffled,
     train_in_parts,
 )
@@ -222,16 +223,17 @@ def _add_product(total, weights, values):
     inner = len(values)
     whole = inner - inner % 4
     for row in range(len(total)):
-        into = total[row]
+        into = row_at(total, row)
         for k in range(0, whole, 4):
             a, b = weights[row, k], weights[row, k + 1]
             c, d = weights[row, k + 2], weights[row, k + 3]
-            v, w, x, y = values[k], values[k + 1], values[k + 2], values[k + 3]
+            v, w = row_at(values, k), row_at(values, k + 1)
+            x, y = row_at(values, k + 2), row_at(values, k + 3)
             for place in range(_BLOCK):
                 part = fused(b, w[place], fused(a, v[place], into[place]))
                 into[place] = fused(d, y[place], fused(c, x[place], part))
         for k in range(whole, inner):
-            a, v = weights[row, k], values[k]
+            a, v = weights[row, k], row_at(values, k)
             for place in range(_BLOCK):
                 into[place] = fused(a, v[place], into[place])
 
@@ -242,14 +244,16 @@ def _add_outer(gradient, slopes, values):
     inner = len(values)
     whole = inner - inner % 4
     for row in range(0, len(slopes), 2):
-        pair = (slopes[row], slopes[row + 1])
+        pair = (row_at(slopes, row), row_at(slopes, row + 1))
         for k in range(0, whole, 4):
-            found = dots(pair, (values[k], values[k + 1], values[k + 2], values[k + 3]))
+            v, w = row_at(values, k), row_at(values, k + 1)
+            x, y = row_at(values, k + 2), row_at(values, k + 3)
+            found = dots(pair, (v, w, x, y))
             for column in range(4):
                 gradient[row, k + column] += found[column]
                 gradient[row + 1, k + column] += found[4 + column]
         for k in range(whole, inner):
-            one, two = dots(pair, (values[k],))
+            one, two = dots(pair, (row_at(values, k),))
             gradient[row, k] += one
             gradient[row + 1, k] += two
 
@@ -258,7 +262,7 @@ def _add_outer(gradient, slopes, values):
 def _add_sums(gradient, slopes, ones):
     """Add the sums over samples to a layer's gradient by its biases."""
     for row in range(len(slopes)):
-        gradient[row] += dots((slopes[row],), (ones,))[0]
+        gradient[row] += dots((row_at(slopes, row),), (ones,))[0]
 
 
 @njit(**COMPILED)
@@ -268,7 +272,7 @@ def _forward(units, weights, constant, values):
         units[row] = constant[row]
     _add_product(units, weights, values)
     for row in range(len(units)):
-        into = units[row]
+        into = row_at(units, row)
         for place in range(_BLOCK):
             into[place] = _ZERO if into[place] <= _ZERO else into[place]
 
@@ -279,7 +283,7 @@ def _backward(slopes, weights, units, above):
     slopes[:] = _ZERO
     _add_product(slopes, weights.T, above)
     for row in range(len(slopes)):
-        into, unit = slopes[row], units[row]
+        into, unit = row_at(slopes, row), row_at(units, row)
         for place in range(_BLOCK):
             into[place] = into[place] if unit[place] > _ZERO else _ZERO
 
@@ -298,8 +302,9 @@ def _score_errors(scores, batch, n_positives):
 @njit(**COMPILED)
 def _read_rows(block, batch, space):
     """Write the rows of a block's samples as columns."""
+    drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in range(len(batch)):
-        row = space.rows[space.row_of[space.drawn[batch[place]]]]
+        row = row_at(rows, row_of[drawn[batch[place]]])
         for c in range(len(row)):
             block[c, place] = row[c]
     block[:, len(batch) :] = _ZERO
@@ -308,8 +313,9 @@ def _read_rows(block, batch, space):
 @njit(**COMPILED)
 def _move_rows(by_items, batch, rate, space):
     """Do the step of a block's rows; one that is named twice moves by both."""
+    drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in range(len(batch)):
-        row = space.rows[space.row_of[space.drawn[batch[place]]]]
+        row = row_at(rows, row_of[drawn[batch[place]]])
         for c in range(len(row)):
             row[c] -= rate * by_items[c, place]
 

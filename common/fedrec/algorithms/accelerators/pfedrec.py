@@ -20,6 +20,7 @@ from fedrec.algorithms.accelerators.compiled import (
     error_of,
     hand_over,
     open_space,
+    row_at,
     shuffled,
     train_in_parts,
 )
@@ -128,8 +129,9 @@ def _move_head(places, n_positives, head, bias, rate, gradient, space):
     """Do step (i) of a minibatch in place; return (new bias, loss before it)."""
     loss, slope = 0.0, np.float32(0.0)
     gradient[:] = 0.0
+    drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in places:
-        row = space.rows[space.row_of[space.drawn[place]]]
+        row = row_at(rows, row_of[drawn[place]])
         score = dots((head,), (row,))[0] + bias
         error, part = error_of(score, place < n_positives)
         loss += part
@@ -145,18 +147,19 @@ def _move_head(places, n_positives, head, bias, rate, gradient, space):
 @njit(**COMPILED)
 def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
     """Do step (ii) of a minibatch: the errors of all rows first, then the rows."""
+    drawn, row_of, rows = space.drawn, space.row_of, space.rows
     for place in places:
-        row = space.row_of[space.drawn[place]]
-        score = dots((head,), (space.rows[row],))[0] + bias
+        row = row_of[drawn[place]]
+        score = dots((head,), (row_at(rows, row),))[0] + bias
         errors[row] += error_of(score, place < n_positives)[0]
     step = item_rate / np.float32(len(places))
     for place in places:
-        row = space.row_of[space.drawn[place]]
+        row = row_of[drawn[place]]
         moved = step * errors[row]
         # Zero after the first occurrence, which moves the row for all of them.
         errors[row] = 0.0
         if moved != 0.0:
-            values = space.rows[row]
+            values = row_at(rows, row)
             for c in range(len(head)):
                 values[c] -= moved * head[c]
 
@@ -165,9 +168,10 @@ def _move_rows(places, n_positives, head, bias, item_rate, errors, space):
 def _score_all(scores, items, n_rows, head, bias, space):
     """Write the scores of all items, with the user's own rows where it has them."""
     for item in range(len(items)):
-        scores[item] = dots((head,), (items[item],))[0] + bias
+        scores[item] = dots((head,), (row_at(items, item),))[0] + bias
+    rows, row_item = space.rows, space.row_item
     for row in range(n_rows):
-        scores[space.row_item[row]] = dots((head,), (space.rows[row],))[0] + bias
+        scores[row_item[row]] = dots((head,), (row_at(rows, row),))[0] + bias
 
 
 @njit(**COMPILED)
