@@ -20,7 +20,7 @@ _WORK = 1 << 24
 _FEWEST, _MOST = 2, 1024
 
 
-def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+def batched_product(left: torch.Tensor, right: torch.Tensor, *, at_once: int = 0) -> torch.Tensor:
     """Return left @ right for each pair of matrices, so many to a call as follows from their size.
 
     On a device that is no processor, where no bits are promised, all pairs are one call.
@@ -28,11 +28,12 @@ def batched_product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
     Args:
         left: (n, n_rows, inner).
         right: (n, inner, n_columns).
+        at_once: pairs of a call, 2 or more, where most callers have so many; fewer are filled up.
     """
     if left.device.type != "cpu":
         return torch.bmm(left, right)
     n, n_rows, inner = left.shape
-    at_once = _at_once(n_rows * inner * right.shape[2])
+    at_once = at_once or _at_once(n_rows * inner * right.shape[2])
     left, right = _filled(left, at_once), _filled(right, at_once)
     found = left.new_empty((len(left), n_rows, right.shape[2]))
     for begin in range(0, len(left), at_once):

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 __all__ = ["SVD"]
 
-_ROWS, _COLUMNS = 64, 8
+_ROWS, _COLUMNS, _USERS = 64, 8, 8
+"""Products have these sizes, whatever a user has: rows, columns, and users of a block."""
 
 
 class SVD(Compressed):
@@ -62,13 +63,13 @@ class SVD(Compressed):
         blocks = torch.split(tables, _ROWS, dim=1)
         gram = tables.new_zeros((size[0], size[2], size[2]))
         for block in blocks:
-            gram += batched_product(block.transpose(1, 2), block)
+            gram += batched_product(block.transpose(1, 2), block, at_once=_USERS)
         # Training that diverged is told of by the sums; the decomposition would not return.
         finite = torch.isfinite(gram).all(2).all(1)[:, None, None]
         vectors = torch.linalg.eigh(torch.where(finite, gram, 0.0)).eigenvectors
         vectors[:, :, : vectors.shape[2] - self.rank] = 0.0
-        near = batched_product(vectors, vectors.transpose(1, 2))
-        kept = torch.cat([batched_product(block, near) for block in blocks], dim=1)
+        near = batched_product(vectors, vectors.transpose(1, 2), at_once=_USERS)
+        kept = torch.cat([batched_product(block, near, at_once=_USERS) for block in blocks], dim=1)
         return torch.where(finite, kept, torch.nan)[:n_users, :n_rows, :dim].to(rows.dtype)
 
     def paper_numbers(self, n_items: int) -> PaperNumbers:
