@@ -73,7 +73,8 @@ def run_client(settings_file: str, coordinator: str) -> None:
     def apply(self, kind, round_id, shared, aggregate):
         if kind != "count":
             return shared
-        return shared.with_holders(self.travelling.counts(kind, shared, aggregate).copy())
+        counts = self.travelling.counts(kind, shared, aggregate).copy()
+        return self.apart(shared.with_holders(counts))
 
     Learner.contribute, Learner.apply = contribute, apply
     settings = load_settings(settings_file, {"client.coordinator": coordinator})

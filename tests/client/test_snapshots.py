@@ -12,6 +12,7 @@ import pytest
 from blake3 import blake3
 from client.fake_federation import World
 from client.following import follow, make_snapshot, played, sealed_snapshot
+from safetensors.numpy import load, save
 
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
@@ -72,6 +73,21 @@ def of_other_rows(world: World) -> Snapshot:
     return make_snapshot(world, 3, SharedState(MappingProxyType(kept), state.holders, few))
 
 
+def of_whole_tables_beside_a_list_of_rows(world: World) -> Snapshot:
+    """Rows 0, 1, 2 of what it keeps are not those of the list."""
+    state = world.shared[3]
+    assert state.rest is not None
+    none_apart = Rest(state.rest.index, MappingProxyType({}))
+    return make_snapshot(world, 3, SharedState(state.tensors, state.holders, none_apart))
+
+
+def of_rows_beyond_all_numbers(world: World) -> Snapshot:
+    arrays = load(world.stored(3))
+    index = arrays["index"]
+    index[-2:] = [2**63 - 1, -2]
+    return sealed_snapshot(world, 3, save(arrays))
+
+
 def of_rows_that_nobody_trains(world: World) -> Snapshot:
     """The first version's rows, which nobody sends: whoever takes them has no word for them."""
     return sealed_snapshot(world, 3, world.shared[3].to_bytes())
@@ -116,6 +132,8 @@ BAD = {
     of_another_state: "is not the model that members signed",
     of_other_shapes: "of the shape (2, 4), expected (12, 4)",
     of_other_rows: "has other rows apart",
+    of_whole_tables_beside_a_list_of_rows: "has rows of [] apart, expected ['item_embedding']",
+    of_rows_beyond_all_numbers: "not in the order of the catalogue",
     of_rows_that_nobody_trains: "it has rows of its first one",
     that_does_not_open: "",
     of_another_round: "",

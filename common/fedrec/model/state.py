@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,11 +124,16 @@ class SharedState:
         return SharedState(part.kept, self.holders, self.rest)
 
     def over(self, first: SharedState) -> SharedState:
-        """Return a version whose other rows are those of a run's first version."""
+        """Return a version whose other rows are those of a run's first version.
+
+        Raises:
+            StorageError: it is not known which tables they are of.
+        """
         if self.rest is None:
             return self
-        names = self.rest.tables or {}
-        tables = {name: first.tensors[name] for name in names}
+        if self.rest.tables is None:
+            raise StorageError("The rows of items that are not trained are not stored here.")
+        tables = {name: first.tensors[name] for name in self.rest.tables}
         return SharedState(self.kept, self.holders, Rest(self.rest.index, MappingProxyType(tables)))
 
     def to_bytes(self, initial: SharedState | None = None) -> bytes:
@@ -173,17 +178,17 @@ class SharedState:
             kind, _, rest = name.partition(".")
             if kind not in found:
                 raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
-            found[kind][rest] = np.asarray(arrays[name], dtype=np.float64)
+            found[kind][rest] = _as_stored(arrays[name], name, "f")
         kept = MappingProxyType(found["shared"] | found["rows"])
         holders = arrays.get("holders")
-        counts = None if holders is None else np.asarray(holders, dtype=np.int64)
+        counts = None if holders is None else _as_stored(holders, "holders", "i")
         if not kept or ("index" in arrays) < bool(found["rows"] or found["rest"]):
             raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
         if initial is not None and found["rest"]:
             raise StorageError("This is not a stored shared state: it has rows of its first one.")
         if "index" not in arrays:
             return cls(kept, counts)
-        index, tables = np.asarray(arrays["index"], dtype=np.int64), found["rest"]
+        index, tables = _as_stored(arrays["index"], "index", "i"), found["rest"]
         if initial is not None and len(tables) < len(found["rows"]):
             first = initial().tensors
             tables = {name: first[name] for name in found["rows"] if name in first} | tables
@@ -198,10 +203,12 @@ class SharedState:
     def canonical_bytes(self) -> bytes:
         """Return an injective encoding, equal at all parties that hold the same bits.
 
-        Rows that are kept apart from the trained ones are not in it: they are those of the
-        run's first version, of which all rows are.
+        Of a version whose trained rows are apart it has these alone. The others are the run's
+        first version's, whose own encoding has all of its rows.
         """
-        arrays: dict[str, NDArray[np.generic]] = dict(self.kept)
+        arrays: dict[str, NDArray[np.generic]] = {
+            f"shared.{name}": values for name, values in self.kept.items()
+        }
         if self.holders is not None:
             arrays["holders"] = self.holders
         if self.rest is not None:
@@ -221,19 +228,32 @@ class SharedState:
         )
 
 
+def _as_stored(values: NDArray[np.generic], name: str, kind: Literal["f", "i"]) -> NDArray[Any]:
+    """Return an array as float64 or int64, if it is of that kind.
+
+    Raises:
+        StorageError: it is of another, so that numbers would change.
+    """
+    if values.dtype.kind != kind:
+        raise StorageError(
+            f"This is not a stored shared state: {name} has numbers of type {values.dtype}."
+        )
+    return values.astype(np.float64 if kind == "f" else np.int64, copy=False)
+
+
 def _problem_of_rows(state: SharedState, names: Iterable[str]) -> str:
     """Return why the trained rows do not fit the tables that they are of, or nothing."""
     assert state.rest is not None
     index, tables = state.rest.index, state.rest.tables or {}
     if set(tables) != set(names):
         return f"it has rows of {sorted(names)}, and of {sorted(tables)} the others"
-    if index.ndim != 1 or (np.diff(index) <= 0).any() or (index[:1] < 0).any():
+    if index.ndim != 1 or (index[1:] <= index[:-1]).any() or (index < 0).any():
         return "its rows are not in the order of the catalogue"
     for name, table in tables.items():
         kept = state.kept[name]
         if table.ndim < 1 or kept.shape != (len(index), *table.shape[1:]):
             return f"it has {name} of the shape {kept.shape}, expected {len(index)} rows"
-        if (index[-1:] >= len(table)).any():
+        if (index >= len(table)).any():
             return f"it has rows above the {len(table)} of {name}"
     return ""
 

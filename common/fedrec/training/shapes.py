@@ -19,17 +19,23 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     """
     if shared.holders is not None and shared.holders.shape != (n_items,):
         return f"has item counts of the shape {shared.holders.shape}, expected ({n_items},)"
+    algorithm = algorithm_of(plan, n_items)
+    rows = ActiveRows.of(plan, n_items, shared.holders)
+    if shared.rest is not None and (
+        rows.is_whole or not np.array_equal(shared.rest.index, rows.index)
+    ):
+        return "has other rows apart than those of the items that enough users hold"
+    tables = set() if shared.rest is None else set(shared.rest.tables or ())
+    if shared.rest is not None and tables != set(algorithm.row_tables):
+        return f"has rows of {sorted(tables)} apart, expected {sorted(algorithm.row_tables)}"
     declared = {
         entry.name: entry.whole_shape(n_items=n_items, n_users=0)
-        for entry in algorithm_of(plan, n_items).parameters
+        for entry in algorithm.parameters
         if not entry.private
     }
     if set(shared.tensors) != set(declared):
         return f"has the tensors {sorted(shared.tensors)}, expected {sorted(declared)}"
-    active = ActiveRows.of(plan, n_items, shared.holders).index
-    if shared.rest is not None and not np.array_equal(shared.rest.index, active):
-        return "has other rows apart than those of the items that enough users hold"
-    most = {entry.name: entry.most for entry in algorithm_of(plan, len(active)).parameters}
+    most = {entry.name: entry.most for entry in algorithm_of(plan, len(rows.index)).parameters}
     for name, expected in declared.items():
         found = shared.tensors[name].shape
         grows = bool(most[name]) and len(found) == 1 and found <= most[name]

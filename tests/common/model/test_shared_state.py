@@ -6,6 +6,7 @@ from types import MappingProxyType
 
 import numpy as np
 import pytest
+from safetensors.numpy import load, save
 
 from fedrec.errors import StorageError
 from fedrec.model.state import Rest, SharedState
@@ -98,6 +99,8 @@ def test_every_value_row_count_and_name_is_in_the_canonical_bytes() -> None:
         ([-1, 1, 5], "not in the order of the catalogue"),
         ([1, 4, 6], "rows above the 6"),
         ([1, 4], "expected 2 rows"),
+        # Differences of these are positive, modulo 2^64.
+        ([0, 2**63 - 1, -2], "not in the order of the catalogue"),
         ([[1, 4, 5]], "not in the order of the catalogue"),
     ],
 )
@@ -108,6 +111,23 @@ def test_rows_that_fit_no_table_are_refused(index: list[int], why: str) -> None:
     wrong = SharedState(state.kept, HOLDERS, Rest(np.array(index), tables))
     with pytest.raises(StorageError, match=why):
         SharedState.from_bytes(wrong.to_bytes(first), lambda: first)
+
+
+@pytest.mark.parametrize("name", ["index", "holders", "rows.bias", "shared.net"])
+@pytest.mark.parametrize("kind", ["complex64", "uint64", "bool"])
+def test_numbers_of_another_kind_are_refused(name: str, kind: str) -> None:
+    first = whole()
+    arrays = load(apart().over(first).to_bytes(first))
+    arrays[name] = arrays[name].astype(kind)
+    with pytest.raises(StorageError, match=f"{name} has numbers of type {kind}"):
+        SharedState.from_bytes(save(arrays), lambda: first)
+
+
+def test_nobody_guesses_the_rows_that_are_not_known() -> None:
+    first = whole()
+    rows_alone = SharedState.from_bytes(apart().over(first).to_bytes(first))
+    with pytest.raises(StorageError, match="not stored here"):
+        rows_alone.over(first)
 
 
 def test_rows_of_a_table_that_the_first_version_does_not_have_are_refused() -> None:

@@ -196,7 +196,8 @@ def row_at(typing_context, table, index):
     """Return a row of a C-contiguous table that somebody else keeps.
 
     `table[index]` counts a reference to the table, and two threads that count references to one
-    table wait for each other.
+    table wait for each other. Bounds are the caller's, and the row must not outlive the arguments
+    of the function that takes it.
     """
     if table.layout != "C" or table.ndim != 2:
         raise TypingError(f"row_at found {table}, and takes a contiguous table.")
