@@ -40,6 +40,13 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "fedncf": {"dim": 6, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
     "ease": {"regularisation": 2.0},
+    "fedrap": {
+        "dim": 6,
+        "item_rate": 4.0,
+        "weight_decay": 1e-3,
+        "batch_size": 16,
+        "local_epochs": 3,
+    },
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
 

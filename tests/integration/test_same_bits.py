@@ -37,6 +37,11 @@ from fedrec.ids import RoundId
         ("none", 7, "ease"),
         ("bfv", 3, "ease"),
         ("ckks", 3, "ease"),
+        ("none", 7, "fedrap"),
+        ("bfv", 3, "fedrap"),
+        ("ckks", 3, "fedrap"),
+        ("masks", 3, "fedrap"),
+        ("paillier", 3, "fedrap"),
     ],
 )
 def test_equal_to_one_process(

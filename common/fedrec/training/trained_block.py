@@ -16,6 +16,7 @@ from fedrec.algorithms.optimisers import Adam, Optimiser, Phase
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
+from fedrec.training.whole_decay import idle_change, shrinking
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
@@ -40,6 +41,7 @@ class TrainingRound:
         tables: shared rows by name, with one row more, of zeros, for the places of a block's
             tables that have no item.
         low: names of the rows for which an update structure stands in.
+        shrinking: by table that decays as a whole, what its untouched rows change by.
     """
 
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
@@ -62,6 +64,7 @@ class TrainingRound:
         }
         structured = {name for name in self.moved if self.parameters[name].structured}
         self.low = structured if start.basis is not None else set()
+        self.shrinking = shrinking(algorithm, start)
 
 
 class TrainedBlock:
@@ -131,6 +134,7 @@ class TrainedBlock:
         block = self._block
         live = block.label.new_ones(len(block.users))
         total, epoch = torch.zeros_like(live), 0
+        self._steps = torch.zeros_like(live)
         for phase in self._of.phases:
             moments = self._moments(phase)
             since, mean, n_steps = torch.zeros_like(live), torch.zeros_like(live), 0
@@ -138,14 +142,16 @@ class TrainedBlock:
                 for index, weight, share in block.minibatches(epoch):
                     loss = self._minibatch(phase, moments, n_steps, index, weight, live)
                     total += loss * share
-                    since += loss
+                    since += loss * share
+                    self._steps += live
                     n_steps += 1
                 epoch += 1
                 if phase.tolerance:
-                    last, mean = mean, since / n_steps
+                    last, mean = mean, since / (within + 1)
                     if within:
                         live = live * ((mean - last).abs() >= phase.tolerance * last.abs())
-        return total / epoch
+        self._loss = total / epoch
+        return self._loss
 
     def _moments(self, phase: Phase) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         return {
@@ -322,6 +328,13 @@ class TrainedBlock:
             if entry.structured and compression is not None and compression.by == "user":
                 changed = compression.compress_each(changed, self._start.n_items)
             rows[name] = changed[own]
+        steps, idle = None, {}
+        if self._of.shrinking:
+            steps = self._steps[own].to(torch.int64)
+            for name in rows.keys() & self._of.shrinking.keys():
+                begun = self._of.tables[name].index_select(0, block.item[own].reshape(-1))
+                shrunk = self._of.shrinking[name].index_select(0, steps)
+                idle[name] = idle_change(begun.view(rows[name].shape), shrunk)
         algorithm, samples = self._algorithm, held.index_select(0, block.users[own])
         weight = {}
         if algorithm.weighs_users:
@@ -335,7 +348,15 @@ class TrainedBlock:
         if self._members is not None and algorithm.structure.counts_entries:
             entries = self._members[own, None].to(block.label.dtype)
             rows["entries"] = entries.expand(*block.item[own].shape, -1)
-        return BlockChange(item=block.item[own], rows=rows, whole=whole, weight=weight)
+        return BlockChange(
+            item=block.item[own],
+            rows=rows,
+            whole=whole,
+            weight=weight,
+            idle=idle,
+            loss=self._loss[own],
+            steps=steps,
+        )
 
     def keep(self, private: Tensors) -> None:
         """Write the users' private parameters back into the chunk's tensors."""
@@ -345,6 +366,11 @@ class TrainedBlock:
             if name not in self.local:
                 continue
             if self._of.parameters[name].scope == "own_rows":
+                if name in self._of.shrinking:
+                    steps = self._steps[:n_users].to(torch.int64)
+                    kept = 1.0 + self._of.shrinking[name].index_select(0, steps)
+                    left = values.index_select(0, own)
+                    values.index_copy_(0, own, left.mul_(_wide(kept, left)))
                 where = self._start.active[self._item[:n_users]]
                 # Places without an item repeat the first one's row, so that order has no say.
                 there = block.item[:n_users] < self._chunk.n_items
