@@ -38,12 +38,13 @@ class UnroundedSums:
         """Add users' changes; nothing is clipped."""
         self.blocks.append(change)
         item = change.item.reshape(-1)
+        once = torch.ones(len(change.item), dtype=torch.int64)
         for name, values in change.rows.items():
-            flat = values.to(torch.float64).reshape(len(item), -1)
+            weight = change.weight.get(name, once)[:, None, None]
+            flat = (values.to(torch.float64) * weight).reshape(len(item), -1)
             nothing = torch.zeros((self._n_active + 1, flat.shape[1]), dtype=torch.float64)
             self.rows.setdefault(name, nothing).index_add_(0, item, flat)
         for name, values in change.whole.items():
-            once = torch.ones(len(values), dtype=torch.int64)
             weighted = values.to(torch.float64) * change.weight.get(name, once)[:, None]
             self.whole[name] = self.whole.get(name, 0.0) + weighted.sum(0)
         self._counts.index_add_(0, item, torch.ones_like(item))

@@ -215,11 +215,12 @@ class RoundSums:
         rows: dict[str, torch.Tensor] = {}
         totals: dict[str, torch.Tensor] = {}
         for name, inside in rounded.items():
+            if name in change.weight and self._longest is None:
+                weight = change.weight[name]
+                # Below 2^53, hence exact.
+                inside = inside.to(torch.float64) * weight.view(-1, *[1] * (inside.dim() - 1))
             if name in change.rows:
                 rows[name] = self[name].typed(inside.reshape(-1, inside.shape[-1]))
-            elif name in change.weight and self._longest is None:
-                weight = change.weight[name][:, None]
-                totals[name] = self[name].total(inside.to(torch.float64) * weight)
             else:
                 totals[name] = self[name].total(inside)
         once = torch.ones_like(item)

@@ -327,7 +327,9 @@ class TrainedBlock:
         if algorithm.weighs_users:
             samples = samples.clamp(max=MOST_SAMPLES)
             weight = {
-                name: samples for name in whole if self._of.parameters[name].mean == "samples"
+                name: samples
+                for name in (*rows, *whole)
+                if self._of.parameters[name].mean == "samples"
             }
             whole["samples"] = samples[:, None].to(block.label.dtype)
         if algorithm.counts_users:
