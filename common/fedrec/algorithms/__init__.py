@@ -3,13 +3,20 @@
 from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
+from fedrec.algorithms.declarations import (
+    AlgorithmSettings,
+    Parameter,
+    Shapes,
+    UpdateTensor,
+    UploadNoise,
+)
 from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
+from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.registry import Registry
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -36,6 +43,8 @@ __all__ = [
     "FedNCF",
     "FedNCFSettings",
     "Normal",
+    "PFedCLR",
+    "PFedCLRSettings",
     "PFedRec",
     "PFedRecSettings",
     "Parameter",
@@ -48,6 +57,7 @@ __all__ = [
     "TrainedSettings",
     "Uniform",
     "UpdateTensor",
+    "UploadNoise",
     "Values",
     "Wrapper",
     "WrapperSettings",
@@ -61,6 +71,7 @@ ALGORITHMS = Registry(
         "fedals": FedALS,
         "ease": EASE,
         "pfedrec": PFedRec,
+        "pfedclr": PFedCLR,
         "fedncf": FedNCF,
     }
 )
