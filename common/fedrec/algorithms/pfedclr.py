@@ -91,7 +91,11 @@ class PFedCLRSettings(TrainedSettings):
         default=0.01, gt=0, le=1000, description="Step size (eta) of items and users, by Adam."
     )
     personal_rate: float = Field(
-        default=0.01, gt=0, le=1000, description="Step size (eta') of A and B, or W, by Adam."
+        default=0.01,
+        ge=0,
+        le=1000,
+        description="Step size (eta') of A and B, or W, by Adam; 0 leaves FedMF whose items and "
+        "user vectors move by turns.",
     )
     local_epochs: int = Field(
         default=10, ge=1, le=100, description="Passes over a user's samples in each of both steps."
@@ -320,6 +324,12 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
                     f'"{settings.variant}" has a full matrix in place of A B. Leave it out, or set '
                     'algorithm.variant = "clr".',
                 )
+    if settings.newcomers == "current" and not settings.personal_rate:
+        return (
+            ("algorithm.newcomers", "algorithm.personal_rate"),
+            'algorithm.newcomers is "current", but algorithm.personal_rate is 0, so that nothing '
+            "tells who has trained. Leave algorithm.newcomers out.",
+        )
     if settings.newcomers == "current" and not settings.personal_items:
         return (
             ("algorithm.newcomers", "algorithm.personal_items"),

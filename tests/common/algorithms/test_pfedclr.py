@@ -194,6 +194,7 @@ def test_a_gradient_that_is_shrunk_takes_other_steps(users):
         ({"variant": "cf", "rank": 3}, "algorithm.rank is set, but"),
         ({"variant": "af", "factor_deviation": 0.1}, "algorithm.factor_deviation is set"),
         ({"newcomers": "current", "personal_items": False}, "published table already"),
+        ({"newcomers": "current", "personal_rate": 0}, "nothing tells who has trained"),
     ],
 )
 def test_settings_that_mean_nothing_together(algorithm, words):
