@@ -68,7 +68,7 @@ LENGTHS = {
         51, 54, 62, 88, 154,
     ]),
 }  # fmt: skip
-"""Users, items, and mean history lengths of each sixtieth of the users: of the implicit file of ML-1M
+"""Users, items, mean history lengths of each sixtieth of the users: of the implicit file of ML-1M
 scaled to 1,000,209 interactions, and of FilmTrust's users with ten interactions or more."""
 
 
