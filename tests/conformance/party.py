@@ -47,6 +47,13 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
         "batch_size": 16,
         "local_epochs": 3,
     },
+    "pfedclr": {
+        "dim": 6,
+        "learning_rate": 0.05,
+        "personal_rate": 0.05,
+        "local_epochs": 2,
+        "batch_size": 16,
+    },
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
 

@@ -168,7 +168,9 @@ class Several(Toy):
     def parameters(self) -> tuple[Parameter, ...]:
         return (
             Parameter("item_embedding", "rows", (DIM,), Normal(0.5), mean="holders"),
-            Parameter("item_bias", "rows", (), Normal(0.1), limit=8.0, fraction_bits=29),
+            Parameter(
+                "item_bias", "rows", (), Normal(0.1), limit=8.0, fraction_bits=29, mean="samples"
+            ),
             Parameter("scale", "net", (2, DIM), Normal(0.5), limit=4.0, mean="samples"),
             Parameter("bias", "net", (), Normal(0.1), limit=4.0, fraction_bits=28),
             Parameter("own_rows", "own_rows", (2, DIM), Normal(0.1)),

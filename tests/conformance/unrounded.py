@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -41,30 +41,40 @@ class UnroundedSums:
         """Add users' changes; nothing is clipped."""
         self.blocks.append(change)
         item = change.item.reshape(-1)
+        once = torch.ones(len(change.item), dtype=torch.int64)
         for name, values in change.rows.items():
-            flat = values.to(torch.float64).reshape(len(item), -1)
+            weight = change.weight.get(name, once)[:, None, None]
+            flat = (values.to(torch.float64) * weight).reshape(len(item), -1)
             nothing = torch.zeros((self._n_active + 1, flat.shape[1]), dtype=torch.float64)
             self.rows.setdefault(name, nothing).index_add_(0, item, flat)
             if name in change.idle:
-                idle = change.idle[name].to(torch.float64).reshape(len(item), -1)
+                idle = (change.idle[name].to(torch.float64) * weight).reshape(len(item), -1)
                 self.rows[name].index_add_(0, item, idle, alpha=-1.0)
         if change.steps is not None:
-            self._steps.append(change.steps)
+            weight = next(iter(change.weight.values()), once)
+            self._steps.append(torch.stack([change.steps, weight], dim=1))
         for name, values in change.whole.items():
-            once = torch.ones(len(values), dtype=torch.int64)
             weighted = values.to(torch.float64) * change.weight.get(name, once)[:, None]
             self.whole[name] = self.whole.get(name, 0.0) + weighted.sum(0)
         self._counts.index_add_(0, item, torch.ones_like(item))
         return torch.zeros(len(change.item), dtype=torch.int64)
 
     def settle(
-        self, tables: Mapping[str, torch.Tensor], shrinking: Mapping[str, torch.Tensor]
+        self,
+        tables: Mapping[str, torch.Tensor],
+        shrinking: Mapping[str, torch.Tensor],
+        weighed: Collection[str] = (),
     ) -> None:
-        """Add what every user's rows shrink by where nobody touches them."""
+        """Add what every user's rows shrink by where nobody touches them.
+
+        Args:
+            weighed: tensors in which users count as often as their training items.
+        """
         for name in self.rows.keys() & shrinking.keys():
             table = tables[name].to(torch.float64).reshape(self._n_active, -1)
-            for step in torch.cat(self._steps).tolist():
-                self.rows[name][:-1] += table * shrinking[name][step].to(torch.float64)
+            for step, weight in torch.cat(self._steps).tolist():
+                times = weight if name in weighed else 1
+                self.rows[name][:-1] += times * table * shrinking[name][step].to(torch.float64)
 
     def tensors(self, learner: Learner, active: NDArray[np.int64]) -> Tensors:
         """Return the sums in the shapes of the update's tensors."""
@@ -127,7 +137,8 @@ def train_unrounded(
             assert values.dtype is dtype
             after[name][where] = values.numpy()
         loss[where] = result.loss.numpy()
-    sums.settle(start.shared, shrinking(algorithm, start))
+    weighed = [entry.name for entry in algorithm.parameters if entry.mean == "samples"]
+    sums.settle(start.shared, shrinking(algorithm, start), weighed)
     change = sums.tensors(learner, cohort.active)
     counts = np.zeros(learner.n_items, dtype=np.int64)
     if algorithm.counts_rows:

@@ -42,6 +42,9 @@ from fedrec.ids import RoundId
         ("ckks", 3, "fedrap"),
         ("masks", 3, "fedrap"),
         ("paillier", 3, "fedrap"),
+        ("none", 7, "pfedclr"),
+        ("bfv", 3, "pfedclr"),
+        ("paillier", 3, "pfedclr"),
     ],
 )
 def test_equal_to_one_process(

@@ -3,7 +3,13 @@
 from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
+from fedrec.algorithms.declarations import (
+    AlgorithmSettings,
+    Parameter,
+    Shapes,
+    UpdateTensor,
+    UploadNoise,
+)
 from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
@@ -11,6 +17,7 @@ from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.fedrap import FedRAP, FedRAPSettings
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
+from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.registry import Registry
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -39,6 +46,8 @@ __all__ = [
     "FedRAP",
     "FedRAPSettings",
     "Normal",
+    "PFedCLR",
+    "PFedCLRSettings",
     "PFedRec",
     "PFedRecSettings",
     "Parameter",
@@ -51,6 +60,7 @@ __all__ = [
     "TrainedSettings",
     "Uniform",
     "UpdateTensor",
+    "UploadNoise",
     "Values",
     "Wrapper",
     "WrapperSettings",
@@ -64,6 +74,7 @@ ALGORITHMS = Registry(
         "fedals": FedALS,
         "ease": EASE,
         "pfedrec": PFedRec,
+        "pfedclr": PFedCLR,
         "fedncf": FedNCF,
         "fedrap": FedRAP,
     }

@@ -21,7 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.about import About
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
+from fedrec.algorithms.declarations import (
+    AlgorithmSettings,
+    Parameter,
+    Shapes,
+    UpdateTensor,
+    UploadNoise,
+)
 from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.streams import Purpose, stream_key, user_stream
@@ -146,6 +152,11 @@ class Algorithm(ABC):
     @abstractmethod
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The tensors of an update, in the order in which they travel."""
+
+    @property
+    def upload_noise(self) -> UploadNoise | None:
+        """Noise that a paper puts on every user's upload; None for none."""
+        return None
 
     def initial_shared(self) -> SharedState:
         """Return the first version of the shared model, drawn from the run's public seed."""
@@ -306,6 +317,19 @@ class Algorithm(ABC):
             vector: `user_embedding` of the user, or what `fold_in` returned, (dim,).
         """
         return serving["item_embedding"] @ vector
+
+    def own_preferences(
+        self,
+        serving: Mapping[str, NDArray[np.float32]],
+        own: Mapping[str, NDArray[np.float32]],
+    ) -> NDArray[np.float32]:
+        """Return the scores of all items for a user who is known, float32 (n_items,), in numpy.
+
+        Args:
+            serving: what `serving` returned.
+            own: the user's private tensors, without the axis of users.
+        """
+        return self.preferences(serving, own["user_embedding"])
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

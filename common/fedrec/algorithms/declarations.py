@@ -11,7 +11,7 @@ from fedrec.algorithms.initial import Initial, Normal
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["AlgorithmSettings", "Parameter", "Scope", "Shapes", "UpdateTensor"]
+__all__ = ["AlgorithmSettings", "Parameter", "Scope", "Shapes", "UpdateTensor", "UploadNoise"]
 
 
 class AlgorithmSettings(Section):
@@ -120,3 +120,24 @@ class UpdateTensor:
     def step(self) -> float:
         """Size of one grid step."""
         return self.limit * 2.0**-self.fraction_bits
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UploadNoise:
+    """Noise as papers put it on each user's own upload; `[privacy]` is about sums.
+
+    An upload is the whole table of what is trained, so that rows which the user did not touch get
+    noise like any other. It is drawn from a cryptographic source, anew in every round.
+
+    Attributes:
+        tensors: names of parameters with the scope `rows`; together they are the upload.
+        scale: of Laplace noise its b, of Gaussian noise its standard deviation, in the model's
+            units.
+        clip: a longer change of a user (L2 norm over all of `tensors`) is shrunk to this before;
+            None for no limit.
+    """
+
+    tensors: tuple[str, ...]
+    kind: Literal["laplace", "gaussian"]
+    scale: float
+    clip: float | None = None

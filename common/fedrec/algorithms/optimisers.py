@@ -31,6 +31,8 @@ class Sgd:
             minibatch, and not by its share of the mean over all of them.
         radius: of sharpness-aware steps (Foret et al. 2021): the gradient is taken where one
             step of this length uphill leads, its direction by all of `rates` together; 0 for none.
+        longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
+            this length, before decay; 0 for no limit.
     """
 
     rates: Mapping[str, float]
@@ -39,6 +41,7 @@ class Sgd:
     factor: float = 1.0
     per_occurrence: bool = False
     radius: float = 0.0
+    longest: float = 0.0
 
     @property
     def moves_untouched(self) -> bool:
@@ -54,11 +57,14 @@ class Adam:
         rates: step sizes by parameter.
         decay: L2 coefficient, added to the gradient.
         radius: as in `Sgd`.
+        longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
+            this length, before decay; 0 for no limit.
     """
 
     rates: Mapping[str, float]
     decay: float = 0.0
     radius: float = 0.0
+    longest: float = 0.0
 
     @property
     def moves_untouched(self) -> bool:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, field_validator
 
 from fedrec.algorithms.batch import Batch, Values
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
 from fedrec.algorithms.optimisers import Phase
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
@@ -99,6 +99,11 @@ class Wrapper(TrainedAlgorithm):
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the base's penalty."""
         return self.base.penalty(v, batch)
+
+    @property
+    def upload_noise(self) -> UploadNoise | None:
+        """The base's noise: what it uploads is uploaded here."""
+        return self.base.upload_noise
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

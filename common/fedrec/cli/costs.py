@@ -1,4 +1,7 @@
-"""`fedrec costs`: the CoLR paper's Table 3, what encryption costs, beside what it costs here."""
+"""`fedrec costs`: the CoLR paper's Table 3, what encryption costs, beside what it costs here.
+
+`fedrec costs space`: the PFedCLR paper's Table 6, what models take, by the rules behind it.
+"""
 
 from __future__ import annotations
 
@@ -15,18 +18,21 @@ if TYPE_CHECKING:
 
 __all__ = ["EPILOG", "costs"]
 
+_SPACE = "space"
 EPILOG = (
     "Examples:\n"
     "  fedrec costs\n"
     "  fedrec costs colr\n"
     "  fedrec costs --sizes-only --json\n"
+    "  fedrec costs space\n"
     "  fedrec costs topk --sample 4000"
 )
 
 
 def costs(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="What rows begin with: fedmf, topk or colr.")
+        str,
+        typer.Argument(metavar="NAME", help="What rows begin with: fedmf, topk or colr; or space."),
     ] = "",
     sample: Annotated[
         int,
@@ -43,7 +49,13 @@ def costs(
     the same number of values takes here. Sizes are exact. Seconds are this machine's: a client
     protects an update and reveals a sum, the coordinator adds the updates of 60 clients; a ~ says
     that they were scaled up from a sample of the values.
+
+    space shows the PFedCLR paper's Table 6 instead: what a client and a server hold of a model, as
+    printed and by the rules that every printed size follows.
     """
+    if name == _SPACE:
+        _print_space(as_json)
+        return
     from fedrec.errors import SettingsError
     from fedrec.papers.colr_costs import COSTS
     from fedrec.papers.encryption_costs import own_costs
@@ -52,7 +64,7 @@ def costs(
     if not rows:
         raise SettingsError(
             f"There is no row {name!r} in the table.",
-            remedy=f"Rows are {', '.join(row.name for row in COSTS)}.",
+            remedy=f"Rows are {', '.join(row.name for row in COSTS)}; the other table is {_SPACE}.",
         )
     found = [(row, own_costs(row, sample=sample, timed=not sizes_only)) for row in rows]
     if as_json:
@@ -65,6 +77,39 @@ def costs(
     )
     typer.echo("\nKB are 1,024 bytes. Under topk the paper also sends an index of 4 bytes in the")
     typer.echo("clear with each value, which is in its plain KB only.")
+
+
+def _print_space(as_json: bool) -> None:
+    from fedrec.papers.pfedclr_costs import SPACE
+
+    if as_json:
+        found = [
+            {
+                "published": asdict(row),
+                "by_rule": {"client_bytes": row.client_bytes, "server_bytes": row.server_bytes},
+            }
+            for row in SPACE
+        ]
+        print_json({"rows": found})
+        return
+    print_table(
+        [
+            (
+                row.name,
+                f"{row.n_users:,}",
+                f"{row.n_items:,}",
+                f"{row.client_mb:.4f}",
+                f"{row.by_rule[0]:.4f}",
+                f"{row.server_mb:.4f}",
+                f"{row.by_rule[1]:.4f}",
+            )
+            for row in SPACE
+        ],
+        title="PFedCLR, table 6: what a model of dim 16 takes, in MB of 2^20 bytes",
+        headers=("row", "users", "items", "client", "by rule", "server", "by rule"),
+    )
+    typer.echo("\nThe paper's server keeps every user's upload; a coordinator here adds them up as")
+    typer.echo("they come, under every protection that can add.")
 
 
 def _content(row: CostRow, ours: tuple[OwnCosts, ...]) -> dict[str, object]:

@@ -46,7 +46,8 @@ def accelerator_of(plan: Plan) -> Accelerator | None:
     """
     if not plan.training.accelerated or plan.privacy.mechanism != "none":
         return None
-    return accelerator_for(algorithm_of(plan, 1))
+    algorithm = algorithm_of(plan, 1)
+    return None if algorithm.upload_noise else accelerator_for(algorithm)
 
 
 def training_path(plan: Plan) -> str:

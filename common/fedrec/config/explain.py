@@ -242,9 +242,12 @@ def wrong_sentence(key: str, value: object, algorithm: str = "") -> str:
     setting = all_settings(algorithm).get(key)
     if setting is None:
         having = [info.algorithm for info in _every_setting() if info.key == key]
+        name = key.partition(".")[2]
+        alike = [other.key for other in all_settings(algorithm).values() if other.name == name]
+        instead = f", use {' or '.join(alike)}" if alike else ""
         return (
             f"{key} = {_shortened(value)}: {algorithm} has no such setting, only "
-            f"{' and '.join(having)}. Leave it out, or change algorithm.name."
+            f"{' and '.join(having)}. Leave it out{instead}, or change algorithm.name."
         )
     choices = get_args(setting.annotation) if get_origin(setting.annotation) is Literal else ()
     nearest = _closest(value, choices) if isinstance(value, str) else ""

@@ -22,6 +22,7 @@ def privacy_problems(plan: Plan) -> Iterator[Problem]:
     if plan.privacy.mechanism == "none":
         yield from _without_use(plan)
         return
+    yield from _own_noise(plan)
     yield from _algorithm(plan)
     yield from _update(plan)
     yield from _protection(plan)
@@ -36,6 +37,16 @@ def _without_use(plan: Plan) -> Iterator[Problem]:
                 f'privacy.{name} is set, but privacy.mechanism is "none", so that it has no use. '
                 'Set privacy.mechanism = "gaussian", or leave it out.',
             )
+
+
+def _own_noise(plan: Plan) -> Iterator[Problem]:
+    if algorithm_of(plan, 1).upload_noise is not None:
+        yield (
+            ("privacy.mechanism", "algorithm.name"),
+            f"{plan.algorithm.name} is set to put its paper's noise on every upload, and "
+            f"privacy.mechanism is {plan.privacy.mechanism!r}: nobody accounts for both together. "
+            'Leave the algorithm\'s own noise out, or set privacy.mechanism = "none".',
+        )
 
 
 def _algorithm(plan: Plan) -> Iterator[Problem]:

@@ -254,8 +254,9 @@ class RoundSettings(Section):
     user_sampling: Literal["coin", "count"] = Field(
         default="coin",
         description="coin: each user takes part by a coin of its own; count: exactly user_fraction "
-        "of all users, drawn anew for each round as papers do. Only a simulation can count across "
-        "clients; a federation whose clients are one user each has rounds.clients_per_round.",
+        "of all users, rounded down, drawn anew for each round as papers do. Only a simulation can "
+        "count across clients; a federation whose clients are one user each has "
+        "rounds.clients_per_round.",
     )
 
 

@@ -79,6 +79,8 @@ class Comparison:
         for scorer, label in REFERENCES.items():
             cells = [_shown(self._reference(protocol, scorer)) for protocol in self.protocols]
             lines.append([label, _NOTHING, *cells])
+        formula = [_shown(self._formula(protocol)) for protocol in self.protocols]
+        lines.append(["no-learning formula", _NOTHING, *formula])
         return lines
 
     def markdown(self) -> str:
@@ -123,6 +125,10 @@ class Comparison:
     def _reference(self, protocol: Protocol, scorer: str) -> ResultRow | None:
         runs = self._of(protocol)
         return _samples([run.references[scorer] for run in runs if scorer in run.references])
+
+    def _formula(self, protocol: Protocol) -> ResultRow | None:
+        found = [run.no_learning for run in self._of(protocol)]
+        return _samples([rates for rates in found if rates is not None])
 
     def _rounds(self, protocol: Protocol) -> str:
         return ", ".join(str(found.best_round) for found in self._of(protocol))

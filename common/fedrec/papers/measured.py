@@ -30,6 +30,7 @@ class Measured:
         best_round: the version with the best NDCG on validation.
         validation, test: rates of that version.
         references: rates on test of the scorers in `REFERENCES`.
+        no_learning: what the closed formula gives for this training; None where nothing leaks.
         clipped_values: values of all rounds that had to be clipped.
         seconds: time of all rounds together.
     """
@@ -42,6 +43,7 @@ class Measured:
     references: Mapping[str, Rates]
     clipped_values: int
     seconds: float
+    no_learning: Rates | None = None
 
     @classmethod
     def of(cls, result: SimulationResult, protocol: Protocol) -> Measured:
@@ -62,6 +64,7 @@ class Measured:
             references={name: rates for name, rates in found.items() if rates is not None},
             clipped_values=sum(report.clipped_values for report in result.rounds),
             seconds=sum(report.seconds for report in result.rounds),
+            no_learning=result.no_learning() if protocol == "paper" else None,
         )
 
     @staticmethod
@@ -88,5 +91,7 @@ class Measured:
     def _of(cls, found: dict[str, Any]) -> Measured:
         for name in ("validation", "test"):
             found[name] = Rates(**found[name])
+        if found.get("no_learning"):
+            found["no_learning"] = Rates(**found["no_learning"])
         found["references"] = {name: Rates(**rates) for name, rates in found["references"].items()}
         return cls(**found)

@@ -51,14 +51,16 @@ def paper_plan(
     rounds: int,
     every_rounds: int = 1,
     user_fraction: float = 1.0,
+    counted: bool = False,
 ) -> Plan:
     """Return a plan in which every item is trained and nothing is encrypted.
 
     Args:
         rounds: training rounds.
         every_rounds: the model is measured in every n-th round.
-        user_fraction: share of the users in a round. A coin for each user, where papers draw a
-            fixed number.
+        user_fraction: share of the users in a round.
+        counted: whether exactly that share is drawn, as most papers do; else a coin is thrown for
+            each user.
     """
     return Plan(
         federation=FederationSettings(minimum_item_users=1),
@@ -66,5 +68,9 @@ def paper_plan(
         update=update,
         protection=ProtectionSettings(name="none"),
         evaluation=EvaluationSettings(protocol="paper", every_rounds=every_rounds),
-        rounds=RoundSettings(total=rounds, user_fraction=user_fraction),
+        rounds=RoundSettings(
+            total=rounds,
+            user_fraction=user_fraction,
+            user_sampling="count" if counted else "coin",
+        ),
     )

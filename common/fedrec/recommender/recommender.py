@@ -202,7 +202,7 @@ class Recommender:
         scores = (
             (row.copy() for row in known.private.tensors[kept][rows])
             if kept
-            else self._scores_of(self._vectors_of(known, rows))
+            else self._own_scores_of(known, rows)
         )
         best = self._best(scores, n, self._allowed(candidates, block), seen)
         return side_by_side(best, one=isinstance(users, str))
@@ -283,13 +283,17 @@ class Recommender:
         positives = np.nonzero(np.isin(np.nonzero(self._active)[0], rows))[0]
         return self._algorithm.fold_in(self._learned, positives)
 
-    def _vectors_of(
+    def _own_scores_of(
         self, known: UsersFile, rows: NDArray[np.int64]
-    ) -> Iterable[NDArray[np.float32]]:
-        """Return the vectors of some users, one after the other."""
-        if self._algorithm.keeps_vectors:
-            return known.private.tensors["user_embedding"][rows]
-        return (self._folded(known.seen_of(row)) for row in rows.tolist())
+    ) -> Iterator[NDArray[np.float32]]:
+        """Yield the scores of all items of some users, one after the other."""
+        if not self._algorithm.keeps_vectors:
+            vectors = (self._folded(known.seen_of(row)) for row in rows.tolist())
+            yield from self._scores_of(vectors)
+            return
+        for row in rows.tolist():
+            own = {name: values[row] for name, values in known.private.tensors.items()}
+            yield self._algorithm.own_preferences(self._serving, own)
 
     def _known_users(self) -> UsersFile:
         if self._users is None:

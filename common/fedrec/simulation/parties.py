@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
@@ -57,8 +58,8 @@ def throw_coins(
 
     Args:
         user_keys: identities of all users of the federation, int64 (n_users,).
-        counted: take that share of the users exactly, rounded to the nearest and at least one,
-            and not those whose coin falls so.
+        counted: take that share of the users exactly, rounded down and at least one, and not
+            those whose coin falls so.
 
     In a real federation a client's own secret keys the coin; here it is the public seed, so
     that the result does not depend on how users are grouped.
@@ -72,7 +73,9 @@ def throw_coins(
     chosen = np.zeros(len(user_keys), dtype=np.bool_)
     # Who has equal numbers is told apart by its key, whatever the order of the users.
     order = np.lexsort((user_keys, drawn))
-    chosen[order[: max(1, round(fraction * len(user_keys)))]] = True
+    # As a decimal: .29 of 100 users are 29, and not 28 as in binary.
+    n_chosen = int(Decimal(repr(fraction)) * len(user_keys))
+    chosen[order[: max(1, n_chosen)]] = True
     return chosen
 
 

@@ -152,7 +152,7 @@ class SimulationResult:
                 rates = sums.rates(scorer, "test")
                 if rates is not None:
                     add(scorer, label, protocol, Sample(seed=seed, rates=rates))
-        formula = self._formula()
+        formula = self.no_learning()
         if formula is not None:
             add("closed_formula", "no-learning formula", "paper", Sample(seed=seed, rates=formula))
         return ComparisonTable(
@@ -169,8 +169,11 @@ class SimulationResult:
             at=self.settings.evaluation.at,
         )
 
-    def _formula(self) -> Rates | None:
-        """Return what the leak is worth without any learning; None where there is none."""
+    def no_learning(self) -> Rates | None:
+        """Return what the leak is worth without any learning; None where there is none.
+
+        See `fedrec.evaluation.no_learning`; the leak is that of the protocol "paper".
+        """
         settings, holders = self.settings, self.best.shared.holders
         algorithm = algorithm_of(settings.plan, len(self.catalogue))
         if settings.evaluation.protocol != "paper" or holders is None:

@@ -10,6 +10,7 @@ import torch
 
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.tensor_products import one_thread
+from fedrec.training.noisy_uploads import NoisyUploads
 from fedrec.training.trainer import Trainer
 
 if TYPE_CHECKING:
@@ -55,13 +56,15 @@ def fit_of(
                     return fit(chunk, start, private, sums, threads=threads)
 
             return train
-        trainer = Trainer(algorithm, start, room)
+        trainer, noise = Trainer(algorithm, start, room), algorithm.upload_noise
+        # Whoever carries the round out: every process draws from a source of its own.
+        sink = sums if noise is None else NoisyUploads(sums, noise, len(start.active))
 
         def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
             # A library may split a product among threads, and then bits follow their number.
             # More threads would hardly be faster; processes are (`client.workers`).
             with one_thread():
-                return trainer.train(chunk, private, sums)
+                return trainer.train(chunk, private, sink)
 
         return by_the_trainer
     return lambda chunk, private: algorithm.fit(chunk, start, private, sums)

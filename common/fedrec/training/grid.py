@@ -40,6 +40,7 @@ class GridSum:
         rows = n_items if tensor.per_item else 1
         self.width = math.prod(tensor.shape[1:]) if tensor.per_item else tensor.size
         self.signed = tensor.signed
+        self.is_weighed = tensor.largest_weight > 1
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
         # Floating point adds up two to three times as fast, and exactly below 2^53. Rows of tables
@@ -153,6 +154,11 @@ class GridSum:
         return inside, clipped
 
 
+def _weighed(rounded: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    """Return users' values times their weights; below 2^53, hence exact."""
+    return rounded.to(torch.float64) * weight.view(-1, *[1] * (rounded.dim() - 1))
+
+
 class RoundSums:
     """All sums of a round: one `GridSum` for each tensor, and the users who touched each item.
 
@@ -178,7 +184,8 @@ class RoundSums:
         most_steps: int = 0,
     ) -> None:
         self.tensors = tensors
-        self._stopped = torch.zeros(most_steps + 1, dtype=torch.int64, device=device)
+        # By steps: users, and their weights together.
+        self._stopped = torch.zeros((most_steps + 1, 2), dtype=torch.int64, device=device)
         self._losses_finite = torch.ones((), dtype=torch.bool, device=device)
         self._counts_rows = counts_rows and longest is None
         self._longest = longest
@@ -224,18 +231,23 @@ class RoundSums:
         rows: dict[str, torch.Tensor] = {}
         totals: dict[str, torch.Tensor] = {}
         for name, inside in rounded.items():
+            if name in change.weight and self._longest is None:
+                inside = _weighed(inside, change.weight[name])
+                if name in idle:
+                    idle[name] = _weighed(idle[name], change.weight[name])
             if name in change.rows:
                 rows[name] = self[name].typed(inside.reshape(-1, inside.shape[-1]))
                 if name in idle:
                     # `settle` adds it for these rows, too.
                     rows[name] = rows[name] - self[name].typed(idle[name].view_as(rows[name]))
-            elif name in change.weight and self._longest is None:
-                weight = change.weight[name][:, None]
-                totals[name] = self[name].total(inside.to(torch.float64) * weight)
             else:
                 totals[name] = self[name].total(inside)
         once = torch.ones_like(item)
-        stopped = None if change.steps is None else torch.ones_like(change.steps)
+        stopped = None
+        if change.steps is not None:
+            once_each = torch.ones_like(change.steps)
+            weight = next(iter(change.weight.values()), once_each)
+            stopped = torch.stack([once_each, weight], dim=1)
         # From here on nothing takes memory: a block that did not fit is trained again, and what
         # it has added by then would be added twice.
         for name, ready in rows.items():
@@ -264,15 +276,16 @@ class RoundSums:
             How many values had to be clipped, over all users.
         """
         n_clipped = 0
-        steps = torch.nonzero(self._stopped).view(-1)
+        steps = torch.nonzero(self._stopped[:, 0]).view(-1)
         for name, shrunk in shrinking.items():
             if name not in self.tensors:
                 continue
             total, rows = self[name], tables[name].reshape(len(tables[name]), -1)
             for k in steps.tolist():
                 inside, clipped = total.rounded(idle_change(rows[None], shrunk[k : k + 1])[0])
-                n_users = int(self._stopped[k])
-                total.add_sums(inside.to(torch.int64) * n_users, finite=True)
+                n_users, weight = self._stopped[k].tolist()
+                times = weight if total.is_weighed else n_users
+                total.add_sums(inside.to(torch.int64) * times, finite=True)
                 n_clipped += n_users * int(clipped.sum())
         return n_clipped
 

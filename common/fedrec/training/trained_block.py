@@ -78,6 +78,7 @@ class TrainedBlock:
     def __init__(self, of: TrainingRound, chunk: Chunk, block: Block, private: Tensors) -> None:
         self._of, self._block, self._chunk = of, block, chunk
         self._algorithm, self._start = of.algorithm, of.start
+        self._private = private
         self._fixed: Tensors = {}
         self.local: Tensors = {}
         self._members: torch.Tensor | None = None
@@ -236,18 +237,21 @@ class TrainedBlock:
         names = [name for optimiser in step for name in optimiser.rates]
         loss, gradients = self._differentiate(leaves, names, phase, index, batch, live)
         for optimiser in step:
-            if not optimiser.radius:
-                continue
             own = list(optimiser.rates)
-            squares = [gradients[name].square().reshape(len(live), -1).sum(1) for name in own]
-            norm = torch.stack(squares).sum(0).sqrt() + 1e-12
-            uphill = {
-                name: leaves[name]
-                + gradients[name] * _wide(optimiser.radius / norm, gradients[name])
-                for name in own
-            }
-            _, there = self._differentiate(leaves | uphill, own, phase, index, batch, live)
-            gradients |= there
+            if optimiser.radius:
+                norm = _length(gradients, own, live) + 1e-12
+                uphill = {
+                    name: leaves[name]
+                    + gradients[name] * _wide(optimiser.radius / norm, gradients[name])
+                    for name in own
+                }
+                _, there = self._differentiate(leaves | uphill, own, phase, index, batch, live)
+                gradients |= there
+            if optimiser.longest:
+                norm = _length(gradients, own, live)
+                factor = optimiser.longest / norm.clamp(min=optimiser.longest)
+                for name in own:
+                    gradients[name] = gradients[name] * _wide(factor, gradients[name])
         return loss, gradients
 
     def _read(self, name: str, index: torch.Tensor | None) -> torch.Tensor:
@@ -340,7 +344,9 @@ class TrainedBlock:
         if algorithm.weighs_users:
             samples = samples.clamp(max=MOST_SAMPLES)
             weight = {
-                name: samples for name in whole if self._of.parameters[name].mean == "samples"
+                name: samples
+                for name in (*rows, *whole)
+                if self._of.parameters[name].mean == "samples"
             }
             whole["samples"] = samples[:, None].to(block.label.dtype)
         if algorithm.counts_users:
@@ -380,10 +386,16 @@ class TrainedBlock:
             else:
                 values.index_copy_(0, own, self.local[name][:n_users])
         if self._algorithm.kept_scores:
-            private[self._algorithm.kept_scores][own[:, None], self._start.active] = self._scores()
+            private[self._algorithm.kept_scores][own[:, None], self._start.active] = self._scores(
+                self._private | private
+            )
 
-    def _scores(self) -> torch.Tensor:
-        """Return the users' scores of all active items with the rows that they trained."""
+    def _scores(self, private: Tensors) -> torch.Tensor:
+        """Return the users' scores of all active items with the rows that they trained.
+
+        Args:
+            private: the chunk's tensors after training.
+        """
         n_users, item = self._block.n_users, self._block.item
         others = {
             name: values
@@ -391,11 +403,22 @@ class TrainedBlock:
             if name not in self._of.is_rows
         }
         tables = {name: values[None, :-1] for name, values in self._of.tables.items()}
+        tables |= {
+            name: private[name][self._block.users[:, None], self._start.active]
+            for name, entry in self._of.parameters.items()
+            if entry.scope == "own_rows" and name != self._algorithm.kept_scores
+        }
         everything = self._algorithm.score(Values(others | tables))
         trained = self._algorithm.score(Values(self._values(self.local, None)))
         # The last column takes the places without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, item, trained)[:n_users, :-1]
+
+
+def _length(tensors: Tensors, names: list[str], live: torch.Tensor) -> torch.Tensor:
+    """Return the L2 norm of each user's tensors together, (B,)."""
+    squares = [tensors[name].square().reshape(len(live), -1).sum(1) for name in names]
+    return torch.stack(squares).sum(0).sqrt()
 
 
 def _wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:

@@ -52,6 +52,13 @@ def test_the_base_is_made_of_its_own_table():
     assert names == {entry.name for entry in algorithm.base.parameters} | {"own_item"}
 
 
+def test_noise_on_uploads_is_the_base_s():
+    text = FILE.replace('"pfedrec"', '"pfedclr"') + "clip = 16.0\n"
+    assert algorithm_of(plan_of(text), 30).upload_noise is None
+    noisy = text.replace("dim = 7", "dim = 7\nnoise_scale = 0.5")
+    assert algorithm_of(plan_of(noisy), 30).upload_noise.scale == 0.5
+
+
 def test_a_plan_travels_with_it():
     plan = plan_of()
     again = plan_from_json(plan_to_json(plan))

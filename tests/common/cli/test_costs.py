@@ -31,3 +31,14 @@ def test_an_unknown_row_is_named(fedrec: Fedrec) -> None:
     outcome = fedrec("costs", "svd")
     assert outcome.code == 2
     assert "'svd'" in outcome.err
+
+
+def test_the_space_table(fedrec: Fedrec) -> None:
+    lines = fedrec("costs", "space").out.splitlines()
+    (row,) = (line.split() for line in lines if line.startswith("pfedclr/ml-100k"))
+    assert row == ["pfedclr/ml-100k", "943", "1,682", "0.1157", "0.1157", "96.9121", "96.9121"]
+    rows = fedrec("costs", "space", "--json").json["rows"]
+    assert len(rows) == 15
+    (found,) = (row for row in rows if row["published"]["server_mb"] == 955.1355
+                and row["published"]["method"] == "pfedclr")  # fmt: skip
+    assert found["by_rule"]["server_bytes"] == 1270 * 12322 * 16 * 4

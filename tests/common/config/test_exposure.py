@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec.config.exposure import check_exposure, exposure_of
+from fedrec.config.exposure import check_exposure, check_sampling, exposure_of
 from fedrec.config.schema import Plan
 from fedrec.errors import RefusedError
 
@@ -34,3 +34,11 @@ def test_the_refusal_says_what_is_exposed_and_names_the_flag() -> None:
     assert 'protection.name = "bfv"' in caught.value.remedy
     check_exposure(plan, accepted=True)
     check_exposure(plan_of("ease", "bfv"), accepted=False)
+
+
+def test_a_fixed_number_of_all_users_is_for_simulations() -> None:
+    rounds = {"user_sampling": "count", "user_fraction": 0.6}
+    with pytest.raises(RefusedError, match="whom no party of a federation knows") as caught:
+        check_sampling(Plan.model_validate({"rounds": rounds}))
+    assert "rounds.clients_per_round" in caught.value.remedy
+    check_sampling(Plan.model_validate({"rounds": {"user_fraction": 0.6}}))

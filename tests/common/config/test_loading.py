@@ -62,7 +62,7 @@ def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path: Path) -> No
     [
         ("[rounds]\ntotla = 5\n", "rounds.total"),
         ("[roundz]\ntotal = 5\n", "rounds.total"),
-        ("[algorithm]\nrank = 5\n", "update.rank"),
+        ("[algorithm]\nratio = 0.5\n", "update.ratio"),
         ("total = 5\n", "rounds.total"),
         ("rounds.totl = 5\n", "rounds.total"),
         ("[client]\ntoken = 'x'\n", "client.token_file"),
@@ -74,6 +74,12 @@ def test_a_misspelt_key_is_answered_with_the_nearest(
     (problem,) = problems_of(write(tmp_path, text))
     assert f"the nearest is {nearest} (" in problem
     assert "Rename it, or remove the line." in problem
+
+
+def test_a_key_of_another_algorithm_is_answered_with_one_of_that_name(tmp_path: Path) -> None:
+    (problem,) = problems_of(write(tmp_path, "[algorithm]\nrank = 5\n"))
+    assert "fedmf has no such setting, only" in problem
+    assert "Leave it out, use update.rank, or change algorithm.name." in problem
 
 
 def test_a_key_like_no_other_is_answered_with_what_there_is(tmp_path: Path) -> None:

@@ -41,6 +41,7 @@ def test_popularity_on_ml_100k_whatever_the_order_of_rows(ml_100k, ml_100k_inter
 
 CAPACITY = {
     "fedmf": {"dim": 64, "learning_rate": 4.0, "regularisation": 0.0},
+    "pfedclr": {"local_epochs": 3},
     "pfedrec": {"dim": 32},
     "fedncf": {"dim": 32},
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from fedrec.errors import StorageError
@@ -67,6 +69,14 @@ def test_the_page_has_a_column_for_each_protocol() -> None:
     assert lines[2] == "| HR@10 / NDCG@10 | published | reproduced (paper) | honest (sampled) |"
     assert "| popularity | - | 0.4000 / 0.2500 | 0.4000 / 0.2500 |" in lines
     assert "| know-nothing counter | - | - | - |" in lines
+    assert "| no-learning formula | - | - | - |" in lines
+
+
+def test_the_formula_is_about_the_paper_s_protocol_alone() -> None:
+    leaking = replace(measured(0.71), no_learning=rates(0.9975, 0.8962))
+    found = Comparison(row=ROW, measured=(leaking, measured(0.55, "sampled")))
+    assert found.table()[-1] == ["no-learning formula", "-", "0.9975 / 0.8962", "-"]
+    assert Measured.from_json(Measured.to_json([leaking])) == (leaking,)
 
 
 def test_it_is_read_back_as_it_was_written() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedrec.algorithms import FedMFSettings, PFedRecSettings
+from fedrec.algorithms import FedMFSettings, PFedCLRSettings, PFedRecSettings
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.loading import load_settings
 from fedrec.data import PUBLIC
@@ -37,7 +37,7 @@ class TestEveryRow:
 
 
 def test_published_figures() -> None:
-    """As printed: PLGC table II, FedRecGEL 2, PFedCLR 1, FedRAP 3 and 4, CoLR 4."""
+    """As printed: PLGC table II, FedRecGEL 2, PFedCLR 1, 2 and 9, FedRAP 3 and 4, CoLR 4."""
     printed = {
         "pfedrec/ml-100k": (0.7162, 0.4344),
         "pfedrec/filmtrust": (0.7876, 0.6483),
@@ -48,6 +48,12 @@ def test_published_figures() -> None:
         "fedmf/filmtrust": (0.6938, 0.4921),
         "fedmf/amazon-video": (0.4557, 0.2602),
         "fedncf/ml-100k": (0.6089, 0.3268),
+        "pfedclr/ml-100k": (0.9989, 0.9225),
+        "pfedclr/ml-100k/cf": (0.8452, 0.6955),
+        "pfedclr/ml-100k/noise-0.5": (0.9979, 0.9215),
+        "pfedclr/filmtrust": (0.9102, 0.7798),
+        "pfedclr/filmtrust/af": (0.6717, 0.5429),
+        "pfedclr/filmtrust/noise-1": (0.8882, 0.6965),
         "scolr/ml-1m/rank-64": (0.6386, 0.3704),
         "scolr/ml-1m/rank-2": (0.5784, 0.3258),
     }
@@ -66,6 +72,11 @@ def test_the_paper_s_settings() -> None:
     assert (colr.update.rank, colr.rounds.total, colr.rounds.user_fraction) == (8, 1000, 0.01)
     # The same budget: 8 of 64 numbers of each item row.
     assert ROWS["topk/ml-1m/8-of-64"].plan.update.ratio == 8 / 64
+    pfedclr = ROWS["pfedclr/filmtrust/cf"].plan
+    assert isinstance(pfedclr.algorithm, PFedCLRSettings)
+    assert (pfedclr.algorithm.dim, pfedclr.algorithm.local_epochs) == (16, 10)
+    assert (pfedclr.rounds.total, pfedclr.rounds.user_fraction) == (100, 0.6)
+    assert pfedclr.rounds.user_sampling == "count"
     pfedrec = ROWS["pfedrec/ml-100k"].plan.algorithm
     assert isinstance(pfedrec, PFedRecSettings)
     assert (pfedrec.dim, pfedrec.learning_rate, pfedrec.item_rate_scale) == (32, 0.1, 80)

@@ -57,6 +57,17 @@ def test_a_counted_share_is_exact_and_drawn_anew_whatever_the_order():
     assert few.sum() == 1
 
 
+@pytest.mark.parametrize(
+    ("n_users", "fraction", "n_chosen"),
+    [(943, 0.6, 565), (1227, 0.1, 122), (6040, 0.01, 60), (100, 0.29, 29)],
+)
+def test_a_counted_share_is_rounded_down(n_users, fraction, n_chosen):
+    """565.8, 122.7 and 60.4 users of papers' data; .29 x 100 is below 29 in binary."""
+    keys = np.arange(n_users, dtype=np.int64)
+    chosen = throw_coins(keys, seed=1, round_id=2, fraction=fraction, counted=True)
+    assert chosen.sum() == n_chosen
+
+
 def settings_of(learning_rate, regularisation=0.0):
     return Settings.model_validate(
         {

@@ -31,6 +31,7 @@ OWN = {
     "fedncf": [{"optimiser": "adam"}, {"weight_decay": 1e-5}],
     "pfedrec": [{"personal_items": False}],
     "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
+    "pfedclr": [{"variant": "cf"}, {"variant": "af", "gradient_clip": 0.1}],
 }
 """Settings that change what the loop does."""
 TRAINED = [name for name in sorted(ALGORITHMS) if issubclass(ALGORITHMS[name], TrainedAlgorithm)]

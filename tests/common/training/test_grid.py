@@ -61,13 +61,24 @@ def test_sums_beyond_float32_are_exact(maximum_users: int) -> None:
     assert total.change.tolist() == [[3 * bound + 12, 3 * bound - 2]]
 
 
-def round_sums(longest: int | None) -> RoundSums:
+def round_sums(longest: int | None, maximum_users: int = FEW) -> RoundSums:
     tensors = (
         UpdateTensor(name="rows", shape=(3, 1), limit=16.0, fraction_bits=6, per_item=True),
+        UpdateTensor(
+            name="weighed",
+            shape=(3, 1),
+            limit=1.0,
+            fraction_bits=2,
+            per_item=True,
+            largest_weight=4096,
+        ),
         UpdateTensor(name="whole", shape=(1,), limit=8.0, fraction_bits=5, largest_weight=4096),
         UpdateTensor(name="samples", shape=(1,), limit=4096.0, fraction_bits=12, signed=False),
     )
-    grids = {tensor.name: GridSum(tensor, 3, maximum_users=FEW, device=CPU) for tensor in tensors}
+    grids = {
+        tensor.name: GridSum(tensor, 3, maximum_users=maximum_users, device=CPU)
+        for tensor in tensors
+    }
     return RoundSums(grids, 3, device=CPU, longest=longest)
 
 
@@ -100,3 +111,17 @@ def test_under_a_limit_of_length_every_user_counts_once() -> None:
     assert not sums["samples"].change.any()
     assert not sums.counts.any()
     assert sums.n_shrunk == 1
+
+
+@pytest.mark.parametrize("maximum_users", [FEW, MANY])
+def test_rows_count_as_often_as_their_users_weight(maximum_users: int) -> None:
+    """In quarters: user 0's rows are 1 and -1 (-1.2 rounded), user 1's is 4 (9 clipped)."""
+    sums = round_sums(None, maximum_users)
+    values = torch.tensor([[[0.25], [-0.3]], [[2.25], [0.0]]])
+    block = BlockChange(
+        item=BLOCK.item, rows={"weighed": values}, whole={},
+        weight={"weighed": torch.tensor([3, 4096])},
+    )  # fmt: skip
+    assert sums.add_block(block).tolist() == [0, 1]
+    assert sums["weighed"].change.tolist() == [[3], [0], [-3 + 4 * 4096]]
+    assert sums.counts.tolist() == [1, 0, 2]

@@ -49,6 +49,7 @@ UPDATES = {
     "fedncf": {"structure": "dense", "clip": 16.0},
     "ease": {"structure": "dense"},
     "fedrap": {"structure": "dense", "clip": 16.0},
+    "pfedclr": {"structure": "dense", "clip": 4.0},
 }
 """An update structure that goes with each algorithm."""
 

@@ -1,0 +1,78 @@
+"""Papers' noise on each user's upload, before it is rounded; see `UploadNoise`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+
+import torch
+
+from fedrec.algorithms.declarations import UploadNoise
+from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
+from fedrec.privacy.random_bits import RandomBits
+from fedrec.training.changes import BlockChange, ChangeSink
+
+__all__ = ["NoisyUploads"]
+
+_KINDS = {"laplace": laplace_noise, "gaussian": gaussian_noise}
+
+
+class NoisyUploads:
+    """A `ChangeSink` that hands users' changes on as whole tables with noise on every value.
+
+    A row that a user did not touch has noise alone, and counts as touched: it is part of what the
+    user uploads.
+
+    Args:
+        sums: takes what comes of it.
+        n_items: active items.
+        bits: where noise comes from; a stream of its own by default. Tests alone give one.
+    """
+
+    def __init__(
+        self, sums: ChangeSink, noise: UploadNoise, n_items: int, bits: RandomBits | None = None
+    ) -> None:
+        self._sums, self._noise, self._n_items = sums, noise, n_items
+        self._bits = bits or RandomBits()
+
+    def add_block(self, change: BlockChange) -> torch.Tensor:
+        """Add the users' uploads up; see `ChangeSink`."""
+        rows = self._shrunk(change.rows)
+        tables = {name: self._table(change.item, values) for name, values in rows.items()}
+        for name in self._noise.tensors:
+            tables[name] += self._drawn(tables[name])
+        n_users = len(change.item)
+        every = torch.arange(self._n_items, device=change.item.device)
+        return self._sums.add_block(
+            BlockChange(
+                item=every.expand(n_users, -1),
+                rows=tables,
+                whole=change.whole,
+                weight=change.weight,
+            )
+        )
+
+    def _shrunk(self, rows: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+        """Return the changes, in float64, those that carry noise no longer than the clip."""
+        found = {name: values.to(torch.float64) for name, values in rows.items()}
+        clip = self._noise.clip
+        if clip is None:
+            return found
+        squares = [found[name].square().flatten(1).sum(1) for name in self._noise.tensors]
+        norm = torch.stack(squares).sum(0).sqrt()
+        factor = (clip / norm.clamp(min=clip))[:, None, None]
+        return found | {name: found[name] * factor for name in self._noise.tensors}
+
+    def _table(self, item: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """Return users' rows as whole tables, (n_users, n_items, width)."""
+        n_users, _, width = rows.shape
+        # One row more takes the places without an item.
+        table = rows.new_zeros((n_users, self._n_items + 1, width))
+        users = torch.arange(n_users, device=item.device)[:, None]
+        table[users, item] = rows
+        return table[:, :-1]
+
+    def _drawn(self, like: torch.Tensor) -> torch.Tensor:
+        """Return noise of a tensor's shape."""
+        drawn = _KINDS[self._noise.kind](self._noise.scale, math.prod(like.shape), self._bits)
+        return torch.from_numpy(drawn).view(like.shape).to(like.device)

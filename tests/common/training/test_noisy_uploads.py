@@ -1,0 +1,103 @@
+"""Noise on uploads: on every value of every user's table, before anything is rounded."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedrec.algorithms import UploadNoise
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
+from fedrec.privacy.random_bits import RandomBits
+from fedrec.training.changes import BlockChange
+from fedrec.training.engines.choosing import engine_of
+from fedrec.training.learner import Learner
+from fedrec.training.noisy_uploads import NoisyUploads
+
+KEY = bytes(range(32))
+N_ITEMS = 4
+BLOCK = BlockChange(
+    # User 0 touched items 2 and 0, user 1 item 1; the last place is nobody's.
+    item=torch.tensor([[2, 0], [1, N_ITEMS]]),
+    rows={
+        "noisy": torch.tensor([[[3.0, 0.0], [0.0, 4.0]], [[0.3, 0.4], [0.0, 0.0]]]),
+        "exact": torch.tensor([[[1.0], [2.0]], [[5.0], [0.0]]]),
+    },
+    whole={"bias": torch.tensor([[7.0], [8.0]])},
+    weight={"noisy": torch.tensor([2, 9])},
+)
+
+
+class Kept:
+    """A sink that keeps what it is given."""
+
+    def add_block(self, change):
+        self.change = change
+        return torch.zeros(len(change.item), dtype=torch.int64)
+
+
+def noisy(clip=None, kind="laplace"):
+    kept = Kept()
+    noise = UploadNoise(tensors=("noisy",), kind=kind, scale=0.5, clip=clip)
+    sink = NoisyUploads(kept, noise, N_ITEMS, RandomBits(KEY))
+    assert sink.add_block(BLOCK).tolist() == [0, 0]
+    return kept.change
+
+
+@pytest.mark.parametrize(
+    ("kind", "draw"), [("laplace", laplace_noise), ("gaussian", gaussian_noise)]
+)
+def test_every_value_of_a_table_has_noise_of_its_own(kind, draw):
+    change = noisy(kind=kind)
+    table = np.zeros((2, N_ITEMS, 2))
+    table[0, 2], table[0, 0], table[1, 1] = [3, 0], [0, 4], [0.3, 0.4]
+    drawn = draw(0.5, 16, RandomBits(KEY)).reshape(table.shape)
+    assert change.item.tolist() == [[0, 1, 2, 3], [0, 1, 2, 3]]
+    assert change.rows["noisy"].numpy() == pytest.approx(table + drawn, abs=1e-6)
+    exact = [[[2], [0], [1], [0]], [[0], [5], [0], [0]]]
+    assert change.rows["exact"].tolist() == exact
+    assert change.whole is BLOCK.whole and change.weight is BLOCK.weight
+
+
+def test_a_users_whole_change_is_shrunk_before():
+    """User 0's length is 5 and becomes 2.5; user 1's is .5 and stays."""
+    apart = noisy(clip=2.5).rows["noisy"] - noisy().rows["noisy"]
+    wanted = np.zeros((2, N_ITEMS, 2))
+    wanted[0, 2], wanted[0, 0] = [-1.5, 0], [0, -2]
+    assert apart.numpy() == pytest.approx(wanted, abs=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("workers", [1, 2])
+def test_noise_is_drawn_wherever_users_train(workers, tmp_path):
+    """Its mean size tells its scale: on 20 users' weighed sums it is known to a few per cent."""
+    data = generate(n_users=20, n_items=60, n_clusters=2, interactions_per_user=8, seed=3)
+    users = leave_one_out(data.interactions, data.catalogue)
+    engine = engine_of(workers, folder=tmp_path)
+    try:
+        exact, one, other = (change_of(users, engine, scale) for scale in (0.0, 0.5, 0.5))
+    finally:
+        engine.close()
+    assert not np.array_equal(one, other)
+    for noisy in (one, other):
+        # Weights are all 6; the variance of one user's value is 2 x .5^2.
+        apart = (noisy - exact) / 6
+        assert (apart != 0).all()
+        assert apart.std() == pytest.approx(np.sqrt(20 * 2 * 0.5**2), rel=0.1)
+
+
+def change_of(users, engine, scale):
+    plan = Plan.model_validate(
+        {
+            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+            "algorithm": {"name": "pfedclr", "local_epochs": 1, "noise_scale": scale},
+            "update": {"structure": "dense", "clip": 16.0},
+        }
+    )
+    learner = Learner(plan, 60, device="cpu", workers=engine)
+    private = learner.initial_private(users)
+    part = learner.contribute("train", 2, learner.initial_shared(), users, private)
+    assert part.n_clipped == 0
+    return learner.layout.changes_of(part.vector)["item_embedding"] * learner.layout.tensors[0].step
