@@ -34,7 +34,9 @@ def objective(values, batch, *, tables, sparsity, apart, sparse):
     return loss
 
 
-def visit(values, epochs_of_batches, *, rate, item_rate, decay, factor, tolerance, **rule):
+def visit(
+    values, epochs_of_batches, *, rate, item_rate, decay, factor, tolerance, clip=None, **rule
+):
     """Return (values after a visit, mean loss of all samples seen, epochs).
 
     Args:
@@ -54,6 +56,9 @@ def visit(values, epochs_of_batches, *, rate, item_rate, decay, factor, toleranc
             optimiser.zero_grad()
             loss = objective(leaves, batch, **rule)
             loss.backward()
+            if clip is not None:
+                gradient = leaves["item_embedding"].grad
+                gradient *= min(1.0, clip / float(torch.linalg.norm(gradient)))
             optimiser.step()
             slower.step()
             total, seen = total + float(loss.detach()) * len(batch), seen + len(batch)

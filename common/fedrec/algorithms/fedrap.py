@@ -35,23 +35,32 @@ FedRAP-D `tables = "private"` (s = <w, D_i> + c, nothing is sent), FedRAP-No `sp
 FedRAP-L2 `sparsity = "l2"`; the others are schedules.
 
 What is measured: a user's own D, w and c with the published C, as in the paper; users who never
-trained have the initial ones. Minus lambda is not bounded below: only omega and the falling rates
-keep D and C from running apart without end, and a run that diverges is stopped.
+trained have the initial ones.
+
+The paper's differential privacy (section 3.4) clips the client's gradient of C to the length tau
+and adds Gaussian noise, with "variance z = 1", as Opacus means it (deviation z tau): with
+`noise_where = "grad"` in every local step, on all rows; with "upload" once, on the change that is
+sent. The text's own noise, proportional to 2 eta tau / n_s, is far smaller, and its factor is not
+given: it is not offered. What is spent: `accounted_epsilon`.
+
+Minus lambda is not bounded below: only omega and the falling rates keep D and C from running apart
+without end, and a run that diverges is stopped.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Problem
+from fedrec.algorithms.about import About, Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter
+from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
 from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
@@ -61,10 +70,12 @@ from fedrec.model.state import SharedState
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["FedRAP", "FedRAPSettings"]
+__all__ = ["FedRAP", "FedRAPSettings", "accounted_epsilon"]
 
 _FOLDING_PULL = 1e-3
 """Few steps from a small start keep the heads of newcomers short."""
+_DELTA = 1e-5
+"""The paper names no delta."""
 
 
 class FedRAPSettings(TrainedSettings):
@@ -123,6 +134,24 @@ class FedRAPSettings(TrainedSettings):
         lt=1,
         description="A user stops after an epoch that changed its mean loss relatively less; "
         "0 for never.",
+    )
+    noise_where: Literal["none", "grad", "upload"] = Field(
+        default="none",
+        description="Where the paper's Gaussian noise goes: on every gradient of the shared table, "
+        "or on every upload of it. It is no guarantee of [privacy]; check says what it is worth.",
+    )
+    noise_clip: float = Field(
+        default=0.1,
+        gt=0,
+        le=1e6,
+        description="A longer gradient of the shared table, or upload, is shrunk to this length "
+        "(tau) before noise is added.",
+    )
+    noise_multiplier: float = Field(
+        default=1.0,
+        gt=0,
+        le=1e6,
+        description="Deviation of the noise as a multiple of noise_clip (z).",
     )
     local_epochs: int = Field(
         default=10, ge=1, le=100, description="Most passes over a user's samples in each round."
@@ -183,13 +212,39 @@ class FedRAP(TrainedAlgorithm):
             rates["item_embedding"] = rows
         if settings.tables != "shared":
             rates["own_embedding"] = rows
-        step = Sgd(
+        noisy = ("item_embedding",) if settings.noise_where == "grad" else ()
+        step = [self._sgd({name: rates[name] for name in rates if name not in noisy})]
+        if noisy:
+            step.append(
+                replace(
+                    self._sgd({name: rates[name] for name in noisy}),
+                    longest=settings.noise_clip,
+                    noise=settings.noise_clip * settings.noise_multiplier,
+                )
+            )
+        return (Phase((tuple(step),), epochs=settings.local_epochs, tolerance=settings.tolerance),)
+
+    def _sgd(self, rates: Mapping[str, float]) -> Sgd:
+        settings = self.settings
+        return Sgd(
             rates,
             decay=settings.weight_decay,
             whole=settings.weight_decay > 0,
             factor=settings.batch_decay,
         )
-        return (Phase(((step,),), epochs=settings.local_epochs, tolerance=settings.tolerance),)
+
+    @property
+    def upload_noise(self) -> UploadNoise | None:
+        """The paper's noise where it is on uploads."""
+        settings = self.settings
+        if settings.noise_where != "upload":
+            return None
+        return UploadNoise(
+            tensors=("item_embedding",),
+            kind="gaussian",
+            scale=settings.noise_clip * settings.noise_multiplier,
+            clip=settings.noise_clip,
+        )
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <w, D_i + C_i> + c."""
@@ -257,6 +312,19 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
     assert isinstance(settings, FedRAPSettings)
     fields = type(settings).model_fields
     shrinks = max(settings.item_rate, settings.learning_rate) * settings.weight_decay
+    if settings.noise_where != "none" and settings.tables == "private":
+        return (
+            ("algorithm.noise_where", "algorithm.tables"),
+            f'algorithm.noise_where is "{settings.noise_where}", but with algorithm.tables = '
+            '"private" nothing is sent that noise could be added to. Leave it out.',
+        )
+    for name in ("noise_clip", "noise_multiplier"):
+        if settings.noise_where == "none" and getattr(settings, name) != fields[name].default:
+            return (
+                (f"algorithm.{name}", "algorithm.noise_where"),
+                f'algorithm.{name} is set, but algorithm.noise_where is "none". Leave it out, or '
+                'set algorithm.noise_where = "grad" or "upload".',
+            )
     if shrinks >= 1:
         return (
             ("algorithm.weight_decay", "algorithm.item_rate"),
@@ -280,11 +348,51 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
     return None
 
 
+def accounted_epsilon(multiplier: float, n_releases: int, delta: float) -> float:
+    """Return what a user's releases cost together, for whoever reads the uploads themselves.
+
+    Two users' clipped gradients are up to two lengths apart, so that a release costs rho =
+    2 / z^2 (zero-concentrated differential privacy, which is Renyi divergence at every order;
+    Bun and Steinke 2016). Costs add up, and epsilon is at most rho + 2 sqrt(rho ln(1 / delta)).
+
+    Args:
+        multiplier: z, the noise's deviation by the clip.
+    """
+    rho = n_releases * 2.0 / multiplier**2
+    return rho + 2.0 * math.sqrt(rho * math.log(1.0 / delta))
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say what the paper's noise is worth, and what it takes."""
+    settings = at.settings
+    assert isinstance(settings, FedRAPSettings)
+    if settings.noise_where == "none":
+        return []
+    steps = settings.local_epochs if settings.noise_where == "grad" else 1
+    epsilon = accounted_epsilon(settings.noise_multiplier, at.n_rounds * steps, _DELTA)
+    each = f"{at.n_rounds} rounds" + (f" of {steps} local steps" if steps > 1 else "")
+    found = [
+        f'algorithm.noise_where = "{settings.noise_where}": over {each} the noise on a user\'s own '
+        f"contributions is worth epsilon {epsilon:,.0f} at delta {_DELTA:g}"
+        + (", more for users with several minibatches" if steps > 1 else "")
+        + ". It is the paper's noise, not accounted as [privacy] is; for a guarantee take that, "
+        "with an algorithm that it goes with."
+    ]
+    if settings.noise_where == "grad":
+        values = f"{at.n_items * settings.dim:,}" if at.n_items else "items x dim"
+        found.append(
+            'algorithm.noise_where = "grad" makes every user step all rows in every minibatch, '
+            f"with {values} numbers of noise each time: for simulations of little data."
+        )
+    return found
+
+
 FedRAP.about = About(
     summary="a shared item table plus one of each user's own",
     combination_reason="FedRAP keeps its shared table apart from users' own ones row by row, and "
     "shrinks rows that nobody touches: no low-rank form of that is defined.",
     contradiction=_contradiction,
+    warnings=_warnings,
     not_under_noise="rows that a user does not touch shrink in its steps, so that noise and one "
     "fixed divisor would have to cover the whole table of each user",
     divergence_remedy="Lower algorithm.difference_weight, whose term is not bounded below, or "

@@ -33,6 +33,9 @@ class Sgd:
             step of this length uphill leads, its direction by all of `rates` together; 0 for none.
         longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
             this length, before decay; 0 for no limit.
+        noise: deviation of the Gaussian noise that is added to every value of a gradient after
+            that, from a cryptographic source; 0 for none. A user then steps all active rows,
+            touched or not: who reads its change must not see which ones it touched.
     """
 
     rates: Mapping[str, float]
@@ -42,11 +45,12 @@ class Sgd:
     per_occurrence: bool = False
     radius: float = 0.0
     longest: float = 0.0
+    noise: float = 0.0
 
     @property
     def moves_untouched(self) -> bool:
         """Whether rows move in minibatches that do not hold them."""
-        return self.decay > 0
+        return self.decay > 0 or self.noise > 0
 
 
 @dataclass(frozen=True, slots=True)

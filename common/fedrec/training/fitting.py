@@ -10,8 +10,10 @@ import torch
 
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.tensor_products import one_thread
+from fedrec.training.changes import ChangeSink
 from fedrec.training.noisy_uploads import NoisyUploads
 from fedrec.training.trainer import Trainer
+from fedrec.training.whole_decay import shrinking
 
 if TYPE_CHECKING:
     from fedrec.algorithms.accelerators import Accelerator
@@ -58,7 +60,9 @@ def fit_of(
             return train
         trainer, noise = Trainer(algorithm, start, room), algorithm.upload_noise
         # Whoever carries the round out: every process draws from a source of its own.
-        sink = sums if noise is None else NoisyUploads(sums, noise, len(start.active))
+        sink: ChangeSink = sums
+        if noise is not None:
+            sink = NoisyUploads(sums, noise, start.shared, shrinking(algorithm, start))
 
         def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
             # A library may split a product among threads, and then bits follow their number.

@@ -11,6 +11,7 @@ from fedrec.algorithms.declarations import UploadNoise
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
 from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.changes import BlockChange, ChangeSink
+from fedrec.training.whole_decay import idle_change
 
 __all__ = ["NoisyUploads"]
 
@@ -25,20 +26,27 @@ class NoisyUploads:
 
     Args:
         sums: takes what comes of it.
-        n_items: active items.
+        tables: what item rows are at the start of the round, (n_items, ...).
+        shrinking: what untouched rows shrink by; see `fedrec.training.whole_decay.shrinking`.
         bits: where noise comes from; a stream of its own by default. Tests alone give one.
     """
 
     def __init__(
-        self, sums: ChangeSink, noise: UploadNoise, n_items: int, bits: RandomBits | None = None
+        self,
+        sums: ChangeSink,
+        noise: UploadNoise,
+        tables: Mapping[str, torch.Tensor],
+        shrinking: Mapping[str, torch.Tensor] | None = None,
+        bits: RandomBits | None = None,
     ) -> None:
-        self._sums, self._noise, self._n_items = sums, noise, n_items
+        self._sums, self._noise, self._tables = sums, noise, tables
+        self._shrinking = shrinking or {}
+        self._n_items = len(tables[noise.tensors[0]])
         self._bits = bits or RandomBits()
 
     def add_block(self, change: BlockChange) -> torch.Tensor:
         """Add the users' uploads up; see `ChangeSink`."""
-        rows = self._shrunk(change.rows)
-        tables = {name: self._table(change.item, values) for name, values in rows.items()}
+        tables = self._shrunk({name: self._table(change, name) for name in change.rows})
         for name in self._noise.tensors:
             tables[name] += self._drawn(tables[name])
         n_users = len(change.item)
@@ -49,6 +57,7 @@ class NoisyUploads:
                 rows=tables,
                 whole=change.whole,
                 weight=change.weight,
+                loss=change.loss,
             )
         )
 
@@ -63,13 +72,18 @@ class NoisyUploads:
         factor = (clip / norm.clamp(min=clip))[:, None, None]
         return found | {name: found[name] * factor for name in self._noise.tensors}
 
-    def _table(self, item: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-        """Return users' rows as whole tables, (n_users, n_items, width)."""
+    def _table(self, change: BlockChange, name: str) -> torch.Tensor:
+        """Return users' changes of a tensor as whole tables, (n_users, n_items, width)."""
+        rows = change.rows[name]
         n_users, _, width = rows.shape
         # One row more takes the places without an item.
         table = rows.new_zeros((n_users, self._n_items + 1, width))
-        users = torch.arange(n_users, device=item.device)[:, None]
-        table[users, item] = rows
+        if change.steps is not None and name in self._shrinking:
+            begun = self._tables[name].reshape(1, self._n_items, width)
+            shrunk = self._shrinking[name].index_select(0, change.steps)
+            table[:, :-1] = idle_change(begun, shrunk)
+        users = torch.arange(n_users, device=change.item.device)[:, None]
+        table[users, change.item] = rows
         return table[:, :-1]
 
     def _drawn(self, like: torch.Tensor) -> torch.Tensor:

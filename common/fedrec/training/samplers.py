@@ -7,7 +7,7 @@ rejection. A user's samples are reduced to its distinct items, which are the row
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.cohort import Chunk
 
-__all__ = ["Samples", "draw_negatives", "draw_samples", "sorted_rows"]
+__all__ = ["Samples", "draw_negatives", "draw_samples", "sorted_rows", "with_every_row"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,6 +130,24 @@ def draw_samples(chunk: Chunk, *, seed: int, round_id: int, negatives_per_positi
         row_pointers=row_pointers,
         n_rows=host[0],
         n_samples=host[1],
+    )
+
+
+def with_every_row(samples: Samples, n_items: int) -> Samples:
+    """Return the same samples with every item among each user's rows; most of them have none."""
+    n_users, device = len(samples.n_rows), samples.item.device
+    owner = _owners(samples.row_pointers.diff(), len(samples.item))
+    place = owner * n_items + samples.item
+    user = _owners(samples.pointers.diff(), len(samples.row))
+    first = samples.row_pointers.index_select(0, user)
+    return replace(
+        samples,
+        row=samples.item.index_select(0, first + samples.row),
+        item=torch.arange(n_items, device=device).repeat(n_users),
+        label=samples.label.new_zeros(n_users * n_items).index_copy_(0, place, samples.label),
+        count=samples.count.new_zeros(n_users * n_items).index_copy_(0, place, samples.count),
+        row_pointers=torch.arange(n_users + 1, device=device) * n_items,
+        n_rows=np.full(n_users, n_items),
     )
 
 

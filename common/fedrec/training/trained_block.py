@@ -12,8 +12,10 @@ import torch
 
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.batch import Batch, Values
-from fedrec.algorithms.optimisers import Adam, Optimiser, Phase
+from fedrec.algorithms.optimisers import Adam, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.privacy.paper_noise import gaussian_noise
+from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
 from fedrec.training.whole_decay import idle_change, shrinking
@@ -65,6 +67,23 @@ class TrainingRound:
         structured = {name for name in self.moved if self.parameters[name].structured}
         self.low = structured if start.basis is not None else set()
         self.shrinking = shrinking(algorithm, start)
+        self._bits = RandomBits()
+
+    @property
+    def is_noisy(self) -> bool:
+        """Whether some optimiser adds noise to gradients, and all rows are stepped."""
+        return any(
+            isinstance(optimiser, Sgd) and optimiser.noise > 0
+            for phase in self.phases
+            for optimiser in phase.optimisers
+        )
+
+    def noise(self, like: torch.Tensor, deviation: float) -> torch.Tensor:
+        """Return Gaussian noise of a tensor's shape, type and device, made on the processor."""
+        if like.device.type == "meta":
+            return torch.empty_like(like)
+        drawn = torch.from_numpy(gaussian_noise(deviation, like.numel(), self._bits))
+        return drawn.view(like.shape).to(like.device, like.dtype)
 
 
 class TrainedBlock:
@@ -252,6 +271,10 @@ class TrainedBlock:
                 factor = optimiser.longest / norm.clamp(min=optimiser.longest)
                 for name in own:
                     gradients[name] = gradients[name] * _wide(factor, gradients[name])
+            if isinstance(optimiser, Sgd) and optimiser.noise:
+                for name in own:
+                    noise = self._of.noise(gradients[name], optimiser.noise)
+                    gradients[name] = gradients[name] + noise * _wide(live, noise)
         return loss, gradients
 
     def _read(self, name: str, index: torch.Tensor | None) -> torch.Tensor:

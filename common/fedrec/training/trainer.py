@@ -25,7 +25,7 @@ from fedrec.algorithms.algorithm import ChunkResult, RoundStart
 from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, blocks_of, buckets_of
 from fedrec.training.changes import ChangeSink
 from fedrec.training.out_of_memory import in_halves, smaller
-from fedrec.training.samplers import Samples, draw_samples
+from fedrec.training.samplers import Samples, draw_samples, with_every_row
 from fedrec.training.trained_block import TrainedBlock, TrainingRound
 
 if TYPE_CHECKING:
@@ -102,6 +102,8 @@ class Trainer:
             round_id=self._start.round,
             negatives_per_positive=algorithm.negatives_per_positive,
         )
+        if self._round.is_noisy:
+            samples = with_every_row(samples, chunk.n_items)
         return samples, {
             name: values.clone()
             for name, values in private.items()

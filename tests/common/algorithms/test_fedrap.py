@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 import torch
 
+from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
+from fedrec.algorithms.fedrap import accounted_epsilon
 from fedrec.config.combinations import check_plan
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.training.learner import Learner
@@ -24,7 +26,7 @@ def plan_of(update=None, **algorithm):
         {
             "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
             "algorithm": {"name": "fedrap", "dim": 4, "item_rate": 4.0} | algorithm,
-            "update": {"structure": "dense", "fraction_bits": 34} | (update or {}),
+            "update": {"structure": "dense", "clip": 64.0, "fraction_bits": 34} | (update or {}),
         }
     )
 
@@ -146,6 +148,8 @@ def test_nothing_is_learned_together_without_a_shared_table(users):
         ({"tables": "shared", "difference_weight": 0.2}, "algorithm.difference_weight"),
         ({"tables": "private", "sparsity": "l2"}, "algorithm.sparsity"),
         ({"tables": "private", "schedule": "fixed"}, "algorithm.schedule"),
+        ({"tables": "private", "noise_where": "grad"}, "algorithm.noise_where"),
+        ({"noise_multiplier": 2.0}, "algorithm.noise_multiplier"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(algorithm, key):
@@ -177,3 +181,49 @@ def test_a_history_is_folded_into_a_head_where_there_is_one_table(users):
     assert scores[3] > np.delete(scores, 3).mean()
     with pytest.raises(SettingsError, match="client"):
         learner_of().algorithm.fold_in(items, np.array([3, 8]))
+
+
+def test_noise_in_the_gradient_has_its_size_on_every_row(users):
+    """One step of everybody: a value's sum over 12 users has deviation rate z tau sqrt(12)."""
+    plain = {"local_epochs": 1, "batch_size": 1000, "weight_decay": 0.0, "dim": 16}
+    noisy = plain | {"noise_where": "grad", "noise_clip": 0.5, "noise_multiplier": 0.4}
+    changes = []
+    for settings in (plain, noisy, noisy):
+        learner = learner_of(**settings)
+        shared, private = learner.initial_shared(), learner.initial_private(users)
+        part = learner.contribute("train", 2, shared, users, private)
+        step = learner.layout.tensors[0].step
+        changes.append(learner.layout.changes_of(part.vector)["item_embedding"] * step)
+    exact, one, other = changes
+    assert not np.array_equal(one, other)
+    for found in (one - other) / math.sqrt(2), one - exact:
+        assert (found != 0).all()
+        assert found.std() == pytest.approx(4.0 * 0.4 * 0.5 * math.sqrt(12), rel=0.15)
+
+
+def test_noise_on_uploads_clips_the_whole_change(users):
+    """Without noise to speak of, 12 users' changes together are no longer than 12 clips."""
+    learner = learner_of(noise_where="upload", noise_clip=1e-3, noise_multiplier=1e-6)
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("train", 2, shared, users, private)
+    step = learner.layout.tensors[0].step
+    change = learner.layout.changes_of(part.vector)["item_embedding"] * step
+    assert 1e-3 < np.linalg.norm(change) <= 12e-3
+    # Own tables are nobody else's, and move as they would.
+    exact = learner_of().contribute("train", 2, shared, users, private)
+    for name, values in exact.private.tensors.items():
+        assert np.array_equal(part.private.tensors[name], values), name
+
+
+def test_what_noise_is_worth():
+    """By hand: z = 1 costs rho = 2 a release, and 2 + 2 sqrt(2 ln 10^5) = 11.597."""
+    assert accounted_epsilon(1.0, 1, 1e-5) == pytest.approx(11.597, abs=1e-3)
+    assert accounted_epsilon(2.0, 4, 1e-5) == accounted_epsilon(1.0, 1, 1e-5)
+    settings = FedRAPSettings(noise_where="grad", local_epochs=10)
+    at = Circumstances(
+        settings=settings, update=UpdateSettings(), n_items=1682, n_rounds=100,
+        minimum_item_users=1, user_fraction=1.0, clients_per_round=0, minimum_clients=3,
+    )  # fmt: skip
+    worth, costs = FedRAP.about.warnings(at)
+    assert f"epsilon {accounted_epsilon(1.0, 1000, 1e-5):,.0f} at delta 1e-05" in worth
+    assert "53,824 numbers" in costs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -41,7 +43,8 @@ class Kept:
 def noisy(clip=None, kind="laplace"):
     kept = Kept()
     noise = UploadNoise(tensors=("noisy",), kind=kind, scale=0.5, clip=clip)
-    sink = NoisyUploads(kept, noise, N_ITEMS, RandomBits(KEY))
+    tables = {"noisy": torch.zeros(N_ITEMS, 2)}
+    sink = NoisyUploads(kept, noise, tables, bits=RandomBits(KEY))
     assert sink.add_block(BLOCK).tolist() == [0, 0]
     return kept.change
 
@@ -67,6 +70,20 @@ def test_a_users_whole_change_is_shrunk_before():
     wanted = np.zeros((2, N_ITEMS, 2))
     wanted[0, 2], wanted[0, 0] = [-1.5, 0], [0, -2]
     assert apart.numpy() == pytest.approx(wanted, abs=1e-6)
+
+
+def test_untouched_rows_shrink_in_the_table_of_their_user():
+    """User 0 took one step and user 1 two, which leave .9 and .8 of a row."""
+    kept, start = Kept(), torch.arange(8.0).view(N_ITEMS, 2)
+    noise = UploadNoise(tensors=("noisy",), kind="gaussian", scale=1e-9, clip=None)
+    shrinking = {"noisy": torch.tensor([0.0, -0.1, -0.2])}
+    sink = NoisyUploads(kept, noise, {"noisy": start}, shrinking)
+    sink.add_block(replace(BLOCK, steps=torch.tensor([1, 2]), idle={"noisy": torch.zeros(2, 2, 2)}))
+    wanted = np.stack([start.numpy() * -0.1, start.numpy() * -0.2])
+    wanted[0, 2], wanted[0, 0], wanted[1, 1] = [3, 0], [0, 4], [0.3, 0.4]
+    assert kept.change.rows["noisy"].numpy() == pytest.approx(wanted, abs=1e-6)
+    # Nothing is left for `settle` to add.
+    assert kept.change.steps is None and not kept.change.idle
 
 
 @pytest.mark.slow

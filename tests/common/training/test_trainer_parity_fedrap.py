@@ -30,6 +30,9 @@ VARIANTS = [
     {"batch_size": 1000},
     {"weight_decay": 0.0},
     {"tolerance": 0.03},
+    # All rows are stepped, one by one, and clipping of C's gradients is all that noise leaves.
+    {"noise_where": "grad", "noise_clip": 0.02, "noise_multiplier": 1e-12},
+    {"noise_where": "grad", "noise_clip": 1e3, "noise_multiplier": 1e-14, "batch_size": 1000},
 ]
 
 
@@ -85,6 +88,7 @@ def plain_round(learner, users, shared, private, round_id, number):
             decay=settings.weight_decay,
             factor=settings.batch_decay,
             tolerance=settings.tolerance,
+            clip=settings.noise_clip if settings.noise_where == "grad" else None,
             tables=settings.tables,
             sparsity=settings.sparsity,
             apart=weight * settings.difference_weight,
