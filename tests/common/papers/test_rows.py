@@ -54,6 +54,10 @@ def test_published_figures() -> None:
         "pfedclr/filmtrust": (0.9102, 0.7798),
         "pfedclr/filmtrust/af": (0.6717, 0.5429),
         "pfedclr/filmtrust/noise-1": (0.8882, 0.6965),
+        "fedrap/ml-100k": (0.9709, 0.8781),
+        "fedrap/ml-100k/noise": (0.9364, 0.8015),
+        "fedrap/filmtrust": (0.9174, 0.7767),
+        "fedrap/filmtrust/pfedclr": (0.6826, 0.4628),
         "scolr/ml-1m/rank-64": (0.6386, 0.3704),
         "scolr/ml-1m/rank-2": (0.5784, 0.3258),
     }
