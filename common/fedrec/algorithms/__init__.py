@@ -11,6 +11,7 @@ from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
+from fedrec.algorithms.plgc import PLGC, PLGCSettings
 from fedrec.algorithms.registry import Registry
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
@@ -19,6 +20,7 @@ __all__ = [
     "ALGORITHMS",
     "DEFAULT_ALGORITHM",
     "EASE",
+    "PLGC",
     "STARTING_ALGORITHM",
     "About",
     "Adam",
@@ -38,6 +40,7 @@ __all__ = [
     "Normal",
     "PFedRec",
     "PFedRecSettings",
+    "PLGCSettings",
     "Parameter",
     "Phase",
     "Problem",
@@ -62,6 +65,7 @@ ALGORITHMS = Registry(
         "ease": EASE,
         "pfedrec": PFedRec,
         "fedncf": FedNCF,
+        "plgc": PLGC,
     }
 )
 DEFAULT_ALGORITHM: type[Algorithm] = FedMF

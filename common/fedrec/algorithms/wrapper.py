@@ -8,12 +8,14 @@ base's: passes, minibatches and negatives, parameters, phases, scores, loss and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny, field_validator
 
+from fedrec.algorithms.about import Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
 from fedrec.algorithms.optimisers import Phase
@@ -27,7 +29,13 @@ __all__ = ["Wrapper", "WrapperSettings"]
 
 
 class WrapperSettings(AlgorithmSettings):
-    """Which algorithm is wrapped, with its settings."""
+    """Which algorithm is wrapped, with its settings.
+
+    Attributes:
+        base_defaults: what the base's settings are where its table says nothing.
+    """
+
+    base_defaults: ClassVar[Mapping[str, Any]] = {}
 
     base: SerializeAsAny[AlgorithmSettings] = Field(
         description="The algorithm inside, a table of its settings with its name, as in "
@@ -48,7 +56,9 @@ class WrapperSettings(AlgorithmSettings):
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
-        return kind.settings_type.model_validate(dict(value))
+        fields = kind.settings_type.model_fields
+        usual = {key: own for key, own in cls.base_defaults.items() if key in fields}
+        return kind.settings_type.model_validate(usual | dict(value))
 
 
 class Wrapper(TrainedAlgorithm):
@@ -73,6 +83,27 @@ class Wrapper(TrainedAlgorithm):
         self.base: TrainedAlgorithm = base
         super().__init__(settings, shapes)
         self.negatives_per_positive = base.negatives_per_positive
+
+    @staticmethod
+    def contradiction_of_base(settings: WrapperSettings) -> Problem | None:
+        """Return what is wrong with the base's settings among each other, under their own keys."""
+        from fedrec.algorithms import ALGORITHMS
+
+        problem = ALGORITHMS[settings.base.name].about.contradiction(settings.base)
+        if problem is None:
+            return None
+        keys, sentence = problem
+        inside = tuple(key.replace("algorithm.", "algorithm.base.") for key in keys)
+        return inside, sentence.replace("algorithm.", "algorithm.base.")
+
+    @staticmethod
+    def warnings_of_base(at: Circumstances) -> list[str]:
+        """Return what somebody who chooses the base's settings should know."""
+        from fedrec.algorithms import ALGORITHMS
+
+        assert isinstance(at.settings, WrapperSettings)
+        base = at.settings.base
+        return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))
 
     @property
     def batch_size(self) -> int:

@@ -102,11 +102,11 @@ class Trainer:
             round_id=self._start.round,
             negatives_per_positive=algorithm.negatives_per_positive,
         )
-        return samples, {
-            name: values.clone()
-            for name, values in private.items()
-            if name in self._round.moved or name == algorithm.kept_scores
-        }
+        kept = self._round.whole.first(private)
+        for name, values in private.items():
+            if name not in kept and (name in self._round.moved or name == algorithm.kept_scores):
+                kept[name] = values.clone()
+        return samples, kept
 
     def _train_blocks(
         self,
@@ -154,10 +154,10 @@ class Trainer:
         own = block.users[: block.n_users]
         loss = trained.run()[: block.n_users]
         held = chunk.pointers[1:] - chunk.pointers[:-1]
-        change = trained.change(held)
         # Who runs out of memory here writes all of this once more, the same values; the sums come
         # last, and take a block as a whole or not at all.
         trained.keep(found.private)
+        change = trained.change(held, found.private)
         found.loss[own] = loss
         found.clipped[own] = sums.add_block(change)
 

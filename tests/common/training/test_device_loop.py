@@ -124,7 +124,7 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
     block = meta_block(trainer, n_places, n_rows, n_steps, width)
     trained = TrainedBlock(TrainingRound(party.algorithm, there), chunk, block, private)
     assert trained.run().shape == (n_places,)
-    change = trained.change(chunk.pointers[1:] - chunk.pointers[:-1])
+    change = trained.change(chunk.pointers[1:] - chunk.pointers[:-1], private)
     assert change.item.shape == (n_places - 1, n_rows)
     tensors = {tensor.name: tensor for tensor in party.algorithm.tensors}
     assert change.rows.keys() | change.whole.keys() == tensors.keys()
