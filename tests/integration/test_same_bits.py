@@ -37,6 +37,9 @@ from fedrec.ids import RoundId
         ("none", 7, "ease"),
         ("bfv", 3, "ease"),
         ("ckks", 3, "ease"),
+        ("none", 7, "plgc"),
+        ("bfv", 3, "plgc"),
+        ("masks", 3, "plgc"),
     ],
 )
 def test_equal_to_one_process(

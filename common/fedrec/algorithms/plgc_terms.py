@@ -115,7 +115,7 @@ def _lengths(rows: torch.Tensor, axis: int) -> torch.Tensor:
 
 
 def _unit(rows: torch.Tensor) -> torch.Tensor:
-    return rows / (_lengths(rows, 2)[:, :, None] + _SMALL)
+    return rows / _lengths(rows, 2)[:, :, None]
 
 
 def _pairs(there: torch.Tensor) -> torch.Tensor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
 from fedrec.algorithms.about import Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values
@@ -21,6 +21,7 @@ from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
 from fedrec.algorithms.optimisers import Phase
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
+from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -58,7 +59,11 @@ class WrapperSettings(AlgorithmSettings):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
         fields = kind.settings_type.model_fields
         usual = {key: own for key, own in cls.base_defaults.items() if key in fields}
-        return kind.settings_type.model_validate(usual | dict(value))
+        try:
+            return kind.settings_type.model_validate(usual | dict(value))
+        except ValidationError as error:
+            wrong = [f"{found['loc'][0]}: {found['msg']}" for found in error.errors() if found["loc"]]
+            raise ValueError(f"{name} cannot be made of this: {'; '.join(wrong)}.") from None
 
 
 class Wrapper(TrainedAlgorithm):
@@ -130,6 +135,26 @@ class Wrapper(TrainedAlgorithm):
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the base's penalty."""
         return self.base.penalty(v, batch)
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Move shared parameters by the means of their changes, and scalars as the base does."""
+        moved = super().apply(shared, change, counts, round_id)
+        scalars = [entry.name for entry in self.base.parameters if entry.scope == "scalar"]
+        if not scalars:
+            return moved
+        n_rows = len(counts)
+        nothing = {
+            tensor.name: np.zeros((n_rows, *tensor.shape[1:]) if tensor.per_item else tensor.shape)
+            for tensor in self.base.tensors
+        }
+        after = self.base.apply(shared, nothing, np.zeros_like(counts), round_id)
+        return moved.with_tensors(**{name: after.tensors[name] for name in scalars})
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]
