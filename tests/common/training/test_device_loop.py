@@ -33,8 +33,8 @@ OWN = {
     "plgc": [
         {"upload": "table"},
         {"mixing": False, "regulariser": "duorec"},
-        {"regulariser": "au", "base": {"name": "pfedrec", "dim": 5}},
-        {"weight": 0.0, "base": {"name": "fedncf", "dim": 5}},
+        {"regulariser": "au", "base": {"name": "pfedrec", "dim": 5, "batch_size": 16}},
+        {"weight": 0.0, "base": {"name": "fedncf", "dim": 5, "batch_size": 16}},
     ],
 }
 """Settings that change what the loop does."""
