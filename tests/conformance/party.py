@@ -42,8 +42,12 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "ease": {"regularisation": 2.0},
     "plgc": {
         "base": {
-            "name": "fedmf", "dim": 5, "learning_rate": 0.4, "regularisation": 0.01,
-            "local_epochs": 2, "batch_size": 16,
+            "name": "fedmf",
+            "dim": 5,
+            "learning_rate": 0.4,
+            "regularisation": 0.01,
+            "local_epochs": 2,
+            "batch_size": 16,
         },
     },
 }

@@ -1,4 +1,4 @@
-"""PLGC one user at a time in float64: whole tables, every sample a row, autograd; the paper's words.
+"""PLGC one user at a time in float64: whole tables, every sample a row, autograd.
 
 A user's state has `C` (None before its first round), the base's own tensors and its network.
 """

@@ -1,4 +1,5 @@
-"""PLGC: "Personalized Local and Global Collaboration" of item tables, around another algorithm.
+"""PLGC: "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
+Recommendation" (Shen et al.), "personalized local-global collaboration" around another algorithm.
 
 Every user n keeps an item table C (n_items x dim) of its own over the rounds, beside the version G
 that it receives. The base scores with a mixture Q of both, recomputed in every epoch (eq. 14-16):
@@ -9,10 +10,10 @@ norms over the whole tables, l and G constants. C is trained where the base trai
 that dL/dC = l dL/dQ; in the first round that a user takes part in, C begins as G, so that l = 1/2
 and Q = G. A minibatch minimises (eq. 20)
 
-    loss of the base + weight x L_eRR,    L_eRR = (1/d) sum_i (1 - H_ii)^2
-                                                + (off_weight/d) sum_{i != j} H_ij^2,
+    loss of the base + weight x L_eRR,
+    L_eRR = (1/d) sum_i (1 - H_ii)^2 + (off_weight/d) sum_{i != j} H_ij^2,
 
-H the cosines (dim x dim) of the columns of Z^C and Z^G over the minibatch's distinct items (eq. 18).
+H the cosines (dim x dim) of the columns of Z^C and Z^G over a minibatch's distinct items (eq. 18).
 Z = predictor(projector(rows)), one network of the user's own for both views, whose sizes the paper
 does not give; as in the code of RecDCL they are dim everywhere: linear without bias, batch norm,
 ReLU, linear without bias; linear. Without `projector` Z is the rows. Where the base moves a row by
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
 __all__ = ["PLGC", "PLGCSettings"]
 
 _VISIT: Mapping[str, Any] = MappingProxyType({"local_epochs": 10, "batch_size": 2048})
-_BEGUN, _SCORES = "begun", "personal_scores"
+_BEGUN, _SCORES, _MIXED = "begun", "personal_scores", " mixed"
 
 
 class PLGCSettings(WrapperSettings):
@@ -264,18 +265,25 @@ class PLGC(Wrapper):
         }
 
     def mixed(self, v: Values) -> Values:
-        """Return what the base scores with."""
+        """Return what the base scores with, made once for a minibatch."""
+        known: Values | None = vars(v).get(_MIXED)
+        if known is not None:
+            return known
+        import torch
+
         seen = {}
         for name, own in self.own_tables.items():
             rows = getattr(v, own)
             if self.settings.mixing:
                 share = getattr(v, _share(own))[:, None, None]
-                seen[name] = share * rows + (1.0 - share) * getattr(v, name)
+                seen[name] = torch.lerp(getattr(v, name), rows, share)
             else:
                 seen[name] = rows
             if own in self._theirs:
                 seen[own] = rows.new_zeros(())
-        return Values(vars(v) | seen, v.phase)
+        found = Values(vars(v) | seen, v.phase)
+        vars(v)[_MIXED] = found
+        return found
 
     def score(self, v: Values) -> torch.Tensor:
         """Return the base's scores with Q."""
@@ -294,13 +302,13 @@ class PLGC(Wrapper):
         if not self.settings.weight:
             return 0.0
         there = (batch.weight > 0).to(batch.weight.dtype)
-        total: torch.Tensor | float = 0.0
+        terms: list[torch.Tensor] = []
         for name, own in self.own_tables.items():
             rows, version = getattr(v, own), getattr(v, name).detach()
             network = [getattr(v, entry.name) for entry in self._network(own, 1)]
             if any(values.requires_grad for values in (rows, *network)):
-                total = total + self._regulariser(rows, version, there, network)
-        return self.settings.weight * total
+                terms.append(self._regulariser(rows, version, there, network))
+        return self.settings.weight * sum(terms[1:], terms[0]) if terms else 0.0
 
     def _regulariser(
         self,

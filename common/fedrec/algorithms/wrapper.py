@@ -62,8 +62,10 @@ class WrapperSettings(AlgorithmSettings):
         try:
             return kind.settings_type.model_validate(usual | dict(value))
         except ValidationError as error:
-            wrong = [f"{found['loc'][0]}: {found['msg']}" for found in error.errors() if found["loc"]]
-            raise ValueError(f"{name} cannot be made of this: {'; '.join(wrong)}.") from None
+            wrong = "; ".join(
+                f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
+            )
+            raise ValueError(f"{name} cannot be made of this: {wrong}.") from None
 
 
 class Wrapper(TrainedAlgorithm):

@@ -6,6 +6,7 @@ See `fedrec.training.trainer`, whose letters these are.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -293,19 +294,19 @@ class TrainedBlock:
             read = Values(self._values(leaves | moved, index) | dict(self._constants), phase=phase)
             loss = self._algorithm.loss(read, batch)
             whole = loss + self._algorithm.penalty(read, batch)
-            joint = self._algorithm.joint(read, batch)
+            joint, beside = self._algorithm.joint(read, batch), None
             divided = self._of.apart.intersection(names)
-            if not isinstance(joint, torch.Tensor):
-                divided = set()
-            elif not divided:
+            if divided and isinstance(joint, torch.Tensor):
+                beside = torch.dot(joint, live)
+            else:
                 whole = whole + joint
             # Each loss has its own gradient, times whether the user is live. As an argument of
             # `grad` the latter would make torch import sympy: 50 MiB and a second a process.
             total = torch.dot(whole, live)
-        if not divided:
+        if beside is None:
             found = torch.autograd.grad(total, list(moved.values()))
             return loss.detach(), dict(zip(names, found, strict=True))
-        return loss.detach(), self._together(total, torch.dot(joint, live), moved, divided, batch)
+        return loss.detach(), self._together(total, beside, moved, divided, batch)
 
     def _together(
         self,

@@ -24,7 +24,8 @@ def test_the_specifications_table() -> None:
 
 def test_abundance_is_between_one_and_the_dimension() -> None:
     rng = np.random.default_rng(0)
-    assert information_abundance(np.outer(rng.normal(size=9), rng.normal(size=4))) == pytest.approx(1)
+    one_direction = np.outer(rng.normal(size=9), rng.normal(size=4))
+    assert information_abundance(one_direction) == pytest.approx(1)
     orthonormal = np.linalg.qr(rng.normal(size=(9, 4)))[0]
     assert information_abundance(orthonormal) == pytest.approx(4)
     assert information_abundance(np.zeros((3, 2))) == 0

@@ -65,13 +65,20 @@ def round_sums(longest: int | None, maximum_users: int = FEW) -> RoundSums:
     tensors = (
         UpdateTensor(name="rows", shape=(3, 1), limit=16.0, fraction_bits=6, per_item=True),
         UpdateTensor(
-            name="weighed", shape=(3, 1), limit=1.0, fraction_bits=2, per_item=True,
+            name="weighed",
+            shape=(3, 1),
+            limit=1.0,
+            fraction_bits=2,
+            per_item=True,
             largest_weight=4096,
         ),
         UpdateTensor(name="whole", shape=(1,), limit=8.0, fraction_bits=5, largest_weight=4096),
         UpdateTensor(name="samples", shape=(1,), limit=4096.0, fraction_bits=12, signed=False),
     )
-    grids = {tensor.name: GridSum(tensor, 3, maximum_users=maximum_users, device=CPU) for tensor in tensors}
+    grids = {
+        tensor.name: GridSum(tensor, 3, maximum_users=maximum_users, device=CPU)
+        for tensor in tensors
+    }
     return RoundSums(grids, 3, device=CPU, longest=longest)
 
 
