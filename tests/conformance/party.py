@@ -50,6 +50,13 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
             "batch_size": 16,
         },
     },
+    "fedrap": {
+        "dim": 6,
+        "item_rate": 4.0,
+        "weight_decay": 1e-3,
+        "batch_size": 16,
+        "local_epochs": 3,
+    },
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
 

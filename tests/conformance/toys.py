@@ -54,47 +54,6 @@ class Toy(TrainedAlgorithm):
         return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
 
 
-class FedRAPSettings(TrainedSettings):
-    name: Literal["fedrap-toy"] = "fedrap-toy"
-    batch_size: int = 2048
-    local_epochs: int = 10
-    tolerance: float = 1e-4
-    sparse: float = 0.1
-    apart: float = 0.1
-
-
-class FedRAP(Toy):
-    """Scores <w, C_i + D_i> + c: shared C stays sparse, a user's own D apart from it."""
-
-    name: ClassVar[str] = "fedrap-toy"
-    settings_type: ClassVar[type[AlgorithmSettings]] = FedRAPSettings
-    rates: ClassVar[dict[str, float]] = {
-        "user_embedding": 0.5, "user_bias": 0.5, "item_embedding": 8.0, "own_embedding": 8.0,
-    }  # fmt: skip
-
-    @property
-    def parameters(self) -> tuple[Parameter, ...]:
-        return (
-            Parameter("item_embedding", "rows", (DIM,), Normal()),
-            Parameter("own_embedding", "own_rows", (DIM,), Normal()),
-            Parameter("user_embedding", "own", (DIM,), Normal(0.1)),
-            Parameter("user_bias", "own", (), Normal(0.1)),
-        )
-
-    def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
-        settings = self.settings
-        step = Sgd(self.rates, decay=1e-3, factor=0.95)
-        return (Phase(((step,),), epochs=settings.local_epochs, tolerance=settings.tolerance),)
-
-    def score(self, v: Values) -> torch.Tensor:
-        return dot(v.item_embedding + v.own_embedding, v.user_embedding) + v.user_bias[:, None]
-
-    def penalty(self, v: Values, batch: Batch) -> torch.Tensor:
-        sparse = v.item_embedding.abs().mean(-1)
-        apart = (v.own_embedding - v.item_embedding).square().mean(-1)
-        return batch.mean(self.settings.sparse * sparse - self.settings.apart * apart)
-
-
 class SharpnessSettings(ToySettings):
     name: Literal["sam-toy"] = "sam-toy"  # type: ignore[assignment]
     radius: float = 0.3
@@ -232,7 +191,7 @@ class Several(Toy):
         )
 
 
-TOYS: tuple[type[TrainedAlgorithm], ...] = (FedRAP, Sharpness, Offset, Schedule, Several)
+TOYS: tuple[type[TrainedAlgorithm], ...] = (Sharpness, Offset, Schedule, Several)
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -15,6 +16,7 @@ from fedrec.model.state import SharedState
 from fedrec.training.changes import BlockChange
 from fedrec.training.learner import Learner
 from fedrec.training.trainer import Trainer
+from fedrec.training.whole_decay import shrinking
 
 Tensors = dict[str, NDArray[np.float64]]
 
@@ -33,6 +35,7 @@ class UnroundedSums:
         self.whole: dict[str, torch.Tensor] = {}
         self._counts = torch.zeros(n_active + 1, dtype=torch.int64)
         self.blocks: list[BlockChange] = []
+        self._steps: list[torch.Tensor] = []
 
     def add_block(self, change: BlockChange) -> torch.Tensor:
         """Add users' changes; nothing is clipped."""
@@ -44,11 +47,25 @@ class UnroundedSums:
             flat = (values.to(torch.float64) * weight).reshape(len(item), -1)
             nothing = torch.zeros((self._n_active + 1, flat.shape[1]), dtype=torch.float64)
             self.rows.setdefault(name, nothing).index_add_(0, item, flat)
+            if name in change.idle:
+                idle = change.idle[name].to(torch.float64).reshape(len(item), -1)
+                self.rows[name].index_add_(0, item, idle, alpha=-1.0)
+        if change.steps is not None:
+            self._steps.append(change.steps)
         for name, values in change.whole.items():
             weighted = values.to(torch.float64) * change.weight.get(name, once)[:, None]
             self.whole[name] = self.whole.get(name, 0.0) + weighted.sum(0)
         self._counts.index_add_(0, item, torch.ones_like(item))
         return torch.zeros(len(change.item), dtype=torch.int64)
+
+    def settle(
+        self, tables: Mapping[str, torch.Tensor], shrinking: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Add what every user's rows shrink by where nobody touches them."""
+        for name in self.rows.keys() & shrinking.keys():
+            table = tables[name].to(torch.float64).reshape(self._n_active, -1)
+            for step in torch.cat(self._steps).tolist():
+                self.rows[name][:-1] += table * shrinking[name][step].to(torch.float64)
 
     def tensors(self, learner: Learner, active: NDArray[np.int64]) -> Tensors:
         """Return the sums in the shapes of the update's tensors."""
@@ -112,6 +129,7 @@ def train_unrounded(
             assert values.dtype is dtype
             after[name][where] = values.numpy()
         loss[where] = result.loss.numpy()
+    sums.settle(start.shared, shrinking(algorithm, start))
     change = sums.tensors(learner, cohort.active)
     counts = np.zeros(learner.n_items, dtype=np.int64)
     if algorithm.counts_rows:

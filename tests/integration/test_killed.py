@@ -228,10 +228,11 @@ MASKED = [
 
 
 @pytest.mark.parametrize(
-    ("protection", "kills"),
+    ("protection", "algorithm", "kills"),
     [
         (
             "none",
+            "fedmf",
             [
                 *COLLECTING,
                 KillCoordinator(failpoint="rows.commit", round=4, phase="summing", counted=3),
@@ -239,7 +240,17 @@ MASKED = [
             ],
         ),
         (
+            "none",
+            # Its steps depend on how many rounds were published.
+            "fedrap",
+            [
+                KillCoordinator(failpoint="file.rename", round=3, phase="summing", counted=3),
+                KillCoordinator(failpoint="rows.commit", round=4, phase="summing", counted=3),
+            ],
+        ),
+        (
             "bfv",
+            "fedmf",
             [
                 *COLLECTING,
                 *REVEALING,
@@ -251,14 +262,14 @@ MASKED = [
                 ),
             ],
         ),
-        ("masks", MASKED),
+        ("masks", "fedmf", MASKED),
     ],
-    ids=["none", "bfv", "masks"],
+    ids=["none", "none-fedrap", "bfv", "masks"],
 )
 def test_the_coordinator_killed_everywhere(
-    tmp_path: Path, protection: str, kills: list[KillCoordinator]
+    tmp_path: Path, protection: str, algorithm: str, kills: list[KillCoordinator]
 ) -> None:
-    bench = Bench.make(tmp_path, plan_of(protection))
+    bench = Bench.make(tmp_path, plan_of(protection, algorithm=algorithm))
     acknowledged = Acknowledged()
     children: list[Child] = []
     clients: list[Client] = []
@@ -284,4 +295,4 @@ def test_the_coordinator_killed_everywhere(
     counted = {(h.round, h.client_id) for found in published for h in found.contributions}
     assert acknowledged.updates == counted
     assert len(counted) == bench.n_clients * len(KINDS)
-    assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
+    assert {bench.model(number) for number in range(bench.n_clients)} == {merged(algorithm).model}

@@ -40,6 +40,11 @@ from fedrec.ids import RoundId
         ("none", 7, "plgc"),
         ("bfv", 3, "plgc"),
         ("masks", 3, "plgc"),
+        ("none", 7, "fedrap"),
+        ("bfv", 3, "fedrap"),
+        ("ckks", 3, "fedrap"),
+        ("masks", 3, "fedrap"),
+        ("paillier", 3, "fedrap"),
     ],
 )
 def test_equal_to_one_process(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.nn.functional import binary_cross_entropy_with_logits as cross_entropy
 
-ROWS = {"item_embedding", "own_embedding", "own_item", "item_bias", "own_rows"}
+ROWS = {"item_embedding", "own_item", "item_bias", "own_rows"}
 
 
 def gradients_of(objective, values, names, batch):
@@ -24,40 +24,23 @@ def tensors_of(batch):
     return items, torch.tensor([label for _, label in batch], dtype=torch.float64)
 
 
-def sgd_visit(values, epochs_of_batches, objective, rates, *, touched, decay=0.0, factor=1.0,
-              radius=0.0, tolerance=0.0, per_occurrence=False):  # fmt: skip
-    """Return the values after a visit, and in how many epochs it was over.
-
-    Decay moves of a table the rows that the user touches in the round.
-    """
+def sgd_visit(values, epochs_of_batches, objective, rates, *, radius=0.0, per_occurrence=False):
+    """Return the values after a visit."""
     values, names = dict(values), list(rates)
-    n_steps, total, mean = 0, 0.0, None
-    for number, batches in enumerate(epochs_of_batches, start=1):
-        for samples in batches:
-            batch = tensors_of(samples)
-            loss, gradients = gradients_of(objective, values, names, batch)
-            if radius:
-                norm = torch.sqrt(sum((g**2).sum() for g in gradients.values()))
-                uphill = {name: values[name] + radius * gradients[name] / norm for name in names}
-                _, gradients = gradients_of(objective, values | uphill, names, batch)
-            for name in names:
-                gradient = gradients[name]
-                if per_occurrence and name in ROWS:
-                    times = torch.bincount(batch[0], minlength=len(gradient)).clamp(min=1)
-                    gradient = gradient * len(samples) / times[:, None]
-                if decay:
-                    pull = decay * values[name]
-                    if name in ROWS:
-                        rest = torch.ones(len(pull), dtype=torch.bool)
-                        rest[touched] = False
-                        pull = torch.where(rest.view(-1, *[1] * (pull.dim() - 1)), 0.0, pull)
-                    gradient = gradient + pull
-                values[name] = values[name] - rates[name] * factor**n_steps * gradient
-            total, n_steps = total + loss, n_steps + 1
-        last, mean = mean, total / n_steps
-        if tolerance and last is not None and abs(mean - last) < tolerance * abs(last):
-            return values, number
-    return values, len(epochs_of_batches)
+    for samples in (samples for batches in epochs_of_batches for samples in batches):
+        batch = tensors_of(samples)
+        _, gradients = gradients_of(objective, values, names, batch)
+        if radius:
+            norm = torch.sqrt(sum((g**2).sum() for g in gradients.values()))
+            uphill = {name: values[name] + radius * gradients[name] / norm for name in names}
+            _, gradients = gradients_of(objective, values | uphill, names, batch)
+        for name in names:
+            gradient = gradients[name]
+            if per_occurrence and name in ROWS:
+                times = torch.bincount(batch[0], minlength=len(gradient)).clamp(min=1)
+                gradient = gradient * len(samples) / times[:, None]
+            values[name] = values[name] - rates[name] * gradient
+    return values
 
 
 def adam_visit(values, epochs_of_batches, objective, rate, names):
@@ -72,15 +55,6 @@ def adam_visit(values, epochs_of_batches, objective, rate, names):
             (loss + penalty).backward()
             optimiser.step()
     return values | {name: leaf.detach() for name, leaf in leaves.items()}
-
-
-def fedrap(sparse, apart):
-    def objective(v, items, labels):
-        c, d = v["item_embedding"][items], v["own_embedding"][items]
-        loss = cross_entropy((c + d) @ v["user_embedding"] + v["user_bias"], labels)
-        return loss, sparse * c.abs().mean() - apart * ((d - c) ** 2).mean()
-
-    return objective
 
 
 def sharpness(v, items, labels):

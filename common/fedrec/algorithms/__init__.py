@@ -8,6 +8,7 @@ from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
+from fedrec.algorithms.fedrap import FedRAP, FedRAPSettings
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
@@ -37,6 +38,8 @@ __all__ = [
     "FedMFSettings",
     "FedNCF",
     "FedNCFSettings",
+    "FedRAP",
+    "FedRAPSettings",
     "Normal",
     "PFedRec",
     "PFedRecSettings",
@@ -65,6 +68,7 @@ ALGORITHMS = Registry(
         "ease": EASE,
         "pfedrec": PFedRec,
         "fedncf": FedNCF,
+        "fedrap": FedRAP,
         "plgc": PLGC,
     }
 )

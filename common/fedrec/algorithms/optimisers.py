@@ -5,7 +5,8 @@ if it had an optimiser of its own that begins afresh in every round and counts o
 minibatches. Both rules are torch.optim's, weight decay included, which is added to the gradient.
 
 Of an item table a user holds the rows that it touches in the round. Decay moves all of those in
-every minibatch, as a dense optimiser would; rows that a user does not touch stay.
+every minibatch, as a dense optimiser would; rows that a user does not touch stay, unless `whole`
+says that they shrink, too.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ class Sgd:
     Attributes:
         rates: step sizes by parameter.
         decay: L2 coefficient.
+        whole: whether decay moves the rows, too, that a user does not touch in the round. Nobody
+            steps those one by one; see `fedrec.training.whole_decay`.
         factor: what the rates are multiplied with after every minibatch.
         per_occurrence: whether an item row moves by the mean over its own samples in the
             minibatch, and not by its share of the mean over all of them.
@@ -32,6 +35,7 @@ class Sgd:
 
     rates: Mapping[str, float]
     decay: float = 0.0
+    whole: bool = False
     factor: float = 1.0
     per_occurrence: bool = False
     radius: float = 0.0

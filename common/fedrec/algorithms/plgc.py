@@ -26,8 +26,8 @@ a user does not touch are in its old table already. With `upload = "table"` user
 over all rows in place of the change, which holds for any participants: as many values travel.
 
 The base's tables that are mixed are its shared item rows that an optimiser moves. Where the base
-has private rows of its own of the same shape (FedRAP's D), those are C, which the base adds to G:
-it is given Q and 0 in their places, and trains and sends G as ever.
+adds private rows of its own to them (`added`: FedRAP's D), those are C and begin as G: Q stands for
+the sum, the base's other terms are about C and G themselves, and it trains and sends G as ever.
 
 Scores that are measured and recommended from are those of Q with l from the final C and the G that
 the round started from, which the user last held; they are kept as a private tensor, as PFedRec's.
@@ -51,11 +51,12 @@ from numpy.typing import NDArray
 from pydantic import Field, SerializeAsAny
 
 from fedrec.algorithms.about import About, Circumstances, Problem
-from fedrec.algorithms.batch import Batch, Values
+from fedrec.algorithms.batch import Batch, Values, sum_name
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
 from fedrec.algorithms.fedmf import FedMFSettings
 from fedrec.algorithms.initial import Constant, Uniform
 from fedrec.algorithms.optimisers import Optimiser, Phase, Sgd
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState
@@ -141,20 +142,17 @@ class PLGC(Wrapper):
 
     def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
         super().__init__(settings, shapes)
-        tables = _moved(self.base, "rows")
+        tables = _moved_rows(self.base)
         if not tables:
             raise SettingsError(
                 f"{self.base.name} trains no shared item rows that a user could have its own of.",
                 remedy='Set algorithm.base.name = "fedmf", or another one that does.',
             )
-        private = _moved(self.base, "own_rows")
+        added = self.base.added
         self.own_tables = {
-            entry.name: next(
-                (own.name for own in private if own.shape == entry.shape), f"own_{entry.name}"
-            )
-            for entry in tables
+            entry.name: added.get(entry.name, f"own_{entry.name}") for entry in tables
         }
-        self._theirs = {own.name for own in private} & set(self.own_tables.values())
+        self._theirs = set(added.values())
 
     # What there is.
 
@@ -251,6 +249,15 @@ class PLGC(Wrapper):
         return replace(optimiser, rates=rates)
 
     @property
+    def decays_untouched(self) -> bool:
+        """Whether rows of own tables change that their user does not touch."""
+        return any(
+            isinstance(optimiser, Sgd) and optimiser.whole
+            for phase in self.phases(self.initial_scalars)
+            for optimiser in phase.optimisers
+        )
+
+    @property
     def measured(self) -> tuple[str, ...]:
         """All mixed tables and users' own ones."""
         if not self.settings.mixing:
@@ -273,14 +280,13 @@ class PLGC(Wrapper):
 
         seen = {}
         for name, own in self.own_tables.items():
-            rows = getattr(v, own)
+            rows, read = getattr(v, own), name
+            if own in self._theirs:
+                read = sum_name(name, own)
             if self.settings.mixing:
                 share = getattr(v, _share(own))[:, None, None]
-                seen[name] = torch.lerp(getattr(v, name), rows, share)
-            else:
-                seen[name] = rows
-            if own in self._theirs:
-                seen[own] = rows.new_zeros(())
+                rows = torch.lerp(getattr(v, name), rows, share)
+            seen[read] = rows
         found = Values(vars(v) | seen, v.phase)
         vars(v)[_MIXED] = found
         return found
@@ -294,8 +300,8 @@ class PLGC(Wrapper):
         return self.base.loss(self.mixed(v), batch)
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
-        """Return the base's penalty of Q, or where it has two tables itself, of those."""
-        return self.base.penalty(v if self._theirs else self.mixed(v), batch)
+        """Return the base's penalty with Q."""
+        return self.base.penalty(self.mixed(v), batch)
 
     def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return the weighted regulariser, summed over tables, where a step moves any of them."""
@@ -344,8 +350,8 @@ def _share(own: str) -> str:
     return f"share_of_{own}"
 
 
-def _moved(base: Any, scope: str) -> list[Parameter]:
-    """Return a base's item tables of a scope that some optimiser moves."""
+def _moved_rows(base: TrainedAlgorithm) -> list[Parameter]:
+    """Return a base's shared item tables that some optimiser moves."""
     rates = {
         name
         for phase in base.phases(base.initial_scalars)
@@ -355,7 +361,7 @@ def _moved(base: Any, scope: str) -> list[Parameter]:
     return [
         entry
         for entry in base.parameters
-        if entry.scope == scope and entry.name in rates and len(entry.shape) == 1
+        if entry.scope == "rows" and entry.name in rates and len(entry.shape) == 1
     ]
 
 
@@ -386,7 +392,15 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
             "algorithm.base.personal_items is false, but users of plgc always score with their own "
             "tables. Leave it out.",
         )
-    if settings.upload == "table" and _made(settings)._theirs:
+    made = _made(settings)
+    if settings.upload == "change" and not made._theirs and made.decays_untouched:
+        return (
+            ("algorithm.upload", "algorithm.base.weight_decay"),
+            f"algorithm.base.weight_decay of {base.name} shrinks rows that a user does not touch, "
+            'which algorithm.upload = "change" does not send. Set upload = "table", or '
+            "weight_decay = 0.",
+        )
+    if settings.upload == "table" and made._theirs:
         return (
             ("algorithm.upload", "algorithm.base.name"),
             f'algorithm.upload is "table", but users of {base.name} train and send the shared '

@@ -97,6 +97,14 @@ class TrainedAlgorithm(Algorithm):
         """
         return 0.0
 
+    @property
+    def added(self) -> Mapping[str, str]:
+        """By shared rows: users' own ones that `score` adds to them, by `fedrec.algorithms.added`.
+
+        A wrapper may put something else in the place of their sum.
+        """
+        return {}
+
     # Users' whole item tables.
 
     @property

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -20,6 +20,12 @@ class BlockChange:
             (n_users, n_rows).
         rows: by tensor, float (n_users, n_rows, width).
         whole: by tensor that belongs to no items, float (n_users, size).
+        idle: by tensor that decays as a whole, what the users' rows would have changed by if they
+            had not been touched, like `rows`.
+        loss: the users' mean losses, (n_users,): one that is not finite is a divergence, even where
+            every value still is; None where it is not known.
+        steps: how many steps each user took, int64 (n_users,); None where nothing decays as a
+            whole.
         weight: by tensor, how many times each user's rounded values count, int64 (n_users,);
             once where nothing is said.
     """
@@ -28,6 +34,9 @@ class BlockChange:
     rows: Mapping[str, torch.Tensor]
     whole: Mapping[str, torch.Tensor]
     weight: Mapping[str, torch.Tensor]
+    idle: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    loss: torch.Tensor | None = None
+    steps: torch.Tensor | None = None
 
 
 class ChangeSink(Protocol):

@@ -16,6 +16,7 @@ import torch
 from fedrec.algorithms.declarations import UpdateTensor
 from fedrec.privacy.clipping import shrunk_to
 from fedrec.training.changes import BlockChange
+from fedrec.training.whole_decay import idle_change
 
 __all__ = ["GridSum", "RoundSums", "SumsShape"]
 
@@ -41,8 +42,9 @@ class GridSum:
         self.signed = tensor.signed
         self.scale = 1.0 / tensor.step
         self.bound = float(1 << tensor.fraction_bits)
-        # Floating point adds up two to three times as fast, and exactly below 2^53.
-        exact = tensor.bound * maximum_users < _EXACT
+        # Floating point adds up two to three times as fast, and exactly below 2^53. Rows of tables
+        # that decay as a whole are differences of two changes until they are settled.
+        exact = 2 * tensor.bound * maximum_users < _EXACT
         self._type = torch.float64 if exact else torch.int64
         # One row more than there are items takes the padding of the trainer's tables.
         self._change = torch.zeros((rows + 1, self.width), dtype=self._type, device=device)
@@ -162,6 +164,7 @@ class RoundSums:
             alike; a longer one is shrunk. None for no limit; with one, what no user may change by
             noise (`signed` is false) and the counts stay zero, and every user counts once: a
             weight would make its change longer again.
+        most_steps: of a user in the round, where tables decay as a whole; 0 where none does.
     """
 
     def __init__(
@@ -172,8 +175,11 @@ class RoundSums:
         device: torch.device,
         counts_rows: bool = True,
         longest: int | None = None,
+        most_steps: int = 0,
     ) -> None:
         self.tensors = tensors
+        self._stopped = torch.zeros(most_steps + 1, dtype=torch.int64, device=device)
+        self._losses_finite = torch.ones((), dtype=torch.bool, device=device)
         self._counts_rows = counts_rows and longest is None
         self._longest = longest
         self._counts = torch.zeros(n_items + 1, dtype=torch.int64, device=device)
@@ -189,8 +195,10 @@ class RoundSums:
 
     @property
     def finite(self) -> bool:
-        """Whether every value was finite before it was rounded."""
-        return all(bool(total.finite) for total in self.tensors.values())
+        """Whether every value was finite before it was rounded, and every loss."""
+        return bool(self._losses_finite) and all(
+            bool(total.finite) for total in self.tensors.values()
+        )
 
     @property
     def n_shrunk(self) -> int:
@@ -207,8 +215,9 @@ class RoundSums:
         for name, own in values.items():
             rounded[name], over = self[name].rounded(own)
             clipped += over.flatten(1).sum(1) if over.dim() > 1 else over
+        idle = {name: self[name].rounded(own)[0] for name, own in change.idle.items()}
         n_shrunk = torch.zeros_like(self._n_shrunk)
-        if self._longest is not None:
+        if self._longest is not None and rounded:
             rounded, shrunk = shrunk_to(rounded, self._longest)
             n_shrunk = shrunk.sum()
         item = change.item.reshape(-1)
@@ -221,9 +230,13 @@ class RoundSums:
                 inside = inside.to(torch.float64) * weight.view(-1, *[1] * (inside.dim() - 1))
             if name in change.rows:
                 rows[name] = self[name].typed(inside.reshape(-1, inside.shape[-1]))
+                if name in idle:
+                    # `settle` adds it for these rows, too.
+                    rows[name] = rows[name] - self[name].typed(idle[name].view_as(rows[name]))
             else:
                 totals[name] = self[name].total(inside)
         once = torch.ones_like(item)
+        stopped = None if change.steps is None else torch.ones_like(change.steps)
         # From here on nothing takes memory: a block that did not fit is trained again, and what
         # it has added by then would be added twice.
         for name, ready in rows.items():
@@ -232,8 +245,37 @@ class RoundSums:
             self[name].put_total(ready)
         if self._counts_rows:
             self._counts.index_add_(0, item, once)
+        if change.steps is not None and stopped is not None:
+            self._stopped.index_add_(0, change.steps, stopped)
+        if change.loss is not None:
+            self._losses_finite &= torch.isfinite(change.loss).all()
         self._n_shrunk.add_(n_shrunk)
         return clipped
+
+    def settle(
+        self, tables: Mapping[str, torch.Tensor], shrinking: Mapping[str, torch.Tensor]
+    ) -> int:
+        """Add what users' untouched rows have shrunk by; once, when everybody's blocks are added.
+
+        Args:
+            tables: what the rows were at the start of the round, (n_items, ...).
+            shrinking: from `fedrec.training.whole_decay.shrinking`.
+
+        Returns:
+            How many values had to be clipped, over all users.
+        """
+        n_clipped = 0
+        steps = torch.nonzero(self._stopped).view(-1)
+        for name, shrunk in shrinking.items():
+            if name not in self.tensors:
+                continue
+            total, rows = self[name], tables[name].reshape(len(tables[name]), -1)
+            for k in steps.tolist():
+                inside, clipped = total.rounded(idle_change(rows[None], shrunk[k : k + 1])[0])
+                n_users = int(self._stopped[k])
+                total.add_sums(inside.to(torch.int64) * n_users, finite=True)
+                n_clipped += n_users * int(clipped.sum())
+        return n_clipped
 
     def count(self, item_index: torch.Tensor) -> None:
         """Count one user for every row's item; n_items counts nowhere."""
@@ -249,6 +291,8 @@ class RoundSums:
         found = copy(self)
         found.tensors = {name: total.shapes() for name, total in self.tensors.items()}
         found._counts, found._n_shrunk = self._counts.to("meta"), self._n_shrunk.to("meta")
+        found._stopped = self._stopped.to("meta")
+        found._losses_finite = self._losses_finite.to("meta")
         return found
 
     def count_all(self, n_users: int) -> None:
@@ -263,21 +307,25 @@ class RoundSums:
 
     @property
     def parts(self) -> dict[str, torch.Tensor]:
-        """The tensors that the sums lie in, padding included: by name, "" for the counts."""
-        return {name: total._change for name, total in self.tensors.items()} | {"": self._counts}
+        """The tensors that the sums lie in, padding included: by name, "" for the counts, and
+        "/steps" for the users by their numbers of steps."""
+        own = {name: total._change for name, total in self.tensors.items()}
+        return own | {"": self._counts, "/steps": self._stopped}
 
     def lie_in(self, parts: Mapping[str, torch.Tensor]) -> None:
         """Go on in tensors of zeros like `parts`, which belong to the caller."""
         for name, total in self.tensors.items():
             total._change = parts[name]
-        self._counts = parts[""]
+        self._counts, self._stopped = parts[""], parts["/steps"]
 
     def add_parts(self, parts: Mapping[str, torch.Tensor], *, finite: bool, n_shrunk: int) -> None:
         """Add the sums of other users, as their `parts`, `finite` and `n_shrunk` say."""
         for name, total in self.tensors.items():
             total._change += parts[name]
             total.finite &= finite
+        self._losses_finite &= finite
         self._counts += parts[""]
+        self._stopped += parts["/steps"]
         self._n_shrunk += n_shrunk
 
 
@@ -287,6 +335,7 @@ class SumsShape:
 
     Attributes:
         maximum_users: most users in the sums.
+        most_steps: of a user in the round, where tables decay as a whole.
     """
 
     tensors: tuple[UpdateTensor, ...]
@@ -294,6 +343,7 @@ class SumsShape:
     maximum_users: int
     counts_rows: bool
     longest: int | None
+    most_steps: int = 0
 
     def empty(self, device: torch.device) -> RoundSums:
         """Return sums with nothing in them."""
@@ -308,4 +358,5 @@ class SumsShape:
             device=device,
             counts_rows=self.counts_rows,
             longest=self.longest,
+            most_steps=self.most_steps,
         )

@@ -37,6 +37,7 @@ from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.training.local_round import train_locally
 from fedrec.training.travelling import Travelling
 from fedrec.training.user_tables import DeviceTables, open_tables
+from fedrec.training.whole_decay import most_steps
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner"]
@@ -288,6 +289,9 @@ class Learner:
             maximum_users=self.layout.maximum_users,
             counts_rows=self.algorithm.counts_rows,
             longest=None if mechanism is None else mechanism.bound,
+            most_steps=most_steps(self.algorithm)
+            if isinstance(self.algorithm, TrainedAlgorithm)
+            else 0,
         )
 
     def chunks(

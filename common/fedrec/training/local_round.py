@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
 from fedrec.training.engines.engine import Job
+from fedrec.training.whole_decay import shrinking
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner
@@ -77,6 +79,9 @@ def train_locally(
         )
     )
     sums, trained = found.sums, found.private
+    n_idle_clipped = 0
+    if isinstance(learner.algorithm, TrainedAlgorithm):
+        n_idle_clipped = sums.settle(start.shared, shrinking(learner.algorithm, start))
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     metrics[:_N_TRAINING] = found.metrics
     n_trained, loss = int(metrics[0]), int(metrics[1])
@@ -101,6 +106,7 @@ def train_locally(
         metrics[3] = sums.n_shrunk
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     changes, n_clipped = learner.algorithm.compress(changes, n_trained)
+    n_clipped += n_idle_clipped
     metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
     counts = sums.counts.cpu().numpy()
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)

@@ -17,6 +17,7 @@ from fedrec.algorithms.optimisers import Adam, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
+from fedrec.training.whole_decay import idle_change, shrinking
 from fedrec.training.whole_tables import BlockTables, RoundTables
 
 if TYPE_CHECKING:
@@ -45,6 +46,7 @@ class TrainingRound:
         sent: by moved parameter, the shared tensor that its change is summed for.
         apart: rows whose gradients are divided by their own samples, the joint term's apart.
         whole: users' tables as wholes.
+        shrinking: by table that decays as a whole, what its untouched rows change by.
     """
 
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
@@ -77,6 +79,7 @@ class TrainingRound:
             if name in self.is_rows
         }
         self.whole = RoundTables(algorithm, start)
+        self.shrinking = shrinking(algorithm, start)
 
 
 class TrainedBlock:
@@ -153,6 +156,7 @@ class TrainedBlock:
         block = self._block
         live = block.label.new_ones(len(block.users))
         total, epoch = torch.zeros_like(live), 0
+        self._steps = torch.zeros_like(live)
         for phase in self._of.phases:
             moments = self._moments(phase)
             since, mean, n_steps = torch.zeros_like(live), torch.zeros_like(live), 0
@@ -161,19 +165,25 @@ class TrainedBlock:
                 for index, weight, share in block.minibatches(epoch):
                     loss = self._minibatch(phase, moments, n_steps, index, weight, live)
                     total += loss * share
-                    since += loss
+                    since += loss * share
+                    self._steps += live
                     n_steps += 1
                 epoch += 1
                 if phase.tolerance:
-                    last, mean = mean, since / n_steps
+                    last, mean = mean, since / (within + 1)
                     if within:
                         live = live * ((mean - last).abs() >= phase.tolerance * last.abs())
-        return total / epoch
+        self._loss = total / epoch
+        return self._loss
 
     def _measure(self) -> None:
         """Make the constants of an epoch that begins."""
         if self._algorithm.measured:
-            self._constants = self._algorithm.per_epoch(self._tables.squares(self.local))
+            left = {
+                name: 1.0 + shrunk.index_select(0, self._steps.to(torch.int64))
+                for name, shrunk in self._of.shrinking.items()
+            }
+            self._constants = self._algorithm.per_epoch(self._tables.squares(self.local, left))
 
     def _moments(self, phase: Phase) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         return {
@@ -382,6 +392,13 @@ class TrainedBlock:
             if entry.structured and compression is not None and compression.by == "user":
                 changed = compression.compress_each(changed, self._start.n_items)
             rows[target] = changed[own]
+        steps, idle = None, {}
+        if self._of.shrinking:
+            steps = self._steps[own].to(torch.int64)
+            for name in rows.keys() & self._of.shrinking.keys():
+                begun = self._of.tables[name].index_select(0, block.item[own].reshape(-1))
+                shrunk = self._of.shrinking[name].index_select(0, steps)
+                idle[name] = idle_change(begun.view(rows[name].shape), shrunk)
         algorithm, samples = self._algorithm, held.index_select(0, block.users[own])
         weight = {}
         if algorithm.weighs_users:
@@ -401,7 +418,15 @@ class TrainedBlock:
         if tables:
             item, rows = self._of.whole.over_all_items(item, rows)
             rows |= tables
-        return BlockChange(item=item, rows=rows, whole=whole, weight=weight)
+        return BlockChange(
+            item=item,
+            rows=rows,
+            whole=whole,
+            weight=weight,
+            idle=idle,
+            loss=self._loss[own],
+            steps=steps,
+        )
 
     def keep(self, private: Tensors) -> None:
         """Write the users' private parameters back into the chunk's tensors."""
@@ -411,6 +436,11 @@ class TrainedBlock:
             if name not in self.local:
                 continue
             if self._of.parameters[name].scope == "own_rows":
+                if name in self._of.shrinking:
+                    steps = self._steps[:n_users].to(torch.int64)
+                    kept = 1.0 + self._of.shrinking[name].index_select(0, steps)
+                    left = values.index_select(0, own)
+                    values.index_copy_(0, own, left.mul_(_wide(kept, left)))
                 where = self._start.active[self._item[:n_users]]
                 # Places without an item repeat the first one's row, so that order has no say.
                 there = block.item[:n_users] < self._chunk.n_items
@@ -439,6 +469,9 @@ class TrainedBlock:
         }
         others |= dict(self._constants)
         tables = {name: values[None, :-1] for name, values in self._of.tables.items()}
+        for name in tables.keys() & self._of.shrinking.keys():
+            shrunk = self._of.shrinking[name].index_select(0, self._steps.to(torch.int64))
+            tables[name] = tables[name] + idle_change(tables[name], shrunk)
         for name, entry in self._of.parameters.items():
             if entry.scope == "own_rows" and name != kept:
                 tables[name] = self._of.whole.whole(private, name, self._block.users)

@@ -120,15 +120,22 @@ class BlockTables:
         """Return the rows that users start with, given stored ones and those of the version."""
         return torch.where(_wide(self.fresh, rows), first, rows)
 
-    def squares(self, local: Tensors) -> Tensors:
-        """Return the squared norms of whole tables, (B,) each, with touched rows as they are."""
+    def squares(self, local: Tensors, left: Tensors) -> Tensors:
+        """Return the squared norms of whole tables, (B,) each, with touched rows as they are.
+
+        Args:
+            left: by table that decays as a whole, what is left of untouched rows, (B,).
+        """
         found = {}
         for name in self._of.measured:
             if name not in local:
                 found[name] = self._start[name]
                 continue
             touched = (_row_squares(local[name]) * self._there).sum(1)
-            found[name] = self._untouched[name] + touched
+            untouched = self._untouched[name]
+            if name in left:
+                untouched = untouched * left[name].square()
+            found[name] = untouched + touched
         return found
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from fedrec.algorithms import FedRAPSettings
 from fedrec.comparison import comparing
 from fedrec.comparison.comparing import compare, jobs_of
 from fedrec.comparison.training import further_protocols, protocol_groups
-from fedrec.config.schema import Plan, Settings
+from fedrec.config.schema import Plan, Settings, UpdateSettings
 from fedrec.config.starter import TUNED
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.simulation import simulate
@@ -54,6 +55,14 @@ def test_jobs_train_as_little_as_possible(small):
         ("centralised-mf", ("paper",), (2,)),
     ]
     assert len({job.name for job in jobs}) == len(jobs)
+    assert jobs_of(small, EVERYTHING, (1,), ("centrap",)) == jobs_of(small, EVERYTHING, (1,), ())
+    fedrap = small.model_copy(
+        update={"algorithm": FedRAPSettings(), "update": UpdateSettings(structure="dense")}
+    )
+    assert [job.reference for job in jobs_of(fedrap, ("full",), (1,), ("centrap",))] == [
+        "",
+        "centrap",
+    ]
     fedals = Settings.model_validate(TUNED["fedals"].model_dump())
     assert [job.protocols for job in jobs_of(fedals, EVERYTHING, (1,), ())] == [EVERYTHING]
 

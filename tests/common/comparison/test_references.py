@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedrec.comparison.measurement import Stopped, Task
-from fedrec.comparison.references import REFERENCES, Ease, Fitted, ScoredReference, ease
+from fedrec.comparison.references import REFERENCES, Ease, Fitted, ScoredReference, centrap, ease
 from fedrec.comparison.references import centralised as centralised_module
 from fedrec.comparison.references.centralised import centralised
 from fedrec.comparison.references.ease import item_weights
@@ -25,6 +25,7 @@ from fedrec.evaluation.protocols import held_out_ranks
 @pytest.fixture(params=sorted(REFERENCES))
 def reference(request, monkeypatch):
     monkeypatch.setattr(centralised_module, "ROUNDS_BESIDE", 2)
+    monkeypatch.setattr(centrap, "ROUNDS_BESIDE", 2)
     return REFERENCES[request.param]()
 
 

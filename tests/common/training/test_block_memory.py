@@ -32,6 +32,7 @@ CASES = {
     "colr": ({"name": "fedmf", "local_epochs": 1}, COLR),
     "pfedrec": ({"name": "pfedrec", "personal_items": False}, {"clip": 256.0}),
     "pfedrec-scores": ({"name": "pfedrec"}, {"clip": 256.0}),
+    "fedrap": ({"name": "fedrap", "dim": 2, "item_rate": 8.0, "local_epochs": 1}, {}),
     "fedncf-sgd": ({"name": "fedncf", "item_rate_scale": 0.1}, {}),
     "fedncf-adam": ({"name": "fedncf", "optimiser": "adam", "learning_rate": 0.001}, {}),
 }

@@ -22,7 +22,10 @@ from fedrec.training.one_step import OneStep
 pytestmark = pytest.mark.cuda
 
 DEVICE = "cuda"
-OWN = {"fedncf": [{"optimiser": "adam", "learning_rate": 0.001}, {"weight_decay": 1e-6}]}
+OWN = {
+    "fedncf": [{"optimiser": "adam", "learning_rate": 0.001}, {"weight_decay": 1e-6}],
+    "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
+}
 CHOICES = [
     *((name, kind, {}) for name in sorted(ALGORITHMS) for kind in ALGORITHMS[name].about.updates),
     *((name, "dense", own) for name in sorted(OWN) for own in OWN[name]),

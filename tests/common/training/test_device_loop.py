@@ -36,6 +36,7 @@ OWN = {
         {"regulariser": "au", "base": {"name": "pfedrec", "dim": 5, "batch_size": 16}},
         {"weight": 0.0, "base": {"name": "fedncf", "dim": 5, "batch_size": 16}},
     ],
+    "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
 }
 """Settings that change what the loop does."""
 TRAINED = [name for name in sorted(ALGORITHMS) if issubclass(ALGORITHMS[name], TrainedAlgorithm)]

@@ -93,7 +93,7 @@ def test_all_rows_travel_before_the_count_and_where_noise_covers_rare_items() ->
         assert rows.scatter(table) is table
 
 
-@pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "pfedrec"])
+@pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedrec"])
 def test_a_vector_scattered_back_is_that_over_the_whole_catalogue(
     name: str, users: UserSplit
 ) -> None:
@@ -139,7 +139,7 @@ def _starts(layout: Layout) -> list[int]:
     return [sum(sizes[:place]) for place in range(len(sizes))]
 
 
-@pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "pfedrec"])
+@pytest.mark.parametrize("name", ["fedals", "fedmf", "fedncf", "fedrap", "pfedrec"])
 def test_the_next_version_follows_from_the_sums_over_the_whole_catalogue(
     name: str, users: UserSplit
 ) -> None:

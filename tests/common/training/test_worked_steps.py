@@ -75,3 +75,32 @@ def test_pfedrec(monkeypatch):
     )
     scores = result.private["personal_scores"][0].numpy()
     assert scores == pytest.approx(1.0174648 * rows - 0.0011886, abs=2e-7)
+
+
+@pytest.mark.parametrize("omega", [0.0, 0.01])
+def test_fedrap(omega, monkeypatch):
+    """Items 0 and 1 are touched; item 2 moves by decay alone, .01 x 10 x .3 of C and x .2 of D."""
+    algorithm = algorithm_of(
+        name="fedrap", dim=1, learning_rate=0.5, item_rate=10.0, weight_decay=omega,
+        schedule="fixed", local_epochs=1,
+    )  # fmt: skip
+    shared, own = np.array([[0.2], [-0.1], [0.3]]), np.array([[[0.1], [0.4], [-0.2]]])
+    result, sums = HandMade(samples=[[(0, 1), (1, 0)]], n_items=3).train(
+        monkeypatch,
+        algorithm,
+        {"item_embedding": shared, "published": np.array(0.0)},
+        {
+            "own_embedding": own,
+            "user_embedding": np.array([[0.5]]),
+            "user_bias": np.array([0.0]),
+        },
+    )
+    assert result.loss.numpy() == pytest.approx(0.6979570, abs=5e-8)
+    head, bias = 0.4943855 - 0.5 * omega * 0.5, -0.0187149
+    rows = np.array([0.9564254, -1.4435746, 0.3]) - 10 * omega * shared[:, 0]
+    private = np.array([1.1564254, -0.4435746, -0.2]) - 10 * omega * own[0, :, 0]
+    assert result.private["user_embedding"].numpy() == pytest.approx(head, abs=5e-8)
+    assert result.private["user_bias"].numpy() == pytest.approx(bias, abs=5e-8)
+    change = sums.rows["item_embedding"][:-1, 0].numpy()
+    assert change == pytest.approx(rows - shared[:, 0], abs=1e-7)
+    assert result.private["own_embedding"][0, :, 0].numpy() == pytest.approx(private, abs=1e-7)

@@ -49,6 +49,7 @@ UPDATES = {
     "fedncf": {"structure": "dense", "clip": 16.0},
     "ease": {"structure": "dense"},
     "plgc": {"structure": "dense", "clip": 16.0},
+    "fedrap": {"structure": "dense", "clip": 16.0},
 }
 """An update structure that goes with each algorithm."""
 

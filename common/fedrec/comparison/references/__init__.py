@@ -1,6 +1,7 @@
 """References: one file each, one line each in `REFERENCES`."""
 
 from fedrec.comparison.references.centralised import CentralisedMF, CentralisedNCF
+from fedrec.comparison.references.centrap import CentRAP
 from fedrec.comparison.references.ease import Ease
 from fedrec.comparison.references.ials import IALS
 from fedrec.comparison.references.reference import Fitted, Reference, ScoredReference
@@ -8,6 +9,7 @@ from fedrec.comparison.references.reference import Fitted, Reference, ScoredRefe
 __all__ = [
     "IALS",
     "REFERENCES",
+    "CentRAP",
     "CentralisedMF",
     "CentralisedNCF",
     "Ease",
@@ -19,6 +21,7 @@ __all__ = [
 REFERENCES: dict[str, type[Reference]] = {
     "centralised-mf": CentralisedMF,
     "centralised-ncf": CentralisedNCF,
+    "centrap": CentRAP,
     "ials": IALS,
     "ease": Ease,
 }

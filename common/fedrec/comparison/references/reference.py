@@ -32,12 +32,14 @@ class Reference(ABC):
         label: what people read.
         seeded: whether another seed gives another result.
         draws_negatives: whether it trains on sampled negatives, and thus once more for `paper`.
+        beside: the algorithm beside whose runs alone it is measured; empty for all.
     """
 
     name: ClassVar[str]
     label: ClassVar[str]
     seeded: ClassVar[bool]
     draws_negatives: ClassVar[bool] = False
+    beside: ClassVar[str] = ""
 
     @abstractmethod
     def measure(self, task: Task) -> list[Measurement]:

@@ -16,7 +16,7 @@ MAXIMUM_CLIPPED = 1 << 20
 
 def training_sums(loss: torch.Tensor, clipped: torch.Tensor) -> NDArray[np.int64]:
     """Return (participants, loss, clipped values, clipped users) of a chunk, as integers."""
-    bounded = torch.nan_to_num(loss.clamp(0.0, MAXIMUM_LOSS), nan=MAXIMUM_LOSS)
+    bounded = torch.where(torch.isfinite(loss), loss.clamp(0.0, MAXIMUM_LOSS), MAXIMUM_LOSS)
     units = torch.round(bounded * (1 << LOSS_BITS)).to(torch.int64)
     parts = (
         torch.ones_like(units),

@@ -37,6 +37,17 @@ KINDS = {
         "algorithm": {"name": "fedncf", "dim": 8, "batch_size": 32},
         "update": {"structure": "dense"},
     },
+    "fedrap": {
+        "algorithm": {
+            "name": "fedrap",
+            "dim": 8,
+            "batch_size": 32,
+            "item_rate": 8.0,
+            "local_epochs": 3,
+            "weight_decay": 1e-3,
+        },
+        "update": {"structure": "dense"},
+    },
     "under noise": {
         "update": {"structure": "dense"},
         "privacy": {"mechanism": "gaussian", "epsilon": 8.0, "delta": 1e-5},

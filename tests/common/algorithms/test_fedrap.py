@@ -1,0 +1,179 @@
+"""FedRAP: schedules, what its settings refuse, what stays and what shrinks."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from fedrec.config.combinations import check_plan
+from fedrec.config.schema import Plan
+from fedrec.data import generate, leave_one_out
+from fedrec.errors import SettingsError, TrainingError
+from fedrec.training.learner import Learner
+from fedrec.training.whole_decay import shrinking
+
+N_ITEMS = 61
+
+
+def plan_of(update=None, **algorithm):
+    return Plan.model_validate(
+        {
+            "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
+            "algorithm": {"name": "fedrap", "dim": 4, "item_rate": 4.0} | algorithm,
+            "update": {"structure": "dense", "fraction_bits": 34} | (update or {}),
+        }
+    )
+
+
+def learner_of(**algorithm):
+    return Learner(plan_of(**algorithm), N_ITEMS, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def users():
+    data = generate(n_users=12, n_items=N_ITEMS, n_clusters=3, interactions_per_user=8, seed=3)
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "weights"),
+    [
+        # In the training rounds 1, 10, 11, 20, 21 and 48, where the paper's sine is negative.
+        ("tanh", [0.0996680, 0.7615942, 0.8004990, 0.9640276, 0.9704519, 0.9998646]),
+        ("sin", [0.5499167, 0.9207355, 0.9456037, 0.9546487, 0.9316047, 0.0019177]),
+        ("square", [0, 0, 1, 1, 0, 0]),
+        ("frac", [1 / 2, 1 / 11, 1 / 12, 1 / 21, 1 / 22, 1 / 49]),
+        ("fixed", [1, 1, 1, 1, 1, 1]),
+    ],
+)
+def test_schedules(schedule, weights):
+    algorithm = learner_of(schedule=schedule).algorithm
+    published = torch.tensor([0.0, 9.0, 10.0, 19.0, 20.0, 47.0], dtype=torch.float64)
+    found = algorithm.scheduled(SimpleNamespace(published=published))
+    assert found.numpy() == pytest.approx(weights, abs=5e-8)
+
+
+def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
+    learner = learner_of()
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    rates = []
+    for number in (2, 3, 9):
+        ((step,),) = learner.algorithm.phases({"published": float(shared.tensors["published"])})[
+            0
+        ].steps
+        rates.append(step.rates["item_embedding"])
+        # A round that nobody publishes is trained, and leaves nothing behind.
+        learner.contribute("train", number + 100, shared, users, private)
+        part = learner.contribute("train", number, shared, users, private)
+        shared, private = learner.apply("train", number, shared, part.vector), part.private
+    assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
+    assert shared.tensors["published"] == 3.0
+
+
+def test_what_untouched_rows_shrink_by():
+    """By hand: rates 4, 2, 1 and decay .05 leave .8, .8 x .9 and .8 x .9 x .95."""
+    learner = learner_of(weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000)
+    start = learner.algorithm.start(
+        learner.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
+    )
+    found = shrinking(learner.algorithm, start)
+    assert found.keys() == {"item_embedding", "own_embedding"}
+    for change in found.values():
+        assert change.numpy() == pytest.approx([0, -0.2, 0.72 - 1, 0.684 - 1], abs=1e-12)
+
+
+def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
+    """One user alone, whose few samples leave most rows untouched."""
+    learner = learner_of(
+        weight_decay=0.05, batch_decay=0.5, local_epochs=3, batch_size=1000, tolerance=0.0
+    )
+    one = users.select(np.array([0]))
+    shared, private = learner.initial_shared(), learner.initial_private(one)
+    part = learner.contribute("train", 2, shared, one, private)
+    after = learner.apply("train", 2, shared, part.vector)
+    for before, found in (
+        (shared.tensors["item_embedding"], after.tensors["item_embedding"]),
+        (private.tensors["own_embedding"][0], part.private.tensors["own_embedding"][0]),
+    ):
+        untouched = np.isclose(found, 0.684 * before, atol=1e-6).all(1)
+        assert N_ITEMS - 35 <= untouched.sum() < N_ITEMS - 5
+
+
+def test_everybody_starts_from_one_own_table_and_one_head(users):
+    learner = learner_of()
+    private = learner.initial_private(users).tensors
+    for values in private.values():
+        assert (values == values[0]).all()
+    assert np.abs(private["user_embedding"]).max() <= 1 / math.sqrt(4)
+    assert not np.array_equal(
+        private["own_embedding"][0], learner.initial_shared().tensors["item_embedding"]
+    )
+
+
+def test_scores_are_those_of_both_tables(users):
+    learner = learner_of()
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("train", 2, shared, users, private)
+    shared = learner.apply("train", 2, shared, part.vector)
+    own = {name: values.astype(float) for name, values in part.private.tensors.items()}
+    rows = own["own_embedding"] + shared.tensors["item_embedding"]
+    expected = np.einsum("uid,ud->ui", rows, own["user_embedding"]) + own["user_bias"][:, None]
+    ((_, found),) = learner.score_blocks(shared, users, part.private)
+    assert found.numpy() == pytest.approx(expected, abs=1e-5)
+
+
+def test_nothing_is_learned_together_without_a_shared_table(users):
+    learner = learner_of(tables="private")
+    assert learner.layout.tensors == ()
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    part = learner.contribute("train", 2, shared, users, private)
+    alone = users.select(np.array([4]))
+    own = learner.contribute("train", 2, shared, alone, learner.initial_private(alone))
+    for name, values in own.private.tensors.items():
+        assert np.array_equal(values[0], part.private.tensors[name][4])
+    after = learner.apply("train", 2, shared, part.vector)
+    assert np.array_equal(after.tensors["item_embedding"], shared.tensors["item_embedding"])
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key"),
+    [
+        ({"weight_decay": 0.25}, "algorithm.weight_decay"),
+        ({"tables": "shared", "difference_weight": 0.2}, "algorithm.difference_weight"),
+        ({"tables": "private", "sparsity": "l2"}, "algorithm.sparsity"),
+        ({"tables": "private", "schedule": "fixed"}, "algorithm.schedule"),
+    ],
+)
+def test_settings_without_a_meaning_are_refused(algorithm, key):
+    (problem,) = check_plan(plan_of(**algorithm))
+    assert problem.startswith(key)
+
+
+def test_low_rank_updates_and_noise_are_refused():
+    (problem,) = check_plan(plan_of({"structure": "colr", "rank": 2}))
+    assert "row by row" in problem
+    noisy = Plan.model_validate(
+        plan_of().model_dump() | {"privacy": {"mechanism": "gaussian"}, "rounds": {"total": 3}}
+    )
+    assert any("shrink" in problem for problem in check_plan(noisy))
+
+
+def test_a_run_that_diverges_names_what_to_lower(users):
+    learner = learner_of(difference_weight=1000.0, schedule="fixed", local_epochs=100)
+    shared, private = learner.initial_shared(), learner.initial_private(users)
+    with pytest.raises(TrainingError, match="diverged in round 2 with 12 users") as raised:
+        learner.contribute("train", 2, shared, users, private)
+    assert "algorithm.difference_weight" in raised.value.remedy
+
+
+def test_a_history_is_folded_into_a_head_where_there_is_one_table(users):
+    learner = learner_of(tables="shared")
+    items = learner.initial_shared().tensors["item_embedding"]
+    scores = items @ learner.algorithm.fold_in(items, np.array([3]))
+    assert scores[3] > np.delete(scores, 3).mean()
+    with pytest.raises(SettingsError, match="client"):
+        learner_of().algorithm.fold_in(items, np.array([3, 8]))
