@@ -141,3 +141,40 @@ def shares(rule, c, g):
     if not rule.mixing:
         return 1.0
     return float((c**2).sum() / ((c**2).sum() + (g**2).sum()))
+
+
+def added_visit(values, epochs_of_batches, *, rate, item_rate, decay, factor, apart, sparse, rule):
+    """FedRAP's visit with the mixture in place of the sum of both tables, by torch's own SGD.
+
+    Args:
+        values: `own_embedding` (the version itself in a user's first round), `item_embedding`,
+            `user_embedding` and `user_bias`, float64.
+
+    Returns:
+        The values after it, and the scores of all items.
+    """
+    leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
+    own, version = leaves["own_embedding"], leaves["item_embedding"]
+    groups = [{"params": [own, version], "lr": item_rate},
+              {"params": [leaves["user_embedding"], leaves["user_bias"]], "lr": rate}]  # fmt: skip
+    optimiser = torch.optim.SGD(groups, lr=rate, weight_decay=decay)
+    slower = torch.optim.lr_scheduler.ExponentialLR(optimiser, factor)
+    for batches in epochs_of_batches:
+        share = shares(rule, own.detach(), version.detach())
+        for batch in batches:
+            items = torch.tensor([item for item, _ in batch])
+            labels = torch.tensor([label for _, label in batch], dtype=torch.float64)
+            mixed = share * own[items] + (1 - share) * version[items]
+            loss = cross_entropy(mixed @ leaves["user_embedding"] + leaves["user_bias"], labels)
+            loss = loss + sparse * version[items].abs().mean()
+            loss = loss - apart * ((own[items] - version[items]) ** 2).mean()
+            distinct = torch.unique(items)
+            beside = regulariser(rule, {}, own[distinct], version[distinct].detach())
+            optimiser.zero_grad()
+            (loss + rule.weight * beside).backward()
+            optimiser.step()
+            slower.step()
+    share = shares(rule, own.detach(), version.detach())
+    after = {name: leaf.detach() for name, leaf in leaves.items()}
+    rows = share * after["own_embedding"] + (1 - share) * after["item_embedding"]
+    return after, rows @ after["user_embedding"] + after["user_bias"]

@@ -48,6 +48,10 @@ def test_published_figures() -> None:
         "fedmf/filmtrust": (0.6938, 0.4921),
         "fedmf/amazon-video": (0.4557, 0.2602),
         "fedncf/ml-100k": (0.6089, 0.3268),
+        "plgc/ml-100k/fedmf": (0.8629, 0.5736),
+        "plgc/ml-100k/fedncf": (0.8219, 0.5516),
+        "plgc/ml-100k/pfedrec": (0.8744, 0.5681),
+        "plgc/ml-100k/fedrap": (0.9981, 0.9317),
         "scolr/ml-1m/rank-64": (0.6386, 0.3704),
         "scolr/ml-1m/rank-2": (0.5784, 0.3258),
     }
