@@ -432,6 +432,7 @@ PLGC.about = About(
     contradiction=_contradiction,
     warnings=_warnings,
     needs_everybody=_needs_everybody,
-    not_under_noise="",
+    not_under_noise="own tables are weighed by users' numbers of training items, of which noise "
+    "and one fixed divisor would leave nothing",
     divergence_remedy="Lower the step sizes in algorithm.base or algorithm.weight.",
 )

@@ -17,7 +17,7 @@ from fedrec.algorithms.plgc_terms import (
 )
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.combinations import check_plan
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError
 from fedrec.training.learner import Learner
@@ -233,6 +233,15 @@ def test_what_means_something_is_taken(changes):
 def test_bases_without_a_loss_are_refused(base):
     with pytest.raises(ValidationError, match=f"{base} has no loss of its own"):
         plan_of({"name": base})
+
+
+def test_noise_is_refused_over_every_base():
+    for base in ("fedmf", "fedncf", "pfedrec", "fedrap"):
+        noisy = plan_of(base).model_copy(
+            update={"privacy": PrivacySettings(mechanism="gaussian", epsilon=8.0)}
+        )
+        (problem,) = [line for line in check_plan(noisy) if "cannot be trained" in line]
+        assert "weighed by users' numbers of training items" in problem
 
 
 def test_warnings_of_the_base_are_heard():
