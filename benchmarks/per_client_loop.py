@@ -145,7 +145,8 @@ def compare(
         for engine in engines:
             engine.close()
 
-    settings = plan.algorithm
+    # Passes and minibatches of a wrapper are its base's.
+    settings = getattr(plan.algorithm, "base", plan.algorithm)
     work = Work.of(users, n_items, epochs=settings.local_epochs, batch_size=settings.batch_size)
     least = cost(work)
     print(describe_machine())

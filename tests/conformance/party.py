@@ -40,6 +40,16 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "fedncf": {"dim": 6, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
     "ease": {"regularisation": 2.0},
+    "plgc": {
+        "base": {
+            "name": "fedmf",
+            "dim": 5,
+            "learning_rate": 0.4,
+            "regularisation": 0.01,
+            "local_epochs": 2,
+            "batch_size": 16,
+        },
+    },
     "fedrap": {
         "dim": 6,
         "item_rate": 4.0,

@@ -119,8 +119,9 @@ def train_unrounded(
     private: Tensors,
     round_id: int,
     dtype: torch.dtype = torch.float64,
+    taking: NDArray[np.bool_] | None = None,
 ) -> UnroundedRound:
-    """Train everybody in one round and apply the mean."""
+    """Train everybody, or those who are taking part, in one round and apply the mean."""
     algorithm = learner.algorithm
     assert isinstance(algorithm, TrainedAlgorithm)
     cohort = learner.cohort(shared, users)
@@ -129,7 +130,7 @@ def train_unrounded(
     sums = UnroundedSums(len(cohort.active))
     after = {name: values.copy() for name, values in private.items()}
     loss = np.full(len(users), np.nan)
-    for chunk in learner.chunks(cohort):
+    for chunk in learner.chunks(cohort, taking):
         where = chunk.user_index.numpy()
         own = {name: torch.from_numpy(values[where]).to(dtype) for name, values in private.items()}
         result = trainer.train(chunk, own, sums)

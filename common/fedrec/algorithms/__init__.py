@@ -19,6 +19,7 @@ from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
+from fedrec.algorithms.plgc import PLGC, PLGCSettings
 from fedrec.algorithms.registry import Registry
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
@@ -27,6 +28,7 @@ __all__ = [
     "ALGORITHMS",
     "DEFAULT_ALGORITHM",
     "EASE",
+    "PLGC",
     "STARTING_ALGORITHM",
     "About",
     "Adam",
@@ -50,6 +52,7 @@ __all__ = [
     "PFedCLRSettings",
     "PFedRec",
     "PFedRecSettings",
+    "PLGCSettings",
     "Parameter",
     "Phase",
     "Problem",
@@ -77,6 +80,7 @@ ALGORITHMS = Registry(
         "pfedclr": PFedCLR,
         "fedncf": FedNCF,
         "fedrap": FedRAP,
+        "plgc": PLGC,
     }
 )
 DEFAULT_ALGORITHM: type[Algorithm] = FedMF

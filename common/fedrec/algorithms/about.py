@@ -65,7 +65,7 @@ class About:
         not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
             they do, as for sums of changes that are divided by the number of users.
         needs_everybody: why rounds over different clients do not belong together, as a clause
-            about "every round"; empty where they do.
+            about "every round"; empty where they do. A function where it depends on the settings.
         exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
             plan is refused under "none" unless it is accepted on the command line.
         divergence_remedy: what to change when training diverges.
@@ -87,10 +87,15 @@ class About:
     not_under_noise: str = (
         "nobody has said what its sums mean with noise and divided by a fixed number"
     )
-    needs_everybody: str = ""
+    needs_everybody: str | Callable[[AlgorithmSettings], str] = ""
     exposed_in_the_clear: str = ""
     divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
     shortfall: str = "rounds.total and the rates in the section algorithm"
     starter: Mapping[str, object] | None = None
     grid: tuple[Mapping[str, str], ...] = ()
     audit: Literal["rows", "pairs"] = "rows"
+
+    def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
+        """Return `needs_everybody` of these settings."""
+        found = self.needs_everybody
+        return found if isinstance(found, str) else found(settings)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-__all__ = ["Batch", "Values", "cross_entropy", "dot"]
+__all__ = ["Batch", "Values", "added", "cross_entropy", "dot", "sum_name"]
 
 
 class Values:
@@ -50,6 +50,17 @@ def cross_entropy(score: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
     import torch
 
     return torch.nn.functional.softplus(score) - score * label
+
+
+def added(v: Values, shared: str, own: str) -> torch.Tensor:
+    """Return the sum of a user's own rows and shared ones, or what a wrapper puts in its place."""
+    given: torch.Tensor | None = vars(v).get(sum_name(shared, own))
+    return getattr(v, own) + getattr(v, shared) if given is None else given
+
+
+def sum_name(shared: str, own: str) -> str:
+    """Return the name under which a wrapper says what stands for the sum of two tables' rows."""
+    return f"{own} + {shared}"
 
 
 def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:

@@ -61,6 +61,11 @@ class Parameter:
             (`samples`).
         most: the shape at its largest, of a tensor that grows over the rounds; empty for others.
         structured: whether an update structure may stand in for whole rows.
+        copies: of own rows: the shared rows that a user's table is a copy of when it first takes
+            part, or in every round where the algorithm has no `begun`. Unless an optimiser moves
+            those rows, too, the own ones' changes are what is summed for them.
+        whole: of such a copy: users contribute how their whole table differs from the version, and
+            not only what moved in the round.
     """
 
     name: str
@@ -73,6 +78,8 @@ class Parameter:
     mean: Literal["holders", "users", "samples"] = "users"
     structured: bool = False
     most: tuple[int, ...] = ()
+    copies: str = ""
+    whole: bool = False
 
     @property
     def private(self) -> bool:

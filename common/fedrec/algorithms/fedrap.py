@@ -59,7 +59,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances, Problem
-from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
+from fedrec.algorithms.batch import Batch, Values, added, cross_entropy, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
 from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Constant, Normal, Uniform
@@ -187,6 +187,11 @@ class FedRAP(TrainedAlgorithm):
         """C, where it has a say."""
         return () if self.settings.tables == "private" else ("item_embedding",)
 
+    @property
+    def added(self) -> Mapping[str, str]:
+        """D is added to C where there are both."""
+        return {"item_embedding": "own_embedding"} if self.settings.tables == "both" else {}
+
     def scheduled(self, v: Values) -> torch.Tensor:
         """Return what lambda and mu are multiplied with in this round, (n_users,)."""
         import torch
@@ -256,7 +261,7 @@ class FedRAP(TrainedAlgorithm):
             return v.item_embedding
         if self.settings.tables == "private":
             return v.own_embedding
-        return v.own_embedding + v.item_embedding
+        return added(v, "item_embedding", "own_embedding")
 
     def loss(self, v: Values, batch: Batch) -> torch.Tensor:
         """Return eq. 3 of a minibatch."""

@@ -90,6 +90,41 @@ class TrainedAlgorithm(Algorithm):
         """Return what is minimised beside the loss, (n_users,) or nothing; it is not reported."""
         return 0.0
 
+    def joint(self, v: Values, batch: Batch) -> torch.Tensor | float:
+        """Return what is minimised besides for a minibatch's items as a set, (n_users,) or nothing.
+
+        It is not reported either. It is no mean over samples: `per_occurrence` leaves it alone.
+        """
+        return 0.0
+
+    @property
+    def added(self) -> Mapping[str, str]:
+        """By shared rows: users' own ones that `score` adds to them, by `fedrec.algorithms.added`.
+
+        A wrapper may put something else in the place of their sum.
+        """
+        return {}
+
+    # Users' whole item tables.
+
+    @property
+    def begun(self) -> str:
+        """Name of the private number that is 1 once a user has taken part; empty for none."""
+        return ""
+
+    @property
+    def measured(self) -> tuple[str, ...]:
+        """Names of the item tables whose norms `per_epoch` needs."""
+        return ()
+
+    def per_epoch(self, squares: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        """Return constants by name that score and losses read in an epoch, (n_users, ...) each.
+
+        Args:
+            squares: the squared Frobenius norms of whole tables, active items only, (n_users,).
+        """
+        return {}
+
     # What follows from the update structure.
 
     @cached_property
@@ -138,18 +173,29 @@ class TrainedAlgorithm(Algorithm):
     # What users contribute.
 
     @property
-    def _summed(self) -> tuple[Parameter, ...]:
+    def sent_from(self) -> dict[str, str]:
+        """By shared tensor that users contribute to: which parameter's change it is."""
         moved = {
             name
             for phase in self.phases(self.initial_scalars)
             for optimiser in phase.optimisers
             for name in optimiser.rates
         }
-        return tuple(
-            entry
+        copied = {
+            entry.copies: entry.name
             for entry in self.parameters
-            if entry.scope in ("rows", "net") and entry.name in moved
-        )
+            if entry.copies and entry.name in moved
+        }
+        return {
+            entry.name: entry.name if entry.name in moved else copied[entry.name]
+            for entry in self.parameters
+            if entry.scope in ("rows", "net") and (entry.name in moved or entry.name in copied)
+        }
+
+    @property
+    def _summed(self) -> tuple[Parameter, ...]:
+        sent = self.sent_from
+        return tuple(entry for entry in self.parameters if entry.name in sent)
 
     @property
     def weighs_users(self) -> bool:
@@ -286,13 +332,19 @@ class TrainedAlgorithm(Algorithm):
         self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
     ) -> torch.Tensor:
         """Return what `score` says of all items, float32 (n_users, n_active)."""
+        if self.kept_scores:
+            return private[self.kept_scores].index_select(1, start.active)
+        return self.scores_of(chunk.n_users, start, private)
+
+    def scores_of(
+        self, n_users: int, start: RoundStart, private: Mapping[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return what `score` says of all items for so many users, kept scores or not."""
         import torch
 
         from fedrec.tensor_products import one_thread
 
-        if self.kept_scores:
-            return private[self.kept_scores].index_select(1, start.active)
-        n_users, n_active = chunk.n_users, len(start.active)
+        n_active = len(start.active)
         everybody = {
             entry.name: start.shared[entry.name][None]
             for entry in self.parameters
@@ -309,6 +361,8 @@ class TrainedAlgorithm(Algorithm):
             place = place.clamp(max=n_users - 1)
             own = {}
             for entry in self.parameters:
+                if entry.name == self.kept_scores:
+                    continue
                 if entry.scope == "own":
                     own[entry.name] = private[entry.name].index_select(0, place)
                 elif entry.scope == "own_rows":

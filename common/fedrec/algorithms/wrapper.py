@@ -8,17 +8,20 @@ base's: passes, minibatches and negatives, parameters, phases, scores, loss and 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, SerializeAsAny, field_validator
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator
 
+from fedrec.algorithms.about import Circumstances, Problem
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UploadNoise
 from fedrec.algorithms.optimisers import Phase
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.errors import SettingsError
+from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -27,7 +30,13 @@ __all__ = ["Wrapper", "WrapperSettings"]
 
 
 class WrapperSettings(AlgorithmSettings):
-    """Which algorithm is wrapped, with its settings."""
+    """Which algorithm is wrapped, with its settings.
+
+    Attributes:
+        base_defaults: what the base's settings are where its table says nothing.
+    """
+
+    base_defaults: ClassVar[Mapping[str, Any]] = {}
 
     base: SerializeAsAny[AlgorithmSettings] = Field(
         description="The algorithm inside, a table of its settings with its name, as in "
@@ -48,7 +57,15 @@ class WrapperSettings(AlgorithmSettings):
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
-        return kind.settings_type.model_validate(dict(value))
+        fields = kind.settings_type.model_fields
+        usual = {key: own for key, own in cls.base_defaults.items() if key in fields}
+        try:
+            return kind.settings_type.model_validate(usual | dict(value))
+        except ValidationError as error:
+            wrong = "; ".join(
+                f"{'.'.join(map(str, found['loc']))}: {found['msg']}" for found in error.errors()
+            )
+            raise ValueError(f"{name} cannot be made of this: {wrong}.") from None
 
 
 class Wrapper(TrainedAlgorithm):
@@ -73,6 +90,27 @@ class Wrapper(TrainedAlgorithm):
         self.base: TrainedAlgorithm = base
         super().__init__(settings, shapes)
         self.negatives_per_positive = base.negatives_per_positive
+
+    @staticmethod
+    def contradiction_of_base(settings: WrapperSettings) -> Problem | None:
+        """Return what is wrong with the base's settings among each other, under their own keys."""
+        from fedrec.algorithms import ALGORITHMS
+
+        problem = ALGORITHMS[settings.base.name].about.contradiction(settings.base)
+        if problem is None:
+            return None
+        keys, sentence = problem
+        inside = tuple(key.replace("algorithm.", "algorithm.base.") for key in keys)
+        return inside, sentence.replace("algorithm.", "algorithm.base.")
+
+    @staticmethod
+    def warnings_of_base(at: Circumstances) -> list[str]:
+        """Return what somebody who chooses the base's settings should know."""
+        from fedrec.algorithms import ALGORITHMS
+
+        assert isinstance(at.settings, WrapperSettings)
+        base = at.settings.base
+        return ALGORITHMS[base.name].about.warnings(replace(at, settings=base))
 
     @property
     def batch_size(self) -> int:
@@ -104,6 +142,26 @@ class Wrapper(TrainedAlgorithm):
     def upload_noise(self) -> UploadNoise | None:
         """The base's noise: what it uploads is uploaded here."""
         return self.base.upload_noise
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Move shared parameters by the means of their changes, and scalars as the base does."""
+        moved = super().apply(shared, change, counts, round_id)
+        scalars = [entry.name for entry in self.base.parameters if entry.scope == "scalar"]
+        if not scalars:
+            return moved
+        n_rows = len(counts)
+        nothing = {
+            tensor.name: np.zeros((n_rows, *tensor.shape[1:]) if tensor.per_item else tensor.shape)
+            for tensor in self.base.tensors
+        }
+        after = self.base.apply(shared, nothing, np.zeros_like(counts), round_id)
+        return moved.with_tensors(**{name: after.tensors[name] for name in scalars})
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

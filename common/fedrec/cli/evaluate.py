@@ -20,6 +20,7 @@ from fedrec.cli.value_flags import SetValues, values_of
 from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
+    from fedrec.cli.evaluate_tables import Tables
     from fedrec.comparison.comparing import Comparison, Job, Listener
     from fedrec.config.schema import Settings
     from fedrec.evaluation.metrics import Protocol
@@ -32,7 +33,8 @@ EPILOG = (
     "  fedrec evaluate run.toml\n"
     "  fedrec evaluate run.toml --protocols full,sampled --seeds 5 --skip centralised-ncf\n"
     "  fedrec evaluate run.toml --seeds 1,7 --no-references --out results\n"
-    "  fedrec evaluate run.toml --resume runs/movies-evaluate-20260101-120000"
+    "  fedrec evaluate run.toml --resume runs/movies-evaluate-20260101-120000\n"
+    "  fedrec evaluate runs/movies-20260101-120000 --diagnostics"
 )
 
 
@@ -72,6 +74,15 @@ def evaluate(
         Path | None,
         typer.Option(help="Go on in this folder; what is measured there is not measured again."),
     ] = None,
+    diagnostics: Annotated[
+        bool,
+        typer.Option(
+            "--diagnostics",
+            help="Also the spectra of the best versions' item tables: information abundance, and "
+            "principal components for 95 and 99 % of the variance. Of a run folder without "
+            "training.",
+        ),
+    ] = False,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     values: SetValues = None,
     as_json: AsJson = False,
@@ -92,6 +103,11 @@ def evaluate(
 
     check_is_resumed(accept_other_arithmetic, resume)
     chosen = _protocols(protocols)
+    if settings_file.is_dir() and diagnostics:
+        from fedrec.cli.evaluate_tables import print_folder
+
+        print_folder(settings_file, as_json=as_json)
+        return
     if settings_file.is_dir():
         raise SettingsError(
             f"{settings_file} is a folder; this command trains, so that it needs settings.",
@@ -110,6 +126,11 @@ def evaluate(
         run.write_settings(settings)
     else:
         run.go_on(trains, accepted=accept_other_arithmetic)
+    tables = None
+    if diagnostics:
+        from fedrec.cli.evaluate_tables import Tables
+
+        tables = Tables(run.path)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     with stop.on_interrupt(), _progress() as listener:
         result = compare(
@@ -124,13 +145,15 @@ def evaluate(
             accept_other_arithmetic=accept_other_arithmetic,
             listener=listener,
             stop=stop.requested,
+            trained=tables.take if tables is not None else None,
         )
     run.write_results(result.table)
-    _print(result, run, as_json)
+    _print(result, run, as_json, tables)
     if not result.finished:
         again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
         again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
         again += [] if references else ["--no-references"]
+        again += ["--diagnostics"] if diagnostics else []
         again += [word for name in skip or () for word in ("--skip", name)]
         typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
         raise typer.Exit(INTERRUPTED)
@@ -244,11 +267,15 @@ def _progress() -> Iterator[Listener]:
         yield Bar()
 
 
-def _print(result: Comparison, run: RunFolder, as_json: bool) -> None:
+def _print(result: Comparison, run: RunFolder, as_json: bool, tables: Tables | None) -> None:
     if as_json:
-        content = {"run": str(run.path), "finished": result.finished}
+        content: dict[str, object] = {"run": str(run.path), "finished": result.finished}
+        if tables is not None:
+            content["diagnostics"] = tables.records
         print_json(content | result.table.to_record())
         return
     if result.table.rows:
         typer.echo(result.table.to_text())
+    if tables is not None:
+        typer.echo(tables.to_text())
     typer.echo(str(run.path))

@@ -26,6 +26,7 @@ from fedrec.ids import digest
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.result_row import REFERENCE_LABELS
 from fedrec.simulation.checkpoint import simulation_identity
+from fedrec.simulation.result import SimulationResult
 
 __all__ = ["Comparison", "Job", "Listener", "compare", "jobs_of"]
 
@@ -141,6 +142,7 @@ def compare(
     accept_other_arithmetic: bool = False,
     listener: Listener | None = None,
     stop: Callable[[], bool] = lambda: False,
+    trained: Callable[[SimulationResult], None] | None = None,
 ) -> Comparison:
     """Measure everything, in one process that has all data.
 
@@ -152,6 +154,7 @@ def compare(
         folder: finished parts are kept there, and used if they are there already.
         accept_other_arithmetic: go on with a training that rounded otherwise.
         stop: asked between rounds and between settings.
+        trained: told what each training of the run's own algorithm left behind.
 
     Raises:
         SettingsError: settings that do not go together, or parts of another comparison.
@@ -187,7 +190,7 @@ def compare(
             if stop():
                 raise Stopped
             listener.begin(number, len(jobs), job)
-            measured = _method(job).measure(task)
+            measured = _method(job, trained).measure(task)
         except Stopped:
             finished = False
             break
@@ -206,8 +209,8 @@ def compare(
     return Comparison(table=table, finished=finished)
 
 
-def _method(job: Job) -> Reference:
-    return REFERENCES[job.reference]() if job.reference else _Own()
+def _method(job: Job, trained: Callable[[SimulationResult], None] | None) -> Reference:
+    return REFERENCES[job.reference]() if job.reference else _Own(trained)
 
 
 _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")
@@ -216,13 +219,18 @@ _MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed
 class _Own(Reference):
     """The run's own algorithm, with everything that its closing round measures."""
 
+    def __init__(self, trained: Callable[[SimulationResult], None] | None = None) -> None:
+        self._trained = trained
+
     def measure(self, task: Task) -> list[Measurement]:
         """Train once for each seed; see `Reference.measure`."""
-        return [
-            found
-            for seed in task.seeds
-            for found in measurements_of(train(task, task.settings, seed))
-        ]
+        found: list[Measurement] = []
+        for seed in task.seeds:
+            result = train(task, task.settings, seed)
+            if self._trained is not None:
+                self._trained(result)
+            found += measurements_of(result)
+        return found
 
 
 def _rows(

@@ -138,7 +138,8 @@ def _rank(plan: Plan) -> Iterator[Conflict]:
 
 def _everybody(plan: Plan) -> Iterator[Conflict]:
     """Refuse rounds that leave somebody out where their sums belong together."""
-    rounds, reason = plan.rounds, about_algorithm(plan).needs_everybody
+    rounds = plan.rounds
+    reason = about_algorithm(plan).needs_everybody_with(plan.algorithm)
     if not reason:
         return
     if rounds.user_fraction < 1:

@@ -10,7 +10,7 @@ import difflib
 import json
 import math
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -42,6 +42,7 @@ _KINDS: dict[object, str] = {
     float: "a number",
     str: "text",
     bool: "true or false",
+    AlgorithmSettings: "a table of settings with a name",
 }
 
 
@@ -209,8 +210,9 @@ def as_toml(value: object) -> str:
         return str(value)
     if isinstance(value, (str, int, float)):
         return json.dumps(value, ensure_ascii=False)
-    if isinstance(value, Section):
-        pairs = (f"{key} = {as_toml(own)}" for key, own in value.model_dump().items())
+    if isinstance(value, Section | Mapping):
+        own_values = value.model_dump() if isinstance(value, Section) else value
+        pairs = (f"{key} = {as_toml(own)}" for key, own in own_values.items())
         return "{ " + ", ".join(pairs) + " }"
     return str(value)
 

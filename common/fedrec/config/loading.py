@@ -175,8 +175,14 @@ class _Given:
                 self._take(key, value, origin, "Name a setting that exists.")
 
     def _take(self, key: str, value: object, origin: Origin, remedy: str) -> None:
-        if key in all_settings():
+        known, (table, _, name) = all_settings(), key.rpartition(".")
+        if key in known:
             self.values[key], self.origins[key] = value, origin
+        elif table in known and isinstance(known[table].default, Section):
+            # A setting inside a table: of the one that was given, else of the usual one.
+            whole = self.values.get(table, {"name": known[table].default.name})
+            if isinstance(whole, Mapping):
+                self.values[table], self.origins[table] = {**whole, name: value}, origin
         else:
             self.refuse(origin, f"{unknown_sentence(key, value)} {remedy}")
 
@@ -226,6 +232,8 @@ def _validated(given: _Given) -> Settings | None:
             for found in error.errors(include_url=False):
                 key = f"{section}.{found['loc'][0]}"
                 sentence = wrong_sentence(key, given.values[key], algorithm)
+                if isinstance(given.values[key], Mapping):
+                    sentence = f"{key}: {found['msg'].removeprefix('Value error, ')}"
                 given.refuse(given.origins[key], sentence)
         except ValueError:
             key = "algorithm.name"

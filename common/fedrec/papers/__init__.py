@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedrec.errors import SettingsError
-from fedrec.papers import colr, fedmf, fedncf, fedrap, pfedclr, pfedrec
+from fedrec.papers import colr, fedmf, fedncf, fedrap, pfedclr, pfedrec, plgc
 from fedrec.papers.row import PublishedRow, paper_plan
 
 __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
@@ -14,7 +14,15 @@ __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
 ROWS: Mapping[str, PublishedRow] = MappingProxyType(
     {
         row.name: row
-        for paper in (pfedrec.ROWS, fedmf.ROWS, fedncf.ROWS, fedrap.ROWS, colr.ROWS, pfedclr.ROWS)
+        for paper in (
+            pfedrec.ROWS,
+            fedmf.ROWS,
+            fedncf.ROWS,
+            fedrap.ROWS,
+            colr.ROWS,
+            pfedclr.ROWS,
+            plgc.ROWS,
+        )
         for row in paper
     }
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Mapping
 
 from pydantic import BaseModel
 
@@ -13,14 +14,23 @@ def settings_to_toml(settings: BaseModel, *, heading: str = "") -> str:
     """Return every section and value, defaults written out; what is None is left out.
 
     Args:
-        settings: sections of plain values, e.g. `Settings`.
+        settings: sections of plain values or tables of them, e.g. `Settings`.
         heading: a comment for the first line.
     """
     lines = [f"# {line}" for line in heading.splitlines()]
     for name, section in settings.model_dump().items():
-        lines += ["", f"[{name}]"]
-        lines += [f"{key} = {_value(value)}" for key, value in section.items() if value is not None]
+        lines += _table(name, section)
     return "\n".join(lines).strip() + "\n"
+
+
+def _table(name: str, values: Mapping[str, object]) -> Iterator[str]:
+    yield from ("", f"[{name}]")
+    inside = {key: value for key, value in values.items() if isinstance(value, Mapping)}
+    for key, value in values.items():
+        if value is not None and key not in inside:
+            yield f"{key} = {_value(value)}"
+    for key, value in inside.items():
+        yield from _table(f"{name}.{key}", value)
 
 
 def _value(value: object) -> str:

@@ -248,6 +248,7 @@ class RoundSums:
             once_each = torch.ones_like(change.steps)
             weight = next(iter(change.weight.values()), once_each)
             stopped = torch.stack([once_each, weight], dim=1)
+        losses_finite = None if change.loss is None else torch.isfinite(change.loss).all()
         # From here on nothing takes memory: a block that did not fit is trained again, and what
         # it has added by then would be added twice.
         for name, ready in rows.items():
@@ -258,8 +259,8 @@ class RoundSums:
             self._counts.index_add_(0, item, once)
         if change.steps is not None and stopped is not None:
             self._stopped.index_add_(0, change.steps, stopped)
-        if change.loss is not None:
-            self._losses_finite &= torch.isfinite(change.loss).all()
+        if losses_finite is not None:
+            self._losses_finite &= losses_finite
         self._n_shrunk.add_(n_shrunk)
         return clipped
 

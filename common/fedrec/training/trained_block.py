@@ -6,6 +6,7 @@ See `fedrec.training.trainer`, whose letters these are.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,6 +20,7 @@ from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
 from fedrec.training.whole_decay import idle_change, shrinking
+from fedrec.training.whole_tables import BlockTables, RoundTables
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
@@ -43,6 +45,9 @@ class TrainingRound:
         tables: shared rows by name, with one row more, of zeros, for the places of a block's
             tables that have no item.
         low: names of the rows for which an update structure stands in.
+        sent: by moved parameter, the shared tensor that its change is summed for.
+        apart: rows whose gradients are divided by their own samples, the joint term's apart.
+        whole: users' tables as wholes.
         shrinking: by table that decays as a whole, what its untouched rows change by.
     """
 
@@ -66,6 +71,16 @@ class TrainingRound:
         }
         structured = {name for name in self.moved if self.parameters[name].structured}
         self.low = structured if start.basis is not None else set()
+        self.sent = {source: name for name, source in algorithm.sent_from.items()}
+        self.apart = {
+            name
+            for phase in self.phases
+            for optimiser in phase.optimisers
+            if isinstance(optimiser, Sgd) and optimiser.per_occurrence
+            for name in optimiser.rates
+            if name in self.is_rows
+        }
+        self.whole = RoundTables(algorithm, start)
         self.shrinking = shrinking(algorithm, start)
         self._bits = RandomBits()
 
@@ -102,6 +117,9 @@ class TrainedBlock:
         self.local: Tensors = {}
         self._members: torch.Tensor | None = None
         self._basis = self._own_basis()
+        self._tables = BlockTables(of.whole, block, private)
+        self._begun: Tensors = {}
+        self._constants: Mapping[str, torch.Tensor] = {}
         shape = block.item.shape
         # Places without an item read the first one's row of a private table.
         self._item = torch.where(block.item < chunk.n_items, block.item, block.item[:, :1])
@@ -120,6 +138,10 @@ class TrainedBlock:
             elif entry.scope == "own_rows":
                 where = self._start.active[self._item]
                 values = private[name][block.users[:, None], where]
+                if entry.copies:
+                    first = of.tables[entry.copies].index_select(0, block.item.view(-1))
+                    values = self._tables.begun(name, values, first.view(values.shape))
+                    self._begun[name] = values
             elif entry.scope == "own":
                 values = private[name].index_select(0, block.users)
             elif entry.scope == "scalar":
@@ -159,6 +181,7 @@ class TrainedBlock:
             moments = self._moments(phase)
             since, mean, n_steps = torch.zeros_like(live), torch.zeros_like(live), 0
             for within in range(phase.epochs):
+                self._measure()
                 for index, weight, share in block.minibatches(epoch):
                     loss = self._minibatch(phase, moments, n_steps, index, weight, live)
                     total += loss * share
@@ -172,6 +195,15 @@ class TrainedBlock:
                         live = live * ((mean - last).abs() >= phase.tolerance * last.abs())
         self._loss = total / epoch
         return self._loss
+
+    def _measure(self) -> None:
+        """Make the constants of an epoch that begins."""
+        if self._algorithm.measured:
+            left = {
+                name: 1.0 + shrunk.index_select(0, self._steps.to(torch.int64))
+                for name, shrunk in self._of.shrinking.items()
+            }
+            self._constants = self._algorithm.per_epoch(self._tables.squares(self.local, left))
 
     def _moments(self, phase: Phase) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
         return {
@@ -296,14 +328,39 @@ class TrainedBlock:
     ) -> tuple[torch.Tensor, Tensors]:
         moved = {name: leaves[name].detach().requires_grad_() for name in names}
         with torch.enable_grad():
-            read = Values(self._values(leaves | moved, index), phase=phase)
+            read = Values(self._values(leaves | moved, index) | dict(self._constants), phase=phase)
             loss = self._algorithm.loss(read, batch)
             whole = loss + self._algorithm.penalty(read, batch)
+            joint, beside = self._algorithm.joint(read, batch), None
+            divided = self._of.apart.intersection(names)
+            if divided and isinstance(joint, torch.Tensor):
+                beside = torch.dot(joint, live)
+            else:
+                whole = whole + joint
             # Each loss has its own gradient, times whether the user is live. As an argument of
             # `grad` the latter would make torch import sympy: 50 MiB and a second a process.
             total = torch.dot(whole, live)
-        found = torch.autograd.grad(total, list(moved.values()))
-        return loss.detach(), dict(zip(names, found, strict=True))
+        if beside is None:
+            found = torch.autograd.grad(total, list(moved.values()))
+            return loss.detach(), dict(zip(names, found, strict=True))
+        return loss.detach(), self._together(total, beside, moved, divided, batch)
+
+    def _together(
+        self,
+        mean: torch.Tensor,
+        joint: torch.Tensor,
+        moved: Tensors,
+        divided: set[str],
+        batch: Batch,
+    ) -> Tensors:
+        """Return the gradients of both, the joint one multiplied with what will divide it."""
+        leaves = list(moved.values())
+        found = torch.autograd.grad(mean, leaves, allow_unused=True, materialize_grads=True)
+        beside = torch.autograd.grad(joint, leaves, allow_unused=True, materialize_grads=True)
+        return {
+            name: own + (other * _wide(batch.weight, other) if name in divided else other)
+            for name, own, other in zip(moved, found, beside, strict=True)
+        }
 
     def _values(self, local: Tensors, index: torch.Tensor | None) -> Tensors:
         """Return what `loss` reads: parameters as they are meant, and constants."""
@@ -329,32 +386,39 @@ class TrainedBlock:
 
     # What came of it.
 
-    def change(self, held: torch.Tensor) -> BlockChange:
+    def change(self, held: torch.Tensor, private: Tensors) -> BlockChange:
         """Return the users' changes of shared parameters.
 
         Args:
             held: training items of the chunk's users, int64.
+            private: the chunk's private tensors as `keep` left them.
         """
         block, own = self._block, slice(self._block.n_users)
         compression = self._algorithm.compression
         rows: Tensors = {}
+        tables: Tensors = {}
         whole: Tensors = {}
-        for name in self._of.moved:
+        for name, target in self._of.sent.items():
             entry = self._of.parameters[name]
-            if entry.private:
-                continue
             if entry.scope == "net":
                 moved = (self.local[name] - self._start.shared[name])[own]
                 whole[name] = moved.reshape(len(moved), -1)
                 continue
             changed = self.local[name]
-            if name not in self._of.low:
+            if entry.whole:
+                table = self._of.whole.whole(private, name, block.users[own])
+                changed = table - self._start.shared[target]
+                tables[target] = changed.reshape(*changed.shape[:2], -1)
+                continue
+            if name in self._begun:
+                changed = changed - self._begun[name]
+            elif name not in self._of.low:
                 begun = self._of.tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
             changed = changed.reshape(*block.item.shape, -1)
             if entry.structured and compression is not None and compression.by == "user":
                 changed = compression.compress_each(changed, self._start.n_items)
-            rows[name] = changed[own]
+            rows[target] = changed[own]
         steps, idle = None, {}
         if self._of.shrinking:
             steps = self._steps[own].to(torch.int64)
@@ -368,7 +432,7 @@ class TrainedBlock:
             samples = samples.clamp(max=MOST_SAMPLES)
             weight = {
                 name: samples
-                for name in (*rows, *whole)
+                for name in (*rows, *tables, *whole)
                 if self._of.parameters[name].mean == "samples"
             }
             whole["samples"] = samples[:, None].to(block.label.dtype)
@@ -377,8 +441,12 @@ class TrainedBlock:
         if self._members is not None and algorithm.structure.counts_entries:
             entries = self._members[own, None].to(block.label.dtype)
             rows["entries"] = entries.expand(*block.item[own].shape, -1)
+        item = block.item[own]
+        if tables:
+            item, rows = self._of.whole.over_all_items(item, rows)
+            rows |= tables
         return BlockChange(
-            item=block.item[own],
+            item=item,
             rows=rows,
             whole=whole,
             weight=weight,
@@ -409,30 +477,35 @@ class TrainedBlock:
             else:
                 values.index_copy_(0, own, self.local[name][:n_users])
         if self._algorithm.kept_scores:
-            private[self._algorithm.kept_scores][own[:, None], self._start.active] = self._scores(
-                self._private | private
-            )
+            scores = self._scores(self._private | private)
+            private[self._algorithm.kept_scores][own[:, None], self._start.active] = scores
 
     def _scores(self, private: Tensors) -> torch.Tensor:
         """Return the users' scores of all active items with the rows that they trained.
 
         Args:
-            private: the chunk's tensors after training.
+            private: the chunk's private tensors with the users' own rows as they trained them.
         """
+        self._measure()
+        kept = self._algorithm.kept_scores
         n_users, item = self._block.n_users, self._block.item
         others = {
             name: values
             for name, values in (self._fixed | self.local).items()
             if name not in self._of.is_rows
         }
+        others |= dict(self._constants)
         tables = {name: values[None, :-1] for name, values in self._of.tables.items()}
-        tables |= {
-            name: private[name][self._block.users[:, None], self._start.active]
-            for name, entry in self._of.parameters.items()
-            if entry.scope == "own_rows" and name != self._algorithm.kept_scores
-        }
+        for name in tables.keys() & self._of.shrinking.keys():
+            shrunk = self._of.shrinking[name].index_select(0, self._steps.to(torch.int64))
+            tables[name] = tables[name] + idle_change(tables[name], shrunk)
+        for name, entry in self._of.parameters.items():
+            if entry.scope == "own_rows" and name != kept:
+                tables[name] = self._of.whole.whole(private, name, self._block.users)
         everything = self._algorithm.score(Values(others | tables))
-        trained = self._algorithm.score(Values(self._values(self.local, None)))
+        if not any(name in self._of.tables for name in self._of.moved):
+            return everything[:n_users]
+        trained = self._algorithm.score(Values(self._values(self.local, None) | others))
         # The last column takes the places without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, item, trained)[:n_users, :-1]

@@ -104,11 +104,11 @@ class Trainer:
         )
         if self._round.is_noisy:
             samples = with_every_row(samples, chunk.n_items)
-        return samples, {
-            name: values.clone()
-            for name, values in private.items()
-            if name in self._round.moved or name == algorithm.kept_scores
-        }
+        kept = self._round.whole.first(private)
+        for name, values in private.items():
+            if name not in kept and (name in self._round.moved or name == algorithm.kept_scores):
+                kept[name] = values.clone()
+        return samples, kept
 
     def _train_blocks(
         self,
@@ -156,10 +156,10 @@ class Trainer:
         own = block.users[: block.n_users]
         loss = trained.run()[: block.n_users]
         held = chunk.pointers[1:] - chunk.pointers[:-1]
-        change = trained.change(held)
         # Who runs out of memory here writes all of this once more, the same values; the sums come
         # last, and take a block as a whole or not at all.
         trained.keep(found.private)
+        change = trained.change(held, found.private)
         found.loss[own] = loss
         found.clipped[own] = sums.add_block(change)
 

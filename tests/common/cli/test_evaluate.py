@@ -43,6 +43,28 @@ def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Pa
     return path
 
 
+def test_item_tables_by_their_spectra(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
+    """Of what an evaluation trained, and of a run folder, whose model is another version."""
+    out = tmp_path / "results"
+    asked = ["--seeds", 1, "--protocols", "full", "--no-references", "--out", out, "--diagnostics"]
+    outcome = fedrec("evaluate", settings_file, *asked, *SETTINGS)
+    assert outcome.code == 0, outcome.err
+    (record,) = json.loads((out / "diagnostics.json").read_text())
+    (table,) = record["tables"]
+    assert 100 < table["n_items"] <= 120
+    assert f"item_embedding (shared, {table['n_items']} x 4): IA " in outcome.out
+    spectrum = table["quality"]["spectrum"]
+    assert table["quality"]["abundance"] == pytest.approx(sum(spectrum) / spectrum[0])
+    assert 1 <= table["quality"]["n95"] <= table["quality"]["n99"] <= 4
+    simulated = fedrec("simulate", settings_file, *SETTINGS)
+    folder = simulated.out.splitlines()[-1]
+    trained = fedrec("evaluate", folder, "--diagnostics", "--json")
+    assert trained.code == 0, trained.err
+    (found,) = json.loads(trained.out)["tables"]
+    assert (found["table"], found["n_items"]) == ("item_embedding", table["n_items"])
+    assert fedrec("evaluate", folder).code == 2
+
+
 def test_one_table_with_references_and_its_files(
     fedrec: Fedrec, settings_file: Path, tmp_path: Path
 ) -> None:

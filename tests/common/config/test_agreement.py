@@ -118,7 +118,9 @@ def test_what_is_refused(ours: dict[str, Any], theirs: dict[str, Any], refused: 
 @pytest.mark.parametrize("ours", sorted(ALGORITHMS))
 @pytest.mark.parametrize("theirs", sorted(ALGORITHMS))
 def test_another_algorithm_is_one_difference(ours: str, theirs: str) -> None:
-    own = {"algorithm__regularisation": 8.0} if ours == "ease" else {"algorithm__dim": 8}
+    own = {"ease": {"algorithm__regularisation": 8.0}, "plgc": {"algorithm__weight": 8.0}}.get(
+        ours, {"algorithm__dim": 8}
+    )
     expected, found = plan(algorithm__name=ours, **own), plan(algorithm__name=theirs)
     different = ["algorithm.name"] if ours != theirs else [next(iter(own)).replace("__", ".")]
     assert keys(plan_differences(expected, found)) == different

@@ -58,6 +58,10 @@ def test_published_figures() -> None:
         "fedrap/ml-100k/noise": (0.9364, 0.8015),
         "fedrap/filmtrust": (0.9174, 0.7767),
         "fedrap/filmtrust/pfedclr": (0.6826, 0.4628),
+        "plgc/ml-100k/fedmf": (0.8629, 0.5736),
+        "plgc/ml-100k/fedncf": (0.8219, 0.5516),
+        "plgc/ml-100k/pfedrec": (0.8744, 0.5681),
+        "plgc/ml-100k/fedrap": (0.9981, 0.9317),
         "scolr/ml-1m/rank-64": (0.6386, 0.3704),
         "scolr/ml-1m/rank-2": (0.5784, 0.3258),
     }

@@ -30,6 +30,12 @@ META = torch.device("meta")
 OWN = {
     "fedncf": [{"optimiser": "adam"}, {"weight_decay": 1e-5}],
     "pfedrec": [{"personal_items": False}],
+    "plgc": [
+        {"upload": "table"},
+        {"mixing": False, "regulariser": "duorec"},
+        {"regulariser": "au", "base": {"name": "pfedrec", "dim": 5, "batch_size": 16}},
+        {"weight": 0.0, "base": {"name": "fedncf", "dim": 5, "batch_size": 16}},
+    ],
     "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
     "pfedclr": [{"variant": "cf"}, {"variant": "af", "gradient_clip": 0.1}],
 }
@@ -126,7 +132,8 @@ def test_a_block_trains_without_values(name, structure, own, n_steps, noise, use
     block = meta_block(trainer, n_places, n_rows, n_steps, width)
     trained = TrainedBlock(TrainingRound(party.algorithm, there), chunk, block, private)
     assert trained.run().shape == (n_places,)
-    change = trained.change(chunk.pointers[1:] - chunk.pointers[:-1])
+    change = trained.change(chunk.pointers[1:] - chunk.pointers[:-1], private)
+    n_rows = n_items if own.get("upload") == "table" else n_rows
     assert change.item.shape == (n_places - 1, n_rows)
     tensors = {tensor.name: tensor for tensor in party.algorithm.tensors}
     assert change.rows.keys() | change.whole.keys() == tensors.keys()

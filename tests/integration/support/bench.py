@@ -48,10 +48,18 @@ UPDATES = {
     "pfedrec": {"structure": "dense", "clip": 16.0},
     "fedncf": {"structure": "dense", "clip": 16.0},
     "ease": {"structure": "dense"},
+    "plgc": {"structure": "dense", "clip": 16.0},
     "fedrap": {"structure": "dense", "clip": 16.0},
     "pfedclr": {"structure": "dense", "clip": 4.0},
 }
 """An update structure that goes with each algorithm."""
+
+
+ALGORITHMS: dict[str, dict[str, Any]] = {
+    "ease": {},
+    "plgc": {"base": {"name": "fedmf", "dim": 4, "local_epochs": 2}},
+}
+"""Settings of those whose vectors have no length of their own."""
 
 
 def plan_of(
@@ -73,7 +81,7 @@ def plan_of(
             "federation": {
                 "name": "tests", "seed": 11, "maximum_users": 64, "minimum_item_users": 6,
             },
-            "algorithm": {"name": algorithm} | ({} if algorithm == "ease" else {"dim": 4}),
+            "algorithm": {"name": algorithm} | ALGORITHMS.get(algorithm, {"dim": 4}),
             "update": UPDATES[algorithm],
             "protection": {
                 "name": name, "preset": preset or "default", "key_holder": key_holder,

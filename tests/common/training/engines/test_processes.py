@@ -48,6 +48,14 @@ KINDS = {
         },
         "update": {"structure": "dense"},
     },
+    "plgc": {
+        "algorithm": {
+            "name": "plgc",
+            "upload": "table",
+            "base": {"name": "fedmf", "dim": 8, "batch_size": 32, "local_epochs": 2},
+        },
+        "update": {"structure": "dense"},
+    },
     "under noise": {
         "update": {"structure": "dense"},
         "privacy": {"mechanism": "gaussian", "epsilon": 8.0, "delta": 1e-5},
