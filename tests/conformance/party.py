@@ -40,6 +40,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     "fedncf": {"dim": 6, "batch_size": 16},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
     "ease": {"regularisation": 2.0},
+    "sketch": {"dim": 6, "regularisation": 2.0},
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
 

@@ -12,6 +12,7 @@ from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.registry import Registry
+from fedrec.algorithms.sketch import Sketch, SketchSettings
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 
@@ -44,6 +45,8 @@ __all__ = [
     "RoundStart",
     "Sgd",
     "Shapes",
+    "Sketch",
+    "SketchSettings",
     "TrainedAlgorithm",
     "TrainedSettings",
     "Uniform",
@@ -60,6 +63,7 @@ ALGORITHMS = Registry(
         "fedmf": FedMF,
         "fedals": FedALS,
         "ease": EASE,
+        "sketch": Sketch,
         "pfedrec": PFedRec,
         "fedncf": FedNCF,
     }
