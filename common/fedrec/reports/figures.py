@@ -16,7 +16,14 @@ if TYPE_CHECKING:
 
     from fedrec.audit.indices import RoundLeak
 
-__all__ = ["SizeBar", "leak_by_round", "quality_by_round", "size_bars"]
+__all__ = [
+    "QualityPoint",
+    "SizeBar",
+    "leak_by_round",
+    "quality_against_bytes",
+    "quality_by_round",
+    "size_bars",
+]
 
 _INK = "#010203"
 """Stands for the page's own text colour until the SVG is written."""
@@ -35,6 +42,16 @@ class SizeBar:
     label: str
     n_bytes: int
     chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPoint:
+    """A method on a data set: what it is worth and what a client sends and receives for it."""
+
+    label: str
+    data: str
+    n_bytes: int
+    ndcg: float
 
 
 def quality_by_round(
@@ -117,6 +134,40 @@ def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> str:
         axes.legend(frameon=False, labelcolor=_INK, fontsize=8)
 
     return _svg(draw, height_inches=3.0)
+
+
+def quality_against_bytes(points: Sequence[QualityPoint]) -> str:
+    """Draw each data set's methods, NDCG over that of the best one against bytes."""
+
+    def draw(axes: Axes) -> None:
+        names = list(dict.fromkeys(point.data for point in points))
+        for name, colour in zip(names, (_BLUE, _ORANGE, _GREEN), strict=False):
+            own = sorted((p for p in points if p.data == name), key=lambda p: p.n_bytes)
+            best = max(point.ndcg for point in own)
+            axes.plot(
+                [point.n_bytes / 1e6 for point in own],
+                [point.ndcg / best for point in own],
+                color=colour,
+                marker="o",
+                linestyle="none",
+                label=name,
+            )
+            for point in own:
+                axes.annotate(
+                    point.label,
+                    (point.n_bytes / 1e6, point.ndcg / best),
+                    xytext=(4, -9),
+                    textcoords="offset points",
+                    fontsize=7,
+                    color=colour,
+                )
+        axes.set_xscale("log")
+        axes.margins(x=0.15)
+        axes.set_xlabel("MB a client sends and receives in the whole run (logarithmic)")
+        axes.set_ylabel("NDCG@10 on test, of the data set's best")
+        axes.legend(frameon=False, labelcolor=_INK, fontsize=8, loc="lower right")
+
+    return _svg(draw, height_inches=4.0)
 
 
 def _svg(draw: Callable[[Axes], None], *, height_inches: float) -> str:
