@@ -37,6 +37,9 @@ from fedrec.ids import RoundId
         ("none", 7, "ease"),
         ("bfv", 3, "ease"),
         ("ckks", 3, "ease"),
+        ("none", 7, "sketch"),
+        ("bfv", 3, "sketch"),
+        ("masks", 3, "sketch"),
     ],
 )
 def test_equal_to_one_process(

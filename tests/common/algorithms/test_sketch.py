@@ -122,8 +122,8 @@ def test_low_rank_by_hand():
     along, total = np.array([[1.0], [0.0]]), np.array([[4.0], [0.0]])
     found = low_rank(along, total, deviation=0.0, drawn=False)
     assert np.abs(found) == pytest.approx(np.array([[2.0], [0.0]]), abs=1e-7)
-    # Rounding could be all there is of it: 4 <= 2 sigma sqrt(k).
-    assert not low_rank(along, total, deviation=2.0, drawn=False).any()
+    # Rounding could be all there is of it: 4 < 2 sigma sqrt(k).
+    assert not low_rank(along, total, deviation=2.1, drawn=False).any()
 
 
 def test_columns_that_say_nothing_are_zero():
@@ -239,15 +239,15 @@ def test_a_simulation_publishes_its_choice_and_serves_histories(data, users, tmp
     plan = plan_of(3, algorithm={"dim": 12}, federation={"minimum_item_users": 2})
     settings = Settings.model_validate(plan.model_dump() | {"client": {"device": "cpu"}})
     result = simulate(settings, users=users, catalogue=data.catalogue)
-    assert result.last.round == 4
     assert float(result.last.shared.kept["choice"]) >= 0
+    # Round 5 measured what round 4 chose; the version before it is the best, or as good.
+    assert result.best.round in (3, 4)
     learner = Learner(plan, 80, device="cpu")
-    fingerprint = data.catalogue.fingerprint()
-    model = ModelFile.of_version(result.last, plan, fingerprint) if hasattr(
-        ModelFile, "of_version"
-    ) else ModelFile(
-        shared=result.last.shared, plan=plan, round=result.last.round,
-        catalogue_fingerprint=fingerprint,
+    model = ModelFile(
+        plan=plan,
+        catalogue_fingerprint=data.catalogue.fingerprint(),
+        round=result.last.round,
+        shared=result.last.shared,
     )
     Recommender(model, data.catalogue).save(tmp_path)
     recommender = Recommender.load(tmp_path)

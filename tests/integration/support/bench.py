@@ -48,6 +48,7 @@ UPDATES = {
     "pfedrec": {"structure": "dense", "clip": 16.0},
     "fedncf": {"structure": "dense", "clip": 16.0},
     "ease": {"structure": "dense"},
+    "sketch": {"structure": "dense"},
 }
 """An update structure that goes with each algorithm."""
 
