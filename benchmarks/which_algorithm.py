@@ -1,7 +1,7 @@
 """Quality, bytes and state of algorithms on one data set: the table of which-algorithm.md.
 
     python benchmarks/which_algorithm.py NAME INTERACTIONS --into figures
-    python benchmarks/which_algorithm.py --figure docs/explanation/quality-and-bytes.svg --into figures
+    python benchmarks/which_algorithm.py --figure quality-and-bytes.svg --into figures
 
 The first form trains with `fedrec evaluate` (full protocol, test of the version that validation
 chose), prices the same settings with `fedrec check` under bfv, three clients, prints the rows and
@@ -122,7 +122,8 @@ def row_of(label: str, result: dict[str, Any], n_bytes: int) -> dict[str, Any]:
 def line_of(row: dict[str, Any]) -> str:
     """Return a row of the page's table."""
     spread = "" if row["deviation"] is None else f" ± {row['deviation']:.4f}"
-    return f"| {row['label']} | {row['hr']:.4f} | {row['ndcg']:.4f}{spread} | {row['bytes'] / 1e6:.1f} MB |"
+    quality = f"{row['hr']:.4f} | {row['ndcg']:.4f}{spread}"
+    return f"| {row['label']} | {quality} | {row['bytes'] / 1e6:.1f} MB |"
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""The sketch written plainly: dense matrices, one user at a time, by the text of its description."""
+"""The sketch written plainly: dense matrices, one user at a time, by its own description."""
 
 from __future__ import annotations
 

@@ -376,9 +376,7 @@ class Sketch(Algorithm):
         from fedrec.tensor_products import product_of_blocks
 
         shared = start.shared
-        found = product_of_blocks(
-            _summed(chunk, shared["factor"]), shared["factor"].T.contiguous()
-        )
+        found = product_of_blocks(_summed(chunk, shared["factor"]), shared["factor"].T.contiguous())
         found = found * shared["scale"] + shared["popularity"]
         sizes = chunk.pointers[1:] - chunk.pointers[:-1]
         owner = torch.arange(chunk.n_users, device=sizes.device).repeat_interleave(sizes)
@@ -463,7 +461,8 @@ def _warnings(at: Circumstances) -> list[str]:
     found = [
         f"sketch discloses to every key holder {settings.sums * settings.dim} sums over each "
         f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
-        "many the counts of an item that is held together with few others can be decoded exactly. "
+        "many the counts of an item that is held together with few others can be decoded exactly, and "
+        "all counts where the sums are as many as the items. "
         "`fedrec audit` tries it on this machine's data; a smaller algorithm.dim and a larger "
         "federation.minimum_item_users leave it less.",
         "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
@@ -498,8 +497,8 @@ Sketch.about = About(
     needs_everybody="every round of sketch adds another sum over the same users, all of them",
     exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
     "zero; of a client with one user that is the user's complete history",
-    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the number of clients, so that all sums are "
-    "over the same users.",
+    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
+    "number of clients, so that all sums are over the same users.",
     shortfall="algorithm.dim and federation.minimum_item_users",
     starter={"update.structure": "dense", "rounds.total": 3},
     grid=tuple(

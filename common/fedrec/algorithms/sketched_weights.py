@@ -136,4 +136,5 @@ def _divided(lower: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
     """Return rows L^-T, so that its product with itself is rows (L L^T)^-1 rows^T."""
     import torch
 
-    return torch.linalg.solve_triangular(lower, rows.T, upper=False).T.contiguous()
+    solved: torch.Tensor = torch.linalg.solve_triangular(lower, rows.T, upper=False)
+    return solved.T.contiguous()

@@ -17,7 +17,15 @@ from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 
-__all__ = ["AUDITS", "AuditReport", "Finding", "audit", "audit_pairs", "audit_rows", "audit_sketches"]
+__all__ = [
+    "AUDITS",
+    "AuditReport",
+    "Finding",
+    "audit",
+    "audit_pairs",
+    "audit_rows",
+    "audit_sketches",
+]
 
 Audit = Callable[[Plan, UserSplit, int], AuditReport]
 

@@ -9,6 +9,8 @@ y, least squares over all entries so found, and again; a row is decoded where wh
 y and nothing is left. G is symmetric: an entry of a decoded row is known in another one, which
 then has fewer unknown ones, so all rows are tried again until none falls any more.
 
+As many sums as there are items need no such method: all rows follow by linear algebra.
+
 It is a lower bound: one method, which knows nothing of the users and gives up after a quarter as
 many entries as there are measurements, and after 64. Rows of the fewest holders are tried, up to
 128 of them; the others have more counts that are not zero.
@@ -67,6 +69,9 @@ def decoded_rows(measured: Matrix, directions: Matrix, holders: Matrix) -> _Deco
         holders: the diagonal of G, which is published, too.
     """
     n_items = len(holders)
+    if directions.shape[1] >= n_items and np.linalg.matrix_rank(directions) == n_items:
+        counts, *_ = np.linalg.lstsq(directions.T, measured.T, rcond=None)
+        return _Decoded(rows=np.arange(n_items), counts=np.rint(counts.T))
     open_rows = np.argsort(holders, kind="stable")[:_MOST_ROWS]
     rows: list[int] = []
     counts = np.zeros((0, n_items))
@@ -168,7 +173,7 @@ def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         f"{len(active)} items that {least} or more hold",
         inference=f"rows of pair counts that follow from their sums, by orthogonal matching "
         f"pursuit, among the {tried} items of the fewest holders; a user is determined who alone "
-        "holds an item whose row follows",
+        "holds an item whose row follows; as many sums as items give all rows",
         n_users=len(users),
         n_items=n_items,
         n_active=len(active),
@@ -214,4 +219,5 @@ def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Findi
 def _sole_holders(users: UserSplit, items: NDArray[np.int64]) -> list[int]:
     """Return the users who hold one of these items."""
     owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
-    return np.unique(owner[np.isin(users.train_items, items)]).tolist()
+    found: list[int] = np.unique(owner[np.isin(users.train_items, items)]).tolist()
+    return found

@@ -66,6 +66,13 @@ def test_dense_rows_do_not():
     assert not len(decoded_rows(gram @ directions, directions, np.diag(gram).copy()).rows)
 
 
+def test_as_many_sums_as_items_give_all_of_them():
+    gram = gram_of(histories_of(40, 30))
+    directions = measurements(gram, np.arange(N_ITEMS), 5, 30, 2)
+    found = decoded_rows(gram @ directions, directions, np.diag(gram).copy())
+    assert np.array_equal(found.counts[np.argsort(found.rows)], gram)
+
+
 def test_a_known_row_helps_with_the_others():
     """What one pass decodes is known in the rows of the next: the counts are symmetric.
 
