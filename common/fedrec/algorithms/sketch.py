@@ -461,10 +461,10 @@ def _warnings(at: Circumstances) -> list[str]:
     found = [
         f"sketch discloses to every key holder {settings.sums * settings.dim} sums over each "
         f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
-        "many the counts of an item that is held together with few others can be decoded exactly, and "
-        "all counts where the sums are as many as the items. "
-        "`fedrec audit` tries it on this machine's data; a smaller algorithm.dim and a larger "
-        "federation.minimum_item_users leave it less.",
+        "many the counts of an item that is held together with few others can be decoded exactly, "
+        "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "
+        "machine's data; a smaller algorithm.dim and a larger federation.minimum_item_users leave "
+        "it less.",
         "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
         f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
         "together.",

@@ -23,13 +23,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.algorithms.sketch import SketchSettings
 from fedrec.algorithms.sketched_weights import drawn_directions, orthonormal
 from fedrec.audit.pairs import pair_counts_of
 from fedrec.audit.report import AuditReport, Finding
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError
 
 __all__ = ["audit_sketches", "decoded_rows", "measurements"]
 
@@ -70,8 +68,8 @@ def decoded_rows(measured: Matrix, directions: Matrix, holders: Matrix) -> _Deco
     """
     n_items = len(holders)
     if directions.shape[1] >= n_items and np.linalg.matrix_rank(directions) == n_items:
-        counts, *_ = np.linalg.lstsq(directions.T, measured.T, rcond=None)
-        return _Decoded(rows=np.arange(n_items), counts=np.rint(counts.T))
+        whole, *_ = np.linalg.lstsq(directions.T, measured.T, rcond=None)
+        return _Decoded(rows=np.arange(n_items), counts=np.rint(whole.T).astype(np.float64))
     open_rows = np.argsort(holders, kind="stable")[:_MOST_ROWS]
     rows: list[int] = []
     counts = np.zeros((0, n_items))
@@ -149,27 +147,27 @@ def _whole(measured: Matrix, directions: Matrix, support: list[int]) -> Matrix |
 
 def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     """Return which pair counts the sums let decode, and whose they are."""
-    settings = plan.algorithm
-    if not isinstance(settings, SketchSettings):
-        raise SettingsError(f"{settings.name} sums no sketches.", remedy='Use "sketch".')
+    # What sums sketches says how many directions there are, and how many sums.
+    settings = plan.algorithm.model_dump()
+    most, sums = int(settings["dim"]), int(settings["sums"])
     least = plan.federation.minimum_item_users
     active, whole = pair_counts_of(users, n_items, least)
     gram = whole.astype(np.float64)
     holders = np.diag(gram).copy()
     findings, at_dim = [], _Decoded(rows=np.zeros(0, dtype=np.int64), counts=gram[:0])
-    for dim in dict.fromkeys((settings.dim, settings.dim // 2, settings.dim // 4)):
+    for dim in dict.fromkeys((most, most // 2, most // 4)):
         if not dim:
             continue
-        directions = measurements(gram, active, plan.federation.seed, dim, settings.sums)
+        directions = measurements(gram, active, plan.federation.seed, dim, sums)
         found = decoded_rows(gram @ directions, directions, holders)
         right = (found.counts == gram[found.rows]).all(1)
         found = _Decoded(rows=found.rows[right], counts=found.counts[right])
-        at_dim = found if dim == settings.dim else at_dim
+        at_dim = found if dim == most else at_dim
         findings += _findings(found, gram, least, dim)
     determined = _sole_holders(users, active[at_dim.rows[holders[at_dim.rows] == 1]])
     tried = min(_MOST_ROWS, len(active))
     return AuditReport(
-        released=f"{settings.sums} x {settings.dim} sums over each row of pair counts of the "
+        released=f"{sums} x {most} sums over each row of pair counts of the "
         f"{len(active)} items that {least} or more hold",
         inference=f"rows of pair counts that follow from their sums, by orthogonal matching "
         f"pursuit, among the {tried} items of the fewest holders; a user is determined who alone "
