@@ -136,12 +136,18 @@ def main() -> None:
     parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()
     if chosen.figure is not None:
-        points = [
-            QualityPoint(label=row["label"], data=path.stem, n_bytes=row["bytes"], ndcg=row["ndcg"])
-            for path in sorted(chosen.into.glob("*.json"))
-            for row in json.loads(path.read_text())
-        ]
-        chosen.figure.write_text(quality_against_bytes(points) + "\n")
+        points, floors = [], {}
+        for path in sorted(chosen.into.glob("*.json")):
+            for row in json.loads(path.read_text()):
+                if row["label"] == "popularity":
+                    floors[path.stem] = row["ndcg"]
+                    continue
+                points.append(
+                    QualityPoint(
+                        label=row["label"], data=path.stem, n_bytes=row["bytes"], ndcg=row["ndcg"]
+                    )
+                )
+        chosen.figure.write_text(quality_against_bytes(points, floors) + "\n")
         return
     if chosen.name is None or chosen.interactions is None:
         parser.error("name a data set and its interactions.csv")
