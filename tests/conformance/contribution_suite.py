@@ -10,6 +10,7 @@ import pytest
 import torch
 from conformance.party import N_ITEMS, N_USERS, ROUND, Party, assert_same, rows_of
 
+from fedrec.config.algorithm import algorithm_of
 from fedrec.errors import TrainingError
 from fedrec.training.fitting import fit_of
 from fedrec.training.learner import Contribution
@@ -156,8 +157,9 @@ class ContributionSuite:
     def test_values_that_are_not_finite_stop_the_round(self, party: Party) -> None:
         name, values = next(iter(party.shared.tensors.items()))
         n_active = len(party.learner.active_items(party.shared))
-        # Of pairs none is known yet; then all of them are broken.
-        shape = values.shape if values.size else (n_active * (n_active - 1) // 2,)
+        # Of what grows over the rounds nothing is known yet; then all of it is broken.
+        whole = algorithm_of(party.learner.plan, n_active).parameters[0].most
+        shape = values.shape if values.size else whole
         broken = party.shared.with_tensors(**{name: np.full(shape, np.nan)})
         with pytest.raises(TrainingError, match=r"algorithm\."):
             party.train(shared=broken)

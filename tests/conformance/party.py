@@ -64,6 +64,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
         "local_epochs": 2,
         "batch_size": 16,
     },
+    "sketch": {"dim": 6, "regularisation": 2.0},
 }
 """By an algorithm's name: settings in which it differs from its defaults."""
 

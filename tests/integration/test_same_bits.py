@@ -48,6 +48,9 @@ from fedrec.ids import RoundId
         ("none", 7, "pfedclr"),
         ("bfv", 3, "pfedclr"),
         ("paillier", 3, "pfedclr"),
+        ("none", 7, "sketch"),
+        ("bfv", 3, "sketch"),
+        ("masks", 3, "sketch"),
     ],
 )
 def test_equal_to_one_process(

@@ -21,6 +21,7 @@ from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings
 from fedrec.algorithms.registry import Registry
+from fedrec.algorithms.sketch import Sketch, SketchSettings
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 
@@ -59,6 +60,8 @@ __all__ = [
     "RoundStart",
     "Sgd",
     "Shapes",
+    "Sketch",
+    "SketchSettings",
     "TrainedAlgorithm",
     "TrainedSettings",
     "Uniform",
@@ -76,6 +79,7 @@ ALGORITHMS = Registry(
         "fedmf": FedMF,
         "fedals": FedALS,
         "ease": EASE,
+        "sketch": Sketch,
         "pfedrec": PFedRec,
         "pfedclr": PFedCLR,
         "fedncf": FedNCF,

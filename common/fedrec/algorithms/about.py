@@ -73,7 +73,7 @@ class About:
         starter: settings by dotted key that were tuned on MovieLens-100K's validation items, for
             a first settings file and the demonstration; None where there are none.
         grid: settings that tuning tries unless it is told which, as text by dotted key.
-        audit: what its sums are about: single items, or pairs of them.
+        audit: what its sums are about: single items, pairs of them, or sums over such pairs.
     """
 
     summary: str = ""
@@ -93,7 +93,7 @@ class About:
     shortfall: str = "rounds.total and the rates in the section algorithm"
     starter: Mapping[str, object] | None = None
     grid: tuple[Mapping[str, str], ...] = ()
-    audit: Literal["rows", "pairs"] = "rows"
+    audit: Literal["rows", "pairs", "sketches"] = "rows"
 
     def needs_everybody_with(self, settings: AlgorithmSettings) -> str:
         """Return `needs_everybody` of these settings."""

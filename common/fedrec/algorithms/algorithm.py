@@ -12,7 +12,7 @@ parameters, phases and loss are all there is to say.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar
@@ -255,6 +255,14 @@ class Algorithm(ABC):
         """
         raise NotImplementedError(f"{self.name} trains by steps")
 
+    def candidates(self, shared: SharedState) -> Iterable[SharedState]:
+        """Return what may become of a version, for its round to choose from on validation.
+
+        Where there are any, the round's update has the tensor `GRADES`: for each candidate the sum
+        of all users' gains, in the order of the candidates. `apply` chooses.
+        """
+        return ()
+
     def compress(
         self, changes: dict[str, NDArray[np.int64]], n_users: int
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
@@ -306,6 +314,10 @@ class Algorithm(ABC):
             as a user's vector.
         """
         return {name: values.astype(np.float32) for name, values in shared.tensors.items()}
+
+    def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
+        """Return the length of the vector that `preferences` takes."""
+        return int(serving["item_embedding"].shape[1])
 
     def preferences(
         self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]

@@ -11,7 +11,19 @@ from fedrec.algorithms.initial import Initial, Normal
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["AlgorithmSettings", "Parameter", "Scope", "Shapes", "UpdateTensor", "UploadNoise"]
+__all__ = [
+    "GRADES",
+    "AlgorithmSettings",
+    "Parameter",
+    "Scope",
+    "Shapes",
+    "UpdateTensor",
+    "UploadNoise",
+]
+
+
+GRADES = "grades"
+"""The tensor of an update that grades candidates; see `Algorithm.candidates`."""
 
 
 class AlgorithmSettings(Section):

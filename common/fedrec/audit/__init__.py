@@ -12,15 +12,28 @@ from collections.abc import Callable, Mapping
 from fedrec.audit.pairs import audit_pairs
 from fedrec.audit.report import AuditReport, Finding
 from fedrec.audit.rows import audit_rows
+from fedrec.audit.sketches import audit_sketches
 from fedrec.config.algorithm import about_algorithm
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 
-__all__ = ["AUDITS", "AuditReport", "Finding", "audit", "audit_pairs", "audit_rows"]
+__all__ = [
+    "AUDITS",
+    "AuditReport",
+    "Finding",
+    "audit",
+    "audit_pairs",
+    "audit_rows",
+    "audit_sketches",
+]
 
 Audit = Callable[[Plan, UserSplit, int], AuditReport]
 
-AUDITS: Mapping[str, Audit] = {"rows": audit_rows, "pairs": audit_pairs}
+AUDITS: Mapping[str, Audit] = {
+    "rows": audit_rows,
+    "pairs": audit_pairs,
+    "sketches": audit_sketches,
+}
 """By the kind of an algorithm's sums, as `About.audit` names it."""
 
 

@@ -29,7 +29,7 @@ from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
 
-__all__ = ["Inferred", "audit_pairs", "determined_users"]
+__all__ = ["Inferred", "audit_pairs", "determined_users", "pair_counts_of"]
 
 _MOST_ITEMS = 16_384
 
@@ -91,21 +91,9 @@ def determined_users(
 def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
     """Return whose training items the pair counts determine; see the module's docstring."""
     least = plan.federation.minimum_item_users
-    holders = np.bincount(users.train_items, minlength=n_items)
-    active = np.nonzero(holders >= least)[0]
-    if len(active) > _MOST_ITEMS:
-        raise SettingsError(
-            f"{len(active)} items have {least} holders or more; the audit of pairs takes at most "
-            f"{_MOST_ITEMS}.",
-            remedy="Raise federation.minimum_item_users, or leave rare items out of the data.",
-        )
-    position = np.full(n_items, -1, dtype=np.int64)
-    position[active] = np.arange(len(active))
-    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
-    kept = position[users.train_items] >= 0
-    sizes = np.bincount(owner[kept], minlength=len(users))
-    pointers = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-    inferred = determined_users(pointers, position[users.train_items][kept], len(active))
+    active, pointers, items = _counted(users, n_items, least)
+    sizes = np.diff(pointers)
+    inferred = determined_users(pointers, items, len(active))
     determined, gram = inferred.determined, inferred.gram
     whole = determined & (sizes == np.diff(users.train_indptr))
     single = np.triu(gram == 1, 1).sum()
@@ -150,6 +138,35 @@ def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
         advice="Raise federation.minimum_item_users: fewer items are counted, and rare ones tell "
         "most. Pair counts of one remain; only another algorithm avoids them.",
     )
+
+
+def pair_counts_of(
+    users: UserSplit, n_items: int, least: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the items that so many users hold at least, and G over them."""
+    active, pointers, items = _counted(users, n_items, least)
+    return active, _gram(pointers, items, len(active))
+
+
+def _counted(
+    users: UserSplit, n_items: int, least: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the items that are counted, and users' items among them as compressed rows."""
+    holders = np.bincount(users.train_items, minlength=n_items)
+    active = np.nonzero(holders >= least)[0]
+    if len(active) > _MOST_ITEMS:
+        raise SettingsError(
+            f"{len(active)} items have {least} holders or more; the audit of pairs takes at most "
+            f"{_MOST_ITEMS}.",
+            remedy="Raise federation.minimum_item_users, or leave rare items out of the data.",
+        )
+    position = np.full(n_items, -1, dtype=np.int64)
+    position[active] = np.arange(len(active))
+    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    kept = position[users.train_items] >= 0
+    sizes = np.bincount(owner[kept], minlength=len(users))
+    pointers = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return active, pointers, position[users.train_items][kept]
 
 
 def _gram(pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int) -> NDArray[np.int32]:

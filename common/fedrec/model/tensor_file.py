@@ -42,7 +42,7 @@ def file_parts(
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        array = arrays[name]
+        array = np.atleast_1d(arrays[name])
         at_once = max(1, BLOCK_BYTES * max(1, len(array)) // max(1, array.nbytes))
         for begin in range(0, len(array), at_once):
             yield array[begin : begin + at_once].tobytes()

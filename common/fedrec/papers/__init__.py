@@ -23,7 +23,7 @@ ROWS: Mapping[str, PublishedRow] = MappingProxyType(
             pfedclr.ROWS,
             plgc.ROWS,
         )
-        for row in paper
+        for row in paper.ROWS
     }
 )
 

@@ -58,7 +58,7 @@ class ModelFile:
             private: readable by its owner only, for a model that others must not read.
         """
         arrays: dict[str, NDArray[Any]] = {
-            f"shared.{name}": np.ascontiguousarray(value)
+            f"shared.{name}": np.asarray(value, order="C")
             for name, value in self.shared.tensors.items()
         }
         if self.shared.holders is not None:

@@ -227,10 +227,10 @@ class Recommender:
             CatalogueMismatch: an unknown item.
         """
         wanted = np.asarray(vector, dtype=np.float32)
-        if wanted.shape != self._items.shape[1:] or not np.isfinite(wanted).all():
+        expected = (self._algorithm.vector_length(self._serving),)
+        if wanted.shape != expected or not np.isfinite(wanted).all():
             raise DataError(
-                f"The user vector has shape {wanted.shape}; expected {self._items.shape[1:]} and "
-                "finite values.",
+                f"The user vector has shape {wanted.shape}; expected {expected} and finite values.",
                 remedy="Make it with fold_in of the same model.",
             )
         seen = self.catalogue.rows_of(exclude)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,11 +16,20 @@ if TYPE_CHECKING:
 
     from fedrec.audit.indices import RoundLeak
 
-__all__ = ["SizeBar", "leak_by_round", "quality_by_round", "size_bars"]
+__all__ = [
+    "QualityPoint",
+    "SizeBar",
+    "leak_by_round",
+    "quality_against_bytes",
+    "quality_by_round",
+    "size_bars",
+]
 
 _INK = "#010203"
 """Stands for the page's own text colour until the SVG is written."""
 _BLUE, _ORANGE, _GREEN = "#3b82f6", "#f97316", "#10b981"
+_COLOURS = (_BLUE, _ORANGE, _GREEN)
+_MARKERS = "vso^DP*X"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +44,16 @@ class SizeBar:
     label: str
     n_bytes: int
     chosen: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPoint:
+    """A method on a data set: what it is worth and what a client sends and receives for it."""
+
+    label: str
+    data: str
+    n_bytes: int
+    ndcg: float
 
 
 def quality_by_round(
@@ -117,6 +136,36 @@ def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> str:
         axes.legend(frameon=False, labelcolor=_INK, fontsize=8)
 
     return _svg(draw, height_inches=3.0)
+
+
+def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, float]) -> str:
+    """Draw each data set's methods, NDCG over that of the best one against bytes.
+
+    Args:
+        floors: NDCG of popularity by data set, as dashed lines.
+    """
+    colours = dict(zip(dict.fromkeys(p.data for p in points), _COLOURS, strict=False))
+    markers = dict(zip(dict.fromkeys(p.label for p in points), _MARKERS, strict=False))
+
+    def draw(axes: Axes) -> None:
+        for data, colour in colours.items():
+            best = max(point.ndcg for point in points if point.data == data)
+            for point in (point for point in points if point.data == data):
+                place = point.n_bytes / 1e6, point.ndcg / best
+                axes.plot(*place, color=colour, marker=markers[point.label], linestyle="none")
+            axes.axhline(floors[data] / best, color=colour, linestyle="--", linewidth=1)
+            axes.plot([], [], color=colour, label=f"{data}, dashed: popularity")
+        for label, marker in markers.items():
+            axes.plot([], [], color=_INK, marker=marker, linestyle="none", label=label)
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1.05)
+        axes.set_xlabel("MB a client sends and receives in the whole run (logarithmic)")
+        axes.set_ylabel("NDCG@10 on test, of the data set's best")
+        axes.legend(
+            frameon=False, labelcolor=_INK, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5)
+        )
+
+    return _svg(draw, height_inches=4.0)
 
 
 def _svg(draw: Callable[[Axes], None], *, height_inches: float) -> str:

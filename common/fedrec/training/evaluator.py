@@ -98,6 +98,15 @@ class Evaluator:
                 self._of_local(found, start_shared, users, start)
         return found
 
+    def gain(self, shared: SharedState, users: UserSplit, private: PrivateState) -> int:
+        """Return the sum of users' validation gains under the plan's protocol, as in metrics."""
+        evaluation, total = self._learner.plan.evaluation, 0
+        active, ranking = self._learner.active_items(shared), self._ranking_of(users)
+        for rows, scores in self._learner.active_scores(shared, users, private):
+            ranks = ranking.ranks(scores, rows, "validation", evaluation.protocol, active)
+            total += int(rank_values(ranks, evaluation.at)[:, 2].sum())
+        return total
+
     def _of_local(
         self, found: Segments, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> None:

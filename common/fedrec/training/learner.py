@@ -17,6 +17,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import RoundStart
+from fedrec.algorithms.declarations import GRADES
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.config.algorithm import accelerator_of, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
@@ -357,6 +358,17 @@ class Learner:
             )
         self._fresh = (shared, users, fresh)
         return fresh
+
+    def graded(
+        self, shared: SharedState, users: UserSplit, private: PrivateState
+    ) -> dict[str, NDArray[np.int64]]:
+        """Return what users' validation items say of a version's candidates, as a tensor of the
+        update; none where there is nothing to choose."""
+        gains = [
+            self._evaluator.gain(candidate, users, private)
+            for candidate in self.algorithm.candidates(shared)
+        ]
+        return {GRADES: np.array(gains, dtype=np.int64)} if gains else {}
 
     def train_alone(
         self, shared: SharedState, users: UserSplit, private: PrivateState

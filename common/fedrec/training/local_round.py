@@ -107,6 +107,7 @@ def train_locally(
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     changes, n_clipped = learner.algorithm.compress(changes, n_trained)
     n_clipped += n_idle_clipped
+    changes |= learner.graded(shared, users, private)
     metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
     counts = sums.counts.cpu().numpy()
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)

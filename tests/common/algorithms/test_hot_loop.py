@@ -18,6 +18,8 @@ from fedrec.updates.topk import TopK
 
 WITHOUT_A_LOOP = {"ease"}
 """It counts pairs in one pass, on the processor on every device."""
+IN_ONE_PASS = {"sketch"}
+"""It rounds a chunk's users once and adds their rows; there is no second mark to wait for."""
 CHOICES = [
     (name, {"structure": structure})
     for name in sorted(set(ALGORITHMS) - WITHOUT_A_LOOP)
@@ -99,7 +101,7 @@ def test_training_waits_for_nothing(name, update, users, monkeypatch):
     )
     assert guards
     for guard in guards:
-        assert len(guard.found) > 2, "no loop was seen"
+        assert len(guard.found) > (1 if name in IN_ONE_PASS else 2), "no loop was seen"
         assert guard.inside == []
         assert guard.outside in ([], SETTING_UP)
 

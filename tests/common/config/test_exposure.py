@@ -16,14 +16,14 @@ def plan_of(algorithm: str, protection: str) -> Plan:
     )
 
 
-def test_only_ease_without_encryption_needs_a_word() -> None:
+def test_what_shows_histories_without_encryption_needs_a_word() -> None:
     exposing = [
         (name, protection)
         for name in ALGORITHMS
         for protection in ("none", "bfv", "ckks", "paillier", "masks")
         if exposure_of(plan_of(name, protection))
     ]
-    assert exposing == [("ease", "none")]
+    assert exposing == [("ease", "none"), ("sketch", "none")]
 
 
 def test_the_refusal_says_what_is_exposed_and_names_the_flag() -> None:

@@ -51,6 +51,7 @@ UPDATES = {
     "plgc": {"structure": "dense", "clip": 16.0},
     "fedrap": {"structure": "dense", "clip": 16.0},
     "pfedclr": {"structure": "dense", "clip": 4.0},
+    "sketch": {"structure": "dense"},
 }
 """An update structure that goes with each algorithm."""
 

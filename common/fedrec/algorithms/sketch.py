@@ -1,0 +1,510 @@
+"""sketch: an item-item model from two sums of n x k values, without private state. Our own.
+
+`ease` inverts G = X^T X, the counts of all pairs, and whoever opens its sums reads them. It needs G
+only as far as its eigenvalues rise above lambda, and as far G follows from what it makes of a few
+directions. X is (users x items) with 1 for an interaction, x_u a row of it, n the items that
+enough users hold, k = `dim`.
+
+Rounds: the count round gives c, the diagonal of G. Then
+
+    Y_1 = G Omega,    Omega (n, k) from N(0, 1) by the public seed,
+    Y_t = G Q,        Q = orth(Y_{t-1}) by QR, for t = 2, ..., `sums`;
+
+Client: adds x_u (x_u^T Q) for its users, the same k values in each row of the user's history, on
+the grid. A history of up to `longest_history` items fits the range, surely from the second sum on
+(|x_u^T Q| <= sqrt(|h|), and four times as much travels) and, in the first, within four deviations
+of N(0, |h|); what does not fit is clipped and counted. Server, or whoever has the sum: writes it
+down. Q and all that follows is derived by whoever needs it (`sketched_weights`): LAPACK's last
+bits differ between machines, so contributions may, but what is published are integers.
+
+Model (Nystrom): nu = 1e-9 |Y|_F, C = sym Q^T (Y + nu Q) = V diag(w) V^T, of which count w > nu and
+w > 2 sigma sqrt(k) with sigma the deviation that the grid's rounding can have in Y;
+B = (Y + nu Q) V w^-1/2, B^T B = R diag(S^2) R^T, T = B R diag(sqrt(max(S^2 - nu, 0)) / S), so that
+G ~ T T^T; d = max(c - rowsum(T^2), 0) is what that misses of the diagonal, which the counts know.
+With D = lambda I ("plain") or lambda I + diag(d) ("diag"), W = D^-1 T, M = (I + T^T W)^-1 and
+P = D^-1 - W M W^T a history x scores
+
+    x - (x D^-1 - (x W M) W^T) / diag(P),
+
+which is EASE's score with this P: n x k numbers to keep, no n x n matrix ever.
+
+Choice: the round after the last sum grades. Every client measures, for its own users' validation
+items, what each candidate would be worth: k, k/2 and k/4 directions (the first columns of Q and
+Y), lambda, plain or diag. The sums of these gains are published, the best candidate follows from
+them and is part of the model. Without such a round the settings are the model.
+
+A version without a sum scores by the item counts; one with Y_1 alone by the same formulas with
+Omega in Q's place, which is worth less than two sums are.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from fedrec.algorithms.about import About, Circumstances
+from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
+from fedrec.algorithms.declarations import (
+    GRADES,
+    AlgorithmSettings,
+    Parameter,
+    Shapes,
+    UpdateTensor,
+)
+from fedrec.algorithms.initial import Constant
+from fedrec.algorithms.sketched_weights import (
+    SketchedWeights,
+    drawn_directions,
+    low_rank,
+    orthonormal,
+    weights_of,
+)
+from fedrec.errors import SettingsError
+from fedrec.model.state import SharedState
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["Candidate", "Sketch", "SketchSettings"]
+
+LAMBDAS = (30.0, 100.0, 300.0, 1000.0, 3000.0)
+"""What is graded besides the setting."""
+_FRACTION_BITS = 16
+_GAIN_BITS = 20
+"""As of the metrics: a user's gain is at most 1."""
+_DEVIATIONS = 4.0
+"""Of N(0, |h|) that the range holds; from the second sum on all travels times as much."""
+_VALUES_AT_ONCE = 1 << 20
+_UNCHOSEN = -1.0
+
+
+class SketchSettings(AlgorithmSettings):
+    """sketch: an item-item model from two sums, each of dim values for an item."""
+
+    name: Literal["sketch"] = Field(default="sketch", description="Which algorithm trains.")
+    dim: int = Field(
+        default=128,
+        ge=1,
+        le=4096,
+        description="Directions (k) that co-occurrences are summed along; more are a better model, "
+        "more bytes, and more that the sums tell.",
+    )
+    sums: int = Field(
+        default=2,
+        ge=1,
+        le=8,
+        description="Training rounds that sum; a third changes little, one alone is worth less. "
+        "The round after them grades candidates on validation, where rounds.total has one.",
+    )
+    regularisation: float = Field(
+        default=300.0,
+        gt=0,
+        le=1e9,
+        description="L2 coefficient (lambda) of the item-item weights; larger data wants more. "
+        "Where candidates are graded it is one of them.",
+    )
+    form: Literal["plain", "diag"] = Field(
+        default="diag",
+        description='Whether the counts complete the diagonal of what is summed ("diag"), or '
+        'lambda stands there alone ("plain"). Where candidates are graded it is one of them.',
+    )
+    longest_history: int = Field(
+        default=4096,
+        ge=1,
+        le=1 << 20,
+        description="Items of a history that surely fit the public range; of longer ones values "
+        "may be clipped, which is counted.",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """A way to make a model of the sums.
+
+    Attributes:
+        dim: directions that count, the first ones.
+    """
+
+    dim: int
+    regularisation: float
+    form: Literal["plain", "diag"]
+
+
+class Sketch(Algorithm):
+    """Sums along few directions and the model that follows; see the module's docstring."""
+
+    name: ClassVar[str] = "sketch"
+    settings_type: ClassVar[type[AlgorithmSettings]] = SketchSettings
+
+    settings: SketchSettings
+
+    def __init__(self, settings: AlgorithmSettings, shapes: Shapes) -> None:
+        super().__init__(settings, shapes)
+        # Of one version each: every round, and every candidate, asks for them again.
+        self._directions: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._low_rank: tuple[NDArray[np.float64], int, NDArray[np.float64]] | None = None
+        self._weights: tuple[SharedState, SketchedWeights] | None = None
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The last two sums, as far as they are there, and what belongs to them."""
+        size = self.n_items * self.settings.dim
+        return (
+            Parameter("product", "net", (0,), Constant(), most=(size,)),
+            Parameter("before", "net", (0,), Constant(), most=(size,)),
+            Parameter("item_users", "rows", (), Constant()),
+            Parameter("summed", "scalar", (), Constant()),
+            Parameter("choice", "scalar", (), Constant(_UNCHOSEN)),
+        )
+
+    @property
+    def recommending(self) -> tuple[str, ...]:
+        """All of it: directions follow from the sum before."""
+        return tuple(entry.name for entry in self.parameters)
+
+    @property
+    def tensors(self) -> tuple[UpdateTensor, ...]:
+        """A row of `dim` values for each item, and the candidates' gains."""
+        if self.n_rounds < self.settings.sums:
+            raise SettingsError(
+                f"rounds.total is {self.n_rounds}, but algorithm.sums asks for "
+                f"{self.settings.sums} training rounds that sum.",
+                remedy=f"Set rounds.total = {self.settings.sums + 1}: the last one grades "
+                "candidates on validation.",
+            )
+        summed = UpdateTensor(
+            name="product",
+            shape=(self.n_items, self.settings.dim),
+            limit=_DEVIATIONS * math.sqrt(self.settings.longest_history),
+            fraction_bits=_FRACTION_BITS,
+            per_item=True,
+        )
+        if self.n_rounds == self.settings.sums:
+            return (summed,)
+        gains = UpdateTensor(
+            name=GRADES,
+            shape=(len(self.ways),),
+            limit=1.0,
+            fraction_bits=_GAIN_BITS,
+            signed=False,
+        )
+        return (summed, gains)
+
+    @property
+    def ways(self) -> tuple[Candidate, ...]:
+        """What is graded: first the settings themselves, which win where nothing is better."""
+        own = self.settings
+        first = Candidate(dim=own.dim, regularisation=own.regularisation, form=own.form)
+        forms: tuple[Literal["plain", "diag"], ...] = ("plain", "diag")
+        found = {
+            Candidate(dim=dim, regularisation=value, form=form): None
+            for dim in (own.dim, own.dim // 2, own.dim // 4)
+            if dim
+            for value in LAMBDAS
+            for form in forms
+        }
+        found.pop(first, None)
+        return (first, *found)
+
+    def chosen(self, shared: SharedState) -> Candidate:
+        """Return what makes a version's model."""
+        return self.ways[max(0, int(shared.kept["choice"]))]
+
+    def candidates(self, shared: SharedState) -> Iterator[SharedState]:
+        """Yield the version as each candidate would have it, once all sums are there."""
+        if not self._is_summed(shared) or float(shared.kept["choice"]) >= 0:
+            return
+        for place in range(len(self.ways)):
+            kept = {**shared.kept, "choice": np.asarray(float(place))}
+            yield SharedState(MappingProxyType(kept), shared.holders, shared.rest)
+
+    def _is_summed(self, shared: SharedState) -> bool:
+        return float(shared.kept["summed"]) >= self.settings.sums
+
+    def bytes_per_user(self, n_active: int, n_steps: int) -> int:
+        """Return the memory of a user's items, of its sums and of its scores."""
+        return 8 * n_active + 48 * n_steps + 24 * self.settings.dim
+
+    def start(
+        self,
+        shared: SharedState,
+        active: NDArray[np.int64],
+        round_id: int,
+        device: torch.device,
+        dtype: torch.dtype | None = None,
+    ) -> RoundStart:
+        """Return this version's model, and for a round that sums what it sums along."""
+        import torch
+
+        values = self._model_of(shared, active)
+        if round_id and not self._is_summed(shared):
+            values["directions"] = self._travelling_directions(shared, active)
+        return RoundStart(
+            round=round_id,
+            shared={
+                name: torch.from_numpy(value).to(device, dtype or torch.float32)
+                for name, value in values.items()
+            },
+            n_items=self.n_items,
+            active=torch.from_numpy(active).to(device),
+        )
+
+    def _model_of(
+        self, shared: SharedState, active: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float64]]:
+        """Return `factor`, `scale`, `own` and `popularity`: a score is the sum of their parts."""
+        n_active = len(active)
+        popularity = np.zeros(n_active)
+        if not len(shared.kept["product"]):
+            if shared.holders is not None:
+                # Of all interactions an item's share: it ranks, and promises nobody anything.
+                popularity += shared.holders[active] / max(1, int(shared.holders.sum()))
+            return {
+                "factor": np.zeros((n_active, self.settings.dim)),
+                "scale": np.ones(n_active),
+                "own": np.zeros(n_active),
+                "popularity": popularity,
+            }
+        if self._weights is None or self._weights[0] is not shared:
+            way = self.chosen(shared)
+            found = weights_of(
+                self._low_rank_of(shared, active, way.dim),
+                shared.rows("item_users", active),
+                way.regularisation,
+                diagonal=way.form == "diag",
+            )
+            self._weights = (shared, found)
+        found = self._weights[1]
+        return {
+            "factor": found.factor,
+            "scale": found.scale,
+            "own": found.own,
+            "popularity": popularity,
+        }
+
+    def _low_rank_of(
+        self, shared: SharedState, active: NDArray[np.int64], dim: int
+    ) -> NDArray[np.float64]:
+        """Return T of a version's first `dim` directions, computed once."""
+        product = shared.kept["product"]
+        known = self._low_rank
+        if known is None or known[0] is not product or known[1] != dim:
+            total = self._table(product)
+            drawn = not len(shared.kept["before"])
+            directions = (
+                drawn_directions(self.seed, active, self.settings.dim)
+                if drawn
+                else self._orthonormal(shared.kept["before"])
+            )
+            # Rounded values are off by a deviation of 12^-1/2 steps, one for each holder.
+            holders = shared.rows("item_users", active)
+            step = self.tensors[0].step / (1.0 if drawn else _DEVIATIONS)
+            deviation = step * math.sqrt(float(holders.mean()) / 12.0)
+            found = low_rank(directions[:, :dim], total[:, :dim], deviation=deviation, drawn=drawn)
+            self._low_rank = known = (product, dim, found)
+        return known[2]
+
+    def _travelling_directions(
+        self, shared: SharedState, active: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Return what a round sums along, as large as it travels."""
+        product = shared.kept["product"]
+        if not len(product):
+            return drawn_directions(self.seed, active, self.settings.dim)
+        return _DEVIATIONS * self._orthonormal(product)
+
+    def _orthonormal(self, product: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return orth of a sum, computed once: it is asked for to sum, and again to score."""
+        if self._directions is None or self._directions[0] is not product:
+            self._directions = (product, orthonormal(self._table(product)))
+        return self._directions[1]
+
+    def _table(self, product: NDArray[np.float64]) -> NDArray[np.float64]:
+        return product.reshape(-1, self.settings.dim)
+
+    def fit(
+        self,
+        chunk: Chunk,
+        start: RoundStart,
+        private: dict[str, torch.Tensor],
+        sums: RoundSums,
+    ) -> ChunkResult:
+        """Add x_u (x_u^T Q) for each user; the loss is that of the version at the start."""
+        import torch
+
+        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
+        owner = torch.arange(chunk.n_users, device=sizes.device)
+        owner = owner.repeat_interleave(sizes, output_size=len(chunk.positives))
+        clipped = torch.zeros_like(sizes)
+        # Rounded once for each user: all rows of a history are the same.
+        rounded = None
+        if "directions" in start.shared:
+            rounded, over = sums["product"].rounded(_summed(chunk, start.shared["directions"]))
+            clipped = over * sizes
+        factor = start.shared["factor"]
+        vectors = _summed(chunk, factor)
+        loss = vectors.new_zeros(len(owner))
+        at_once = max(1, _VALUES_AT_ONCE // self.settings.dim)
+        for begin in range(0, len(owner), at_once):
+            part = slice(begin, begin + at_once)
+            who, item = owner[part], chunk.positives[part]
+            score = (vectors.index_select(0, who) * factor.index_select(0, item)).sum(-1)
+            score = score * start.shared["scale"][item] + start.shared["own"][item]
+            loss[part] = (1.0 - score - start.shared["popularity"][item]) ** 2
+            if rounded is not None:
+                sums["product"].put(item, rounded.index_select(0, who))
+        sums.count(chunk.positives)
+        total = torch.segment_reduce(loss, "sum", lengths=sizes, unsafe=True)
+        return ChunkResult(loss=total / sizes.clamp(min=1), clipped=clipped)
+
+    def scores(
+        self, chunk: Chunk, start: RoundStart, private: dict[str, torch.Tensor]
+    ) -> torch.Tensor:
+        """Return the scores that follow from each user's training items."""
+        import torch
+
+        from fedrec.tensor_products import product_of_blocks
+
+        shared = start.shared
+        found = product_of_blocks(_summed(chunk, shared["factor"]), shared["factor"].T.contiguous())
+        found = found * shared["scale"] + shared["popularity"]
+        sizes = chunk.pointers[1:] - chunk.pointers[:-1]
+        owner = torch.arange(chunk.n_users, device=sizes.device).repeat_interleave(sizes)
+        found[owner, chunk.positives] += shared["own"][chunk.positives]
+        return found
+
+    def serving(
+        self, shared: SharedState, active: NDArray[np.int64]
+    ) -> dict[str, NDArray[np.float32]]:
+        """Return the model with a row for each item; an inactive item's are zero."""
+        found = {}
+        for name, values in self._model_of(shared, active).items():
+            rows = np.zeros((self.n_items, *values.shape[1:]), dtype=np.float32)
+            rows[active] = values
+            found["item_embedding" if name == "factor" else name] = rows
+        return found
+
+    def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
+        """Return the number of active items: a history is the vector."""
+        return int(np.count_nonzero(serving["scale"]))
+
+    def preferences(
+        self, serving: Mapping[str, NDArray[np.float32]], vector: NDArray[np.float32]
+    ) -> NDArray[np.float32]:
+        """Return the scores of all items for a history."""
+        rows = np.nonzero(serving["scale"])[0]
+        held = rows[np.nonzero(vector)[0]]
+        weight, items = vector[np.nonzero(vector)[0]], serving["item_embedding"]
+        summed = (items[held] * weight[:, None]).sum(0)
+        scores = (items @ summed) * serving["scale"] + serving["popularity"]
+        scores[held] += weight * serving["own"][held]
+        return np.asarray(scores, dtype=np.float32)
+
+    def fold_in(
+        self, items: NDArray[np.float64], positives: NDArray[np.int64]
+    ) -> NDArray[np.float32]:
+        """Return the history itself, 1 for each item, float32 (n_active,)."""
+        vector = np.zeros(len(items), dtype=np.float32)
+        vector[positives] = 1.0
+        return vector
+
+    def apply(
+        self,
+        shared: SharedState,
+        change: Mapping[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+        round_id: int,
+    ) -> SharedState:
+        """Write the round's sum down, or which candidate its gains choose."""
+        if not counts.any():
+            return shared
+        if self._is_summed(shared):
+            if GRADES not in change or float(shared.kept["choice"]) >= 0:
+                return shared
+            # The first of equals.
+            return shared.with_tensors(choice=np.asarray(float(np.argmax(change[GRADES]))))
+        scale = 1.0 if not len(shared.kept["product"]) else 1.0 / _DEVIATIONS
+        return shared.with_tensors(
+            before=shared.kept["product"],
+            product=(change["product"] * scale).reshape(-1),
+            item_users=counts.astype(np.float64),
+            summed=shared.kept["summed"] + 1.0,
+        )
+
+
+def _summed(chunk: Chunk, rows: torch.Tensor) -> torch.Tensor:
+    """Return the sum of each user's items' rows, (n_users, width)."""
+    import torch
+
+    if not len(chunk.positives):
+        return rows.new_zeros((chunk.n_users, rows.shape[1]))
+    return torch.nn.functional.embedding_bag(
+        chunk.positives, rows, chunk.pointers, mode="sum", include_last_offset=True
+    )
+
+
+def _warnings(at: Circumstances) -> list[str]:
+    """Say what the sums tell, and what different clients or idle rounds do."""
+    settings = at.settings
+    if not isinstance(settings, SketchSettings):
+        return []
+    found = [
+        f"sketch discloses to every key holder {settings.sums * settings.dim} sums over each "
+        f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
+        "many the counts of an item that is held together with few others can be decoded exactly, "
+        "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "
+        "machine's data; a smaller algorithm.dim and a larger federation.minimum_item_users leave "
+        "it less.",
+        "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
+        f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
+        "together.",
+    ]
+    if at.n_rounds == settings.sums:
+        found.append(
+            f"rounds.total = {at.n_rounds} leaves no round that grades candidates on validation: "
+            "algorithm.dim, algorithm.regularisation and algorithm.form are taken as they are. Set "
+            f"rounds.total = {settings.sums + 1}, or try them with `fedrec tune`."
+        )
+    elif at.n_rounds > settings.sums + 1:
+        found.append(
+            f"rounds.total = {at.n_rounds}, but sketch is finished after {settings.sums + 1}: "
+            f"{settings.sums} sums and the round that grades. The others cost bytes and change "
+            "nothing."
+        )
+    return found
+
+
+Sketch.about = About(
+    summary="an item-item model from two sums, which users need no state for",
+    protocols=("full", "sampled"),
+    combination_reason="sketch sums co-occurrences along its own directions, which have no other "
+    "low-rank form and cannot be compressed, and no negatives are drawn that could leave held-out "
+    "items out.",
+    warnings=_warnings,
+    clips=False,
+    not_under_noise="its users add whole histories, as long as they are, and the counts that "
+    "complete them; noise wants histories scaled to one length, and none of the counts",
+    needs_everybody="every round of sketch adds another sum over the same users, all of them",
+    exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
+    "zero; of a client with one user that is the user's complete history",
+    divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "
+    "number of clients, so that all sums are over the same users.",
+    shortfall="algorithm.dim and federation.minimum_item_users",
+    starter={"update.structure": "dense", "rounds.total": 3},
+    grid=tuple(
+        {"algorithm.regularisation": value, "algorithm.form": form}
+        for value in ("30", "100", "300", "1000")
+        for form in ("plain", "diag")
+    ),
+    audit="sketches",
+)

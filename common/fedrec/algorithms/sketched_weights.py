@@ -1,0 +1,140 @@
+"""The mathematics of `sketch` behind the sums: directions, a low-rank G, item weights from it.
+
+None of it is published or compared between machines: who needs it computes it, in float64, by
+LAPACK on one thread, so that processes of one machine get the same bits.
+
+Letters: n active items, k directions; G (n, n) counts of pairs, Y (n, k) = G Q, Q (n, k)
+directions, T (n, k) with G ~ T T^T, c (n,) holders of each item.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.streams import Purpose, normal, stream_key, user_stream
+
+if TYPE_CHECKING:
+    import torch
+
+__all__ = ["SketchedWeights", "drawn_directions", "low_rank", "orthonormal", "weights_of"]
+
+_NOTHING = 1e-9
+"""Of the largest entry of R, or of the length of Y: what is less is taken for rounding."""
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SketchedWeights:
+    """Item weights B as n x k numbers: B_ij = (F_i . F_j) scale_j for i != j, and B_jj = 0.
+
+    Attributes:
+        factor: F = W M^1/2, (n, k).
+        scale: 1 / diag(P), (n,).
+        own: what an item of the history adds to its own score, so that B_jj is 0, (n,).
+    """
+
+    factor: Matrix
+    scale: Matrix
+    own: Matrix
+
+
+def drawn_directions(seed: int, active: NDArray[np.int64], dim: int) -> Matrix:
+    """Return Omega (n_active, dim), N(0, 1), the same bits on every machine.
+
+    Every item of the catalogue has a stream of its own, so that only active rows are drawn.
+    """
+    key = stream_key(seed, Purpose.ITEM_EMBEDDING)
+    return normal(user_stream(key, active), (len(active), dim))
+
+
+def orthonormal(total: Matrix) -> Matrix:
+    """Return Q = orth(Y) as (n, k): zeros where a column says nothing that others do not."""
+    import torch
+
+    from fedrec.tensor_products import one_thread
+
+    with one_thread():
+        basis, upper = torch.linalg.qr(torch.from_numpy(total))
+    diagonal = upper.diagonal()
+    counts = diagonal.abs() > _NOTHING * upper.abs().max() if upper.numel() else diagonal.abs() > 0
+    directions = np.zeros_like(total)
+    directions[:, : basis.shape[1]] = (basis * diagonal.sign() * counts).numpy()
+    return directions
+
+
+def low_rank(directions: Matrix, total: Matrix, *, deviation: float, drawn: bool) -> Matrix:
+    """Return T (n, k) with T T^T ~ G, by Nystrom from Y = G Q.
+
+    Args:
+        deviation: of the rounding of each value of Y; what it could be alone counts for nothing.
+        drawn: whether the directions are Omega, whose columns are longer than 1.
+    """
+    import torch
+
+    from fedrec.tensor_products import one_thread
+
+    n_rows, dim = total.shape
+    if not total.any():
+        return np.zeros_like(total)
+    if not np.isfinite(total).all():
+        # As scores that are not finite; LAPACK would raise an error of its own.
+        return np.full_like(total, np.nan)
+    shift = _NOTHING * float(np.linalg.norm(total))
+    longest = math.sqrt(n_rows) + math.sqrt(dim) if drawn else 1.0
+    floor = max(shift, 2.0 * deviation * math.sqrt(dim) * longest)
+    with one_thread():
+        along = torch.from_numpy(np.ascontiguousarray(directions))
+        shifted = torch.from_numpy(np.ascontiguousarray(total)) + shift * along
+        core = along.T @ shifted
+        values, vectors = torch.linalg.eigh((core + core.T) / 2)
+        root = torch.where(values > floor, values, torch.inf).rsqrt()
+        half = shifted @ (vectors * root)
+        squares, turn = torch.linalg.eigh(half.T @ half)
+        left = (squares - shift).clamp(min=0.0)
+        share = torch.where(left > 0, left / squares, 0.0).sqrt()
+        found: Matrix = (half @ (turn * share)).numpy()
+    return found
+
+
+def weights_of(
+    low: Matrix, holders: Matrix, regularisation: float, *, diagonal: bool
+) -> SketchedWeights:
+    """Return the item weights that follow from G ~ T T^T, or with the rest of its diagonal.
+
+    Args:
+        low: T.
+        holders: c, the diagonal of G.
+        diagonal: add to D what T T^T misses of the diagonal.
+    """
+    import torch
+
+    from fedrec.tensor_products import one_thread
+
+    table = torch.from_numpy(low)
+    ridge = torch.full((len(low),), float(regularisation), dtype=torch.float64)
+    if diagonal:
+        ridge = ridge + (torch.from_numpy(holders) - (table * table).sum(1)).clamp(min=0.0)
+    with one_thread():
+        scaled = table / ridge[:, None]
+        inner = torch.eye(low.shape[1], dtype=torch.float64) + table.T @ scaled
+        factor = _divided(torch.linalg.cholesky_ex(inner)[0], scaled)
+    inverse = 1.0 / ridge - (factor * factor).sum(1)
+    return SketchedWeights(
+        factor=factor.numpy(),
+        scale=(1.0 / inverse).numpy(),
+        own=(1.0 - 1.0 / (ridge * inverse)).numpy(),
+    )
+
+
+def _divided(lower: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+    """Return rows L^-T, so that its product with itself is rows (L L^T)^-1 rows^T."""
+    import torch
+
+    solved: torch.Tensor = torch.linalg.solve_triangular(lower, rows.T, upper=False)
+    return solved.T.contiguous()

@@ -1,0 +1,328 @@
+"""sketch against numbers derived by hand, against a plain form, and against EASE."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from reference.plain_ease import interactions_of, plain_ease
+from reference.plain_sketch import plain_orth, plain_sum, plain_weights
+
+from fedrec.algorithms.declarations import GRADES
+from fedrec.algorithms.sketched_weights import (
+    drawn_directions,
+    low_rank,
+    orthonormal,
+    weights_of,
+)
+from fedrec.config.algorithm import algorithm_warnings
+from fedrec.config.combinations import find_conflicts
+from fedrec.config.schema import Plan, Settings
+from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.errors import SettingsError
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.ids import UserId
+from fedrec.protection import PROTECTIONS
+from fedrec.recommender import ModelFile, Recommender
+from fedrec.simulation.federation import simulate
+from fedrec.training.evaluator import Evaluator
+from fedrec.training.layout import Layout, vector_spec
+from fedrec.training.learner import Learner
+
+
+def plan_of(n_rounds=3, minimum_item_users=1, **sections):
+    values = {
+        "federation": {"maximum_users": 1024, "minimum_item_users": minimum_item_users},
+        "algorithm": {"name": "sketch", "dim": 4, "regularisation": 1.0, "form": "plain"},
+        "update": {"structure": "dense"},
+        "rounds": {"total": n_rounds},
+    }
+    for section, change in sections.items():
+        values[section] = {**values.get(section, {}), **change}
+    return Plan.model_validate(values)
+
+
+def split_of(histories):
+    """Return users who only train, with these items."""
+    lengths = [len(held) for held in histories]
+    nothing = np.full(len(histories), -1, dtype=np.int64)
+    return UserSplit(
+        user_ids=tuple(UserId(f"u{index}") for index in range(len(histories))),
+        train_indptr=np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64),
+        train_items=np.concatenate(histories).astype(np.int64),
+        validation_items=nothing,
+        test_items=nothing,
+    )
+
+
+def versions(learner, parties):
+    """Return the shared model after the counting round and after every training round."""
+    found = [learner.initial_shared()]
+    for round_id in range(1, learner.plan.rounds.total + 2):
+        kind, shared = "count" if round_id == 1 else "train", found[-1]
+        total = sum(
+            learner.contribute(kind, round_id, shared, users, learner.initial_private(users)).vector
+            for users in parties
+        )
+        found.append(learner.apply(kind, round_id, shared, total))
+    return found[1:]
+
+
+def scores_of(learner, shared, users):
+    blocks = learner.score_blocks(shared, users, learner.initial_private(users))
+    return np.concatenate([scores.numpy() for _, scores in blocks])
+
+
+HISTORIES = ([0, 1], [0, 1], [0, 2])
+
+
+def test_three_users_and_four_items_by_hand():
+    """More directions than items: G ~ T T^T is G itself, and the model is that of EASE.
+
+    G + I of items 0, 1, 2 is [[4, 2, 1], [2, 3, 0], [1, 0, 2]] with the determinant 13, and its
+    inverse [[6, -4, -3], [-4, 7, 2], [-3, 2, 8]] / 13: B is [[0, 4/7, 3/8], [4/6, 0, -2/8],
+    [3/6, -2/7, 0]]. Nobody holds item 3.
+    """
+    learner = Learner(plan_of(2), 4, device="cpu")
+    users = split_of(HISTORIES)
+    counted, first, last = versions(learner, [users])
+    assert counted.kept["product"].size == counted.kept["before"].size == 0
+    gram = np.array([[3, 2, 1], [2, 2, 0], [1, 0, 1]])
+    drawn = drawn_directions(learner.plan.federation.seed, np.arange(3), 4)
+    step = learner.layout.tensors[0].step
+    assert first.kept["product"].reshape(3, 4) == pytest.approx(gram @ drawn, abs=2 * step)
+    assert np.array_equal(last.kept["before"], first.kept["product"])
+    along = orthonormal(first.kept["product"].reshape(3, 4))
+    assert last.kept["product"].reshape(3, 4) == pytest.approx(gram @ along, abs=step)
+    assert last.tensors["item_users"].tolist() == [3, 2, 1, 0]
+    # The third user holds 0 and 2.
+    found = scores_of(learner, last, users)[2]
+    assert found.tolist() == pytest.approx([1 / 2, 4 / 7 - 2 / 7, 3 / 8, -np.inf], abs=2e-3)
+    # Before there is a sum the counts decide: shares of all six interactions.
+    before = scores_of(learner, counted, users)[2]
+    assert before.tolist() == pytest.approx([3 / 6, 2 / 6, 1 / 6, -np.inf])
+
+
+def test_weights_of_two_items_by_hand():
+    """T = (1, 1), lambda = 1; P is [[2/3, -1/3], [-1/3, 2/3]]."""
+    low, holders = np.ones((2, 1)), np.array([3.0, 2.0])
+    plain = weights_of(low, holders, 1.0, diagonal=False)
+    both = (plain.factor @ plain.factor.T) * plain.scale
+    assert both[0, 1] == pytest.approx(1 / 2) and both[1, 0] == pytest.approx(1 / 2)
+    assert np.diag(both) + plain.own == pytest.approx([0.0, 0.0])
+    # d = c - 1 = (2, 1), D = (3, 2), M = 6/11: P_12 = -1/11, P_11 = 3/11, P_22 = 4/11.
+    diag = weights_of(low, holders, 1.0, diagonal=True)
+    both = (diag.factor @ diag.factor.T) * diag.scale
+    assert both[0, 1] == pytest.approx(1 / 4) and both[1, 0] == pytest.approx(1 / 3)
+    assert np.diag(both) + diag.own == pytest.approx([0.0, 0.0])
+
+
+def test_low_rank_by_hand():
+    """G = diag(4, 1) along its first axis: Y = (4, 0), C = 4, T = (2, 0)."""
+    along, total = np.array([[1.0], [0.0]]), np.array([[4.0], [0.0]])
+    found = low_rank(along, total, deviation=0.0, drawn=False)
+    assert np.abs(found) == pytest.approx(np.array([[2.0], [0.0]]), abs=1e-7)
+    # Rounding could be all there is of it: 4 < 2 sigma sqrt(k).
+    assert not low_rank(along, total, deviation=2.1, drawn=False).any()
+
+
+def test_columns_that_say_nothing_are_zero():
+    total = np.array([[1.0, 2.0, 0.0], [0.0, 0.0, -3.0]])
+    found = orthonormal(total)
+    assert np.abs(found[:, :2]) == pytest.approx(np.array([[1.0, 0.0], [0.0, 0.0]]))
+    assert not orthonormal(np.zeros((3, 2))).any()
+    # Signs follow from the sum: the diagonal of R is positive.
+    assert (np.diag(orthonormal(np.array([[-2.0, 0.0], [0.0, 3.0]]))) == [-1.0, 1.0]).all()
+
+
+@pytest.fixture(scope="module")
+def data():
+    return generate(n_users=150, n_items=80, n_clusters=5, interactions_per_user=14, seed=4)
+
+
+@pytest.fixture(scope="module")
+def users(data):
+    return leave_one_out(data.interactions, data.catalogue)
+
+
+@pytest.fixture(scope="module")
+def histories(users):
+    return [users.train_of(row) for row in range(len(users))]
+
+
+@pytest.mark.parametrize("sums", [1, 2, 3])
+@pytest.mark.parametrize("form", ["plain", "diag"])
+def test_it_equals_its_plain_form(users, histories, sums, form):
+    plan = plan_of(sums, algorithm={"dim": 12, "sums": sums, "form": form, "regularisation": 5.0})
+    learner = Learner(plan, 80, device="cpu")
+    dealt = np.random.default_rng(0).permutation(len(users))
+    parties = [users.select(rows) for rows in np.array_split(dealt, 3)]
+    last = versions(learner, parties)[-1]
+    directions = drawn_directions(plan.federation.seed, np.arange(80), 12)
+    total = plain_sum(histories, directions)
+    for _ in range(sums - 1):
+        directions = plain_orth(total)
+        total = plain_sum(histories, directions)
+    # 150 users, half a step each; from the second on steps are a quarter as large.
+    step = learner.layout.tensors[0].step / (1 if sums == 1 else 4)
+    off = np.abs(last.kept["product"].reshape(80, 12) - total).max()
+    assert off < 150 * step / 2
+    holders = np.bincount(np.concatenate(histories), minlength=80).astype(float)
+    wanted = plain_weights(directions, total, holders, 5.0, form)
+    own = interactions_of([users.train_of(row) for row in range(20)], 80) @ wanted
+    found = scores_of(learner, last, users.select(np.arange(20)))
+    assert found == pytest.approx(own, abs=5e-3)
+
+
+@pytest.mark.parametrize("form", ["plain", "diag"])
+def test_the_mathematics_in_float64(histories, form):
+    """The same formulas from exact sums: to the last digits, and without an n x n matrix."""
+    along = plain_orth(plain_sum(histories, drawn_directions(3, np.arange(80), 20)))
+    total = plain_sum(histories, along)
+    holders = np.bincount(np.concatenate(histories), minlength=80).astype(float)
+    assert orthonormal(along) == pytest.approx(along, abs=1e-12)
+    low = low_rank(along, total, deviation=0.0, drawn=False)
+    found = weights_of(low, holders, 5.0, diagonal=form == "diag")
+    dense = (found.factor @ found.factor.T) * found.scale + np.diag(found.own)
+    wanted = plain_weights(along, total, holders, 5.0, form)
+    assert np.linalg.norm(dense - wanted) < 1e-9 * np.linalg.norm(wanted)
+
+
+def test_with_all_directions_it_is_ease(users, histories):
+    plan = plan_of(2, algorithm={"dim": 80, "regularisation": 5.0})
+    learner = Learner(plan, 80, device="cpu")
+    last = versions(learner, [users])[-1]
+    matrix = interactions_of(histories, 80)
+    found = scores_of(learner, last, users)
+    assert found == pytest.approx(matrix @ plain_ease(matrix, 5.0), abs=2e-2)
+
+
+def test_the_choice_is_the_best_candidate_on_validation(users):
+    plan = plan_of(4, algorithm={"dim": 12})
+    learner = Learner(plan, 80, device="cpu")
+    counted, _, summed, chosen, idle = versions(learner, [users])
+    private = learner.initial_private(users)
+    candidates = list(learner.algorithm.candidates(summed))
+    # 12, 6 and 3 directions, five lambdas, two forms, and the settings' own lambda of 1.
+    assert len(candidates) == len(learner.algorithm.ways) == 31
+    measured = [
+        MetricSums(
+            Evaluator(learner).measure(one, users, private, references=False, round_id=4)
+        ).sum_of("model.validation.gain")
+        for one in candidates
+    ]
+    assert len(set(measured)) > 3
+    assert float(chosen.kept["choice"]) == measured.index(max(measured))
+    part = learner.contribute("train", 4, summed, users, private)
+    assert learner.travelling.unpack("train", summed, part.vector).changes[GRADES].tolist() == (
+        measured
+    )
+    assert np.array_equal(
+        scores_of(learner, chosen, users),
+        scores_of(learner, candidates[int(chosen.kept["choice"])], users),
+    )
+    # Nothing is left to do.
+    assert idle.canonical_bytes() == chosen.canonical_bytes()
+    assert not list(learner.algorithm.candidates(counted))
+    assert not list(learner.algorithm.candidates(chosen))
+
+
+def test_settings_win_where_nobody_has_a_validation_item():
+    learner = Learner(plan_of(3), 4, device="cpu")
+    *_, chosen = versions(learner, [split_of(HISTORIES)])
+    assert float(chosen.kept["choice"]) == 0.0
+    own = learner.algorithm.chosen(chosen)
+    assert (own.dim, own.regularisation, own.form) == (4, 1.0, "plain")
+
+
+def test_a_simulation_publishes_its_choice_and_serves_histories(data, users, tmp_path):
+    plan = plan_of(3, algorithm={"dim": 12}, federation={"minimum_item_users": 2})
+    settings = Settings.model_validate(plan.model_dump() | {"client": {"device": "cpu"}})
+    result = simulate(settings, users=users, catalogue=data.catalogue)
+    assert float(result.last.shared.kept["choice"]) >= 0
+    # Round 5 measured what round 4 chose; the version before it is the best, or as good.
+    assert result.best.round in (3, 4)
+    learner = Learner(plan, 80, device="cpu")
+    model = ModelFile(
+        plan=plan,
+        catalogue_fingerprint=data.catalogue.fingerprint(),
+        round=result.last.round,
+        shared=result.last.shared,
+    )
+    Recommender(model, data.catalogue).save(tmp_path)
+    recommender = Recommender.load(tmp_path)
+    history = [data.catalogue.item_ids[row] for row in users.train_of(5)]
+    vector = recommender.fold_in(history)
+    ids, scores = recommender.recommend_vector(vector, 80)
+    wanted = scores_of(learner, result.last.shared, users.select(np.array([5])))[0]
+    for item, score in zip(ids, scores, strict=True):
+        assert score == pytest.approx(wanted[data.catalogue.rows_of([item])[0]], abs=1e-5)
+    near, _ = recommender.similar_items(history[0], 3)
+    assert len(near) == 3 and history[0] not in near
+
+
+def test_values_of_long_histories_are_clipped_and_counted():
+    plan = plan_of(2, algorithm={"longest_history": 1})
+    learner = Learner(plan, 64, device="cpu")
+    users = split_of([list(range(64))])
+    shared = learner.apply(
+        "count", 1, learner.initial_shared(),
+        learner.contribute("count", 1, learner.initial_shared(), users, None).vector,
+    )  # fmt: skip
+    part = learner.contribute("train", 2, shared, users, learner.initial_private(users))
+    own = drawn_directions(plan.federation.seed, np.arange(64), 4).sum(0)
+    assert part.n_clipped == 64 * int((np.abs(own) > 4.0).sum()) > 0
+    sums = learner.travelling.unpack("train", shared, part.vector).changes["product"]
+    assert np.abs(sums).max() == 1 << 16
+
+
+def test_the_model_does_not_depend_on_threads(histories):
+    before, found = torch.get_num_threads(), []
+    total = plain_sum(histories, drawn_directions(3, np.arange(80), 20))
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            along = orthonormal(total)
+            low = low_rank(along, plain_sum(histories, along), deviation=0.0, drawn=False)
+            found.append(weights_of(low, np.ones(80), 5.0, diagonal=True).factor)
+    finally:
+        torch.set_num_threads(before)
+    assert np.array_equal(*found)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"rounds": {"user_fraction": 0.5}}, "rounds.user_fraction is 0.5"),
+        ({"update": {"clip": 2.0}}, "update.clip is set"),
+        ({"update": {"structure": "colr"}}, "no other low-rank form"),
+        ({"evaluation": {"protocol": "paper"}}, "no negatives are drawn"),
+        ({"privacy": {"mechanism": "gaussian"}}, "scaled to one length"),
+    ],
+)
+def test_plans_that_mean_nothing_are_refused(change, word):
+    assert find_conflicts(plan_of()) == []
+    found = [conflict.sentence for conflict in find_conflicts(plan_of(**change))]
+    assert any(word in sentence for sentence in found), found
+
+
+def test_rounds_that_are_missing_or_idle_are_told():
+    with pytest.raises(SettingsError, match=r"rounds.total is 1, but algorithm.sums") as caught:
+        Layout.of(plan_of(1), 256)
+    assert "rounds.total = 3" in caught.value.remedy
+    assert any("no round that grades" in line for line in algorithm_warnings(plan_of(2)))
+    assert any("change nothing" in line for line in algorithm_warnings(plan_of(9)))
+    assert not any("grades candidates" in line for line in algorithm_warnings(plan_of(3)))
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks"])
+def test_protected_sums_are_exact_integers(protection):
+    plan = plan_of(3, protection={"name": protection})
+    assert find_conflicts(plan) == []
+    spec = vector_spec(plan, 100)
+    # 256 rows of 4 values, up to 1024 users of 2^16 steps; 23 candidates of up to 4 directions.
+    assert spec.segments[0].length == 1024
+    assert spec.segments[0].max_abs_sum == 1024 << 16
+    assert spec.segments[1].length == 31
+    kind = PROTECTIONS[protection]
+    assert kind.plan(spec, preset=plan.protection.preset).exact
