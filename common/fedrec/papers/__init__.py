@@ -14,15 +14,7 @@ __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
 ROWS: Mapping[str, PublishedRow] = MappingProxyType(
     {
         row.name: row
-        for paper in (
-            pfedrec.ROWS,
-            fedmf.ROWS,
-            fedncf.ROWS,
-            fedrap.ROWS,
-            colr.ROWS,
-            pfedclr.ROWS,
-            plgc.ROWS,
-        )
+        for paper in (pfedrec, fedmf, fedncf, fedrap, pfedclr, plgc, colr)
         for row in paper.ROWS
     }
 )
