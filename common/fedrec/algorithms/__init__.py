@@ -8,8 +8,10 @@ from fedrec.algorithms.ease import EASE, EASESettings
 from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
+from fedrec.algorithms.fedrecgel import FedRecGEL, FedRecGELSettings
 from fedrec.algorithms.initial import Constant, Normal, Uniform
-from fedrec.algorithms.optimisers import Adam, Phase, Sgd
+from fedrec.algorithms.kept_moments import SharedAdam, own_moments
+from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.registry import Registry
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
@@ -35,6 +37,9 @@ __all__ = [
     "FedMFSettings",
     "FedNCF",
     "FedNCFSettings",
+    "FedRecGEL",
+    "FedRecGELSettings",
+    "Gradient",
     "Normal",
     "PFedRec",
     "PFedRecSettings",
@@ -44,6 +49,7 @@ __all__ = [
     "RoundStart",
     "Sgd",
     "Shapes",
+    "SharedAdam",
     "TrainedAlgorithm",
     "TrainedSettings",
     "Uniform",
@@ -53,6 +59,7 @@ __all__ = [
     "WrapperSettings",
     "cross_entropy",
     "dot",
+    "own_moments",
 ]
 
 ALGORITHMS = Registry(
@@ -62,6 +69,7 @@ ALGORITHMS = Registry(
         "ease": EASE,
         "pfedrec": PFedRec,
         "fedncf": FedNCF,
+        "fedrecgel": FedRecGEL,
     }
 )
 DEFAULT_ALGORITHM: type[Algorithm] = FedMF

@@ -61,6 +61,8 @@ class Parameter:
             (`samples`).
         most: the shape at its largest, of a tensor that grows over the rounds; empty for others.
         structured: whether an update structure may stand in for whole rows.
+        applied: whether `apply` alone reads it, such as a server-side optimiser's moments: it is
+            kept with every version; nothing trains on it, scores with it or exports it.
     """
 
     name: str
@@ -73,6 +75,7 @@ class Parameter:
     mean: Literal["holders", "users", "samples"] = "users"
     structured: bool = False
     most: tuple[int, ...] = ()
+    applied: bool = False
 
     @property
     def private(self) -> bool:

@@ -90,6 +90,15 @@ class TrainedAlgorithm(Algorithm):
         """Return what is minimised beside the loss, (n_users,) or nothing; it is not reported."""
         return 0.0
 
+    @property
+    def sums_minibatches(self) -> bool:
+        """Whether a pass is one step, by the sum of all minibatches' losses.
+
+        Then positives are shuffled, each keeps its negatives behind it, and they are cut into
+        minibatches; `batch.mean` is the sum of the minibatches' means.
+        """
+        return False
+
     # What follows from the update structure.
 
     @cached_property
@@ -296,7 +305,7 @@ class TrainedAlgorithm(Algorithm):
         everybody = {
             entry.name: start.shared[entry.name][None]
             for entry in self.parameters
-            if entry.scope in ("rows", "net")
+            if entry.name in start.shared
         } | {
             name: torch.full((1,), value, device=start.active.device)
             for name, value in start.scalars.items()
@@ -309,6 +318,8 @@ class TrainedAlgorithm(Algorithm):
             place = place.clamp(max=n_users - 1)
             own = {}
             for entry in self.parameters:
+                if entry.name not in self.scoring:
+                    continue
                 if entry.scope == "own":
                     own[entry.name] = private[entry.name].index_select(0, place)
                 elif entry.scope == "own_rows":
