@@ -100,14 +100,14 @@ class FedRecGELSettings(TrainedSettings):
         description="Samples in a chunk; the loss is the sum over chunks of their mean losses.",
     )
     item_clip: float = Field(
-        default=1.0,
+        default=0.5,
         gt=0,
         le=1e6,
         description="Every value of a user's gradient of item rows is clipped to [-item_clip, "
         "item_clip]; a public range.",
     )
     item_fraction_bits: int = Field(
-        default=30,
+        default=24,
         ge=4,
         le=40,
         description="The gradient of rows is rounded to multiples of item_clip x "

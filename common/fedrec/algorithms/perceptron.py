@@ -33,8 +33,10 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
     dim = users.shape[-1]
     of_users, of_items = v.weight_1[..., :dim], v.weight_1[..., dim:]
     found = items @ of_items.mT
-    found = found + (users[:, None] @ of_users.mT + v.bias_1[:, None])
+    offset = users[:, None] @ of_users.mT + v.bias_1[:, None]
+    # Each layer writes one table, not three: taking their memory costs as much as filling them.
+    found = found.add_(offset) if len(found) == len(offset) else found + offset
     for layer in range(2, n_layers + 1):
         weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
-        found = torch.relu(found) @ weight.mT + bias[:, None]
-    return torch.relu(found)
+        found = (torch.relu_(found) @ weight.mT).add_(bias[:, None])
+    return torch.relu_(found)

@@ -280,7 +280,7 @@ class _Group:
         if self._size.together:
             # The loss is a sum over minibatches; reported is their mean.
             n_minibatches = -(-self._sizes // self._batch_size)
-            return ((n_minibatches > 0) / n_minibatches.clamp(min=1)).to(self._dtype)[None]
+            return ((n_minibatches > 0).to(self._dtype) / n_minibatches.clamp(min=1))[None]
         return self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
 
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
