@@ -181,7 +181,5 @@ def fedrecgel_round(state: State, keys, histories, settings, *, seed, round_id, 
     for name, value in state.shared.items():
         mean = sums[name] / taking.sum()
         shared[name], moments[name] = state.moments[name].step(value, mean, settings.rate)
-    after = replace(
-        state, shared=shared, moments=moments, vectors=vectors, own_moments=own_moments
-    )
+    after = replace(state, shared=shared, moments=moments, vectors=vectors, own_moments=own_moments)
     return Round(gradients=sums, each=each, taking=taking, loss=losses, after=after)

@@ -79,9 +79,7 @@ def test_three_rounds_before_rounding(users, case, n_hidden, chunk):
     learner = learner_of(case, n_hidden, chunk)
     shared, private = begin(learner, users)
     names = sent_names(learner)
-    state = State.new(
-        {name: shared.tensors[name] for name in names}, private["user_embedding"]
-    )
+    state = State.new({name: shared.tensors[name] for name in names}, private["user_embedding"])
     for number, round_id in enumerate((4, 5, 6), start=1):
         expected = plain_round(learner, users, state, round_id)
         found = train_unrounded(learner, users, shared, private, round_id)
@@ -125,9 +123,7 @@ def test_three_rounds_on_the_grid(users, case):
         for name in names:
             assert_near(changes[name] * steps[name], expected.gradients[name], 1e-3, name)
         private, after = part.private, expected.after
-        assert_near(
-            private.tensors["user_embedding"], torch.stack(after.vectors), 1e-3, "vectors"
-        )
+        assert_near(private.tensors["user_embedding"], torch.stack(after.vectors), 1e-3, "vectors")
         shared = learner.apply("train", round_id, shared, part.vector)
         for name in names:
             assert_near(shared.tensors[name], after.shared[name], 1e-3, name)

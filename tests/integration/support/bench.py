@@ -47,9 +47,12 @@ UPDATES = {
     "fedals": {"structure": "dense", "clip": 2.0},
     "pfedrec": {"structure": "dense", "clip": 16.0},
     "fedncf": {"structure": "dense", "clip": 16.0},
+    "fedrecgel": {"structure": "dense"},
     "ease": {"structure": "dense"},
 }
 """An update structure that goes with each algorithm."""
+SIZES: dict[str, dict[str, int]] = {"ease": {}, "fedrecgel": {"dim": 2, "hidden_layers": 2}}
+"""Settings that make a model small; `dim` where nothing is said."""
 
 
 def plan_of(
@@ -71,7 +74,7 @@ def plan_of(
             "federation": {
                 "name": "tests", "seed": 11, "maximum_users": 64, "minimum_item_users": 6,
             },
-            "algorithm": {"name": algorithm} | ({} if algorithm == "ease" else {"dim": 4}),
+            "algorithm": {"name": algorithm} | SIZES.get(algorithm, {"dim": 4}),
             "update": UPDATES[algorithm],
             "protection": {
                 "name": name, "preset": preset or "default", "key_holder": key_holder,
