@@ -6,13 +6,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedrec.errors import SettingsError
-from fedrec.papers import colr, fedmf, fedncf, pfedrec
+from fedrec.papers import colr, fedmf, fedncf, fedrecgel, pfedrec
 from fedrec.papers.row import PublishedRow, paper_plan
 
 __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
 
 ROWS: Mapping[str, PublishedRow] = MappingProxyType(
-    {row.name: row for paper in (pfedrec.ROWS, fedmf.ROWS, fedncf.ROWS, colr.ROWS) for row in paper}
+    {
+        row.name: row
+        for paper in (pfedrec.ROWS, fedmf.ROWS, fedncf.ROWS, fedrecgel.ROWS, colr.ROWS)
+        for row in paper
+    }
 )
 
 

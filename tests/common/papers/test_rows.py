@@ -37,7 +37,7 @@ class TestEveryRow:
 
 
 def test_published_figures() -> None:
-    """As printed: PLGC table II, FedRecGEL 2, PFedCLR 1, FedRAP 3 and 4, CoLR 4."""
+    """As printed: PLGC table II, FedRecGEL 2 and 3, PFedCLR 1, FedRAP 3 and 4, CoLR 4."""
     printed = {
         "pfedrec/ml-100k": (0.7162, 0.4344),
         "pfedrec/filmtrust": (0.7876, 0.6483),
@@ -48,6 +48,10 @@ def test_published_figures() -> None:
         "fedmf/filmtrust": (0.6938, 0.4921),
         "fedmf/amazon-video": (0.4557, 0.2602),
         "fedncf/ml-100k": (0.6089, 0.3268),
+        "fedrecgel/filmtrust": (0.9166, 0.8201),
+        "fedrecgel/filmtrust/without-non-shared": (0.9163, 0.7729),
+        "fedrecgel/filmtrust/without-shared": (0.9158, 0.8172),
+        "fedrecgel/amazon-video": (0.6270, 0.4133),
         "scolr/ml-1m/rank-64": (0.6386, 0.3704),
         "scolr/ml-1m/rank-2": (0.5784, 0.3258),
     }
