@@ -205,10 +205,14 @@ class FedRecGEL(TrainedAlgorithm):
     def score(self, v: Values) -> torch.Tensor:
         """Return <a, [p * q_i ; h]> + b."""
         dim, n_hidden = self.settings.dim, self.settings.hidden_layers
-        head, bias = (getattr(v, f"{kind}_{n_hidden + 1}") for kind in ("weight", "bias"))
-        hidden = units(v, v.user_embedding[:, dim:], v.item_embedding[..., dim:], n_hidden)
-        factors = dot(v.item_embedding[..., :dim], v.user_embedding[:, :dim] * head[:, 0, :dim])
-        return factors + (hidden * head[:, :, dim:]).sum(-1) + bias
+        halves = (dim, self._width)
+        # Autograd joins the halves of a split in one pass; of slices it would add up whole tables.
+        users, of_user = v.user_embedding.split(halves, -1)
+        items, of_item = v.item_embedding.split(halves, -1)
+        weight, bias = (getattr(v, f"{kind}_{n_hidden + 1}") for kind in ("weight", "bias"))
+        of_factors, of_units = weight.split((dim, dim), -1)
+        hidden = units(v, of_user, of_item, n_hidden)
+        return dot(items, users * of_factors[:, 0]) + (hidden * of_units).sum(-1) + bias
 
     def apply(
         self,

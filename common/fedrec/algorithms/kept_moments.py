@@ -77,7 +77,10 @@ class SharedAdam:
         mean_power = float(before["mean_power"]) * MEAN_KEPT
         square_power = float(before["square_power"]) * SQUARE_KEPT
         size, scale = self._rate / (1.0 - mean_power), math.sqrt(1.0 - square_power)
-        found = {"mean_power": np.float64(mean_power), "square_power": np.float64(square_power)}
+        found: dict[str, NDArray[np.float64]] = {
+            "mean_power": np.asarray(mean_power),
+            "square_power": np.asarray(square_power),
+        }
         for entry in self._moved:
             name, gradient = entry.name, gradients[entry.name]
             mean = before[f"{name}_mean"] * MEAN_KEPT + gradient * (1.0 - MEAN_KEPT)

@@ -31,7 +31,7 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
     import torch
 
     dim = users.shape[-1]
-    of_users, of_items = v.weight_1[..., :dim], v.weight_1[..., dim:]
+    of_users, of_items = v.weight_1.split((dim, v.weight_1.shape[-1] - dim), -1)
     found = items @ of_items.mT
     offset = users[:, None] @ of_users.mT + v.bias_1[:, None]
     # Each layer writes one table, not three: taking their memory costs as much as filling them.

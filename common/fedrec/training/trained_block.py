@@ -287,8 +287,11 @@ class TrainedBlock:
             squares = [gradients[name].square().reshape(len(live), -1).sum(1) for name in own]
             norm = torch.stack(squares).sum(0).sqrt() + 1e-12
             uphill = {
-                name: leaves[name]
-                + gradients[name] * _wide(optimiser.radius / norm, gradients[name])
+                name: torch.addcmul(
+                    leaves[name],
+                    gradients[name],
+                    _wide(optimiser.radius / norm, gradients[name]),
+                )
                 for name in own
             }
             _, there = self._differentiate(leaves | uphill, own, phase, index, batch, live)
