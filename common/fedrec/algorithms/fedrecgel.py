@@ -204,13 +204,14 @@ class FedRecGEL(TrainedAlgorithm):
 
     def score(self, v: Values) -> torch.Tensor:
         """Return <a, [p * q_i ; h]> + b."""
+        import torch
+
         dim, n_hidden = self.settings.dim, self.settings.hidden_layers
-        halves = (dim, self._width)
-        # Autograd joins the halves of a split in one pass; of slices it would add up whole tables.
-        users, of_user = v.user_embedding.split(halves, -1)
-        items, of_item = v.item_embedding.split(halves, -1)
-        weight, bias = (getattr(v, f"{kind}_{n_hidden + 1}") for kind in ("weight", "bias"))
-        of_factors, of_units = weight.split((dim, dim), -1)
+        users, of_user = torch.split(v.user_embedding, [dim, self._width], -1)
+        items, of_item = torch.split(v.item_embedding, [dim, self._width], -1)
+        weight: torch.Tensor = getattr(v, f"weight_{n_hidden + 1}")
+        bias: torch.Tensor = getattr(v, f"bias_{n_hidden + 1}")
+        of_factors, of_units = torch.split(weight, [dim, dim], -1)
         hidden = units(v, of_user, of_item, n_hidden)
         return dot(items, users * of_factors[:, 0]) + (hidden * of_units).sum(-1) + bias
 

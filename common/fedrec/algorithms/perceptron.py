@@ -31,7 +31,8 @@ def units(v: Values, users: torch.Tensor, items: torch.Tensor, n_layers: int) ->
     import torch
 
     dim = users.shape[-1]
-    of_users, of_items = v.weight_1.split((dim, v.weight_1.shape[-1] - dim), -1)
+    # Autograd joins the parts of a split in one pass; of slices it would add up whole tables.
+    of_users, of_items = torch.split(v.weight_1, [dim, v.weight_1.shape[-1] - dim], -1)
     found = items @ of_items.mT
     offset = users[:, None] @ of_users.mT + v.bias_1[:, None]
     # Each layer writes one table, not three: taking their memory costs as much as filling them.
