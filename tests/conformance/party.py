@@ -38,6 +38,7 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
     },
     "fedals": {"dim": 6, "regularisation": 2.0},
     "fedncf": {"dim": 6, "batch_size": 16},
+    "fedrecgel": {"dim": 4, "batch_size": 16, "learning_rate": 0.01},
     "pfedrec": {"dim": 6, "item_rate_scale": 1.0, "batch_size": 16},
     "ease": {"regularisation": 2.0},
     "plgc": {

@@ -15,8 +15,10 @@ from fedrec.algorithms.fedals import FedALS, FedALSSettings
 from fedrec.algorithms.fedmf import FedMF, FedMFSettings
 from fedrec.algorithms.fedncf import FedNCF, FedNCFSettings
 from fedrec.algorithms.fedrap import FedRAP, FedRAPSettings
+from fedrec.algorithms.fedrecgel import FedRecGEL, FedRecGELSettings
 from fedrec.algorithms.initial import Constant, Normal, Uniform
-from fedrec.algorithms.optimisers import Adam, Phase, Sgd
+from fedrec.algorithms.kept_moments import SharedAdam, own_moments
+from fedrec.algorithms.optimisers import Adam, Gradient, Phase, Sgd
 from fedrec.algorithms.pfedclr import PFedCLR, PFedCLRSettings
 from fedrec.algorithms.pfedrec import PFedRec, PFedRecSettings
 from fedrec.algorithms.plgc import PLGC, PLGCSettings
@@ -48,6 +50,9 @@ __all__ = [
     "FedNCFSettings",
     "FedRAP",
     "FedRAPSettings",
+    "FedRecGEL",
+    "FedRecGELSettings",
+    "Gradient",
     "Normal",
     "PFedCLR",
     "PFedCLRSettings",
@@ -60,6 +65,7 @@ __all__ = [
     "RoundStart",
     "Sgd",
     "Shapes",
+    "SharedAdam",
     "Sketch",
     "SketchSettings",
     "TrainedAlgorithm",
@@ -72,6 +78,7 @@ __all__ = [
     "WrapperSettings",
     "cross_entropy",
     "dot",
+    "own_moments",
 ]
 
 ALGORITHMS = Registry(
@@ -85,6 +92,7 @@ ALGORITHMS = Registry(
         "fedncf": FedNCF,
         "fedrap": FedRAP,
         "plgc": PLGC,
+        "fedrecgel": FedRecGEL,
     }
 )
 DEFAULT_ALGORITHM: type[Algorithm] = FedMF

@@ -118,7 +118,11 @@ class Algorithm(ABC):
     @property
     def recommending(self) -> tuple[str, ...]:
         """Names of the shared tensors that recommending needs; nothing else is exported."""
-        return tuple(entry.name for entry in self.parameters if entry.scope in ("rows", "net"))
+        return tuple(
+            entry.name
+            for entry in self.parameters
+            if entry.scope in ("rows", "net") and not entry.applied
+        )
 
     @property
     def kept_scores(self) -> str:
@@ -207,7 +211,7 @@ class Algorithm(ABC):
 
         tensors = {}
         for entry in self.parameters:
-            if entry.scope in ("rows", "net"):
+            if entry.scope in ("rows", "net") and not entry.applied:
                 values = (
                     shared.rows(entry.name, active)
                     if entry.scope == "rows"
@@ -222,7 +226,7 @@ class Algorithm(ABC):
             scalars={
                 entry.name: float(shared.kept[entry.name])
                 for entry in self.parameters
-                if entry.scope == "scalar"
+                if entry.scope == "scalar" and not entry.applied
             },
         )
 
@@ -313,7 +317,12 @@ class Algorithm(ABC):
             float32 tensors; "item_embedding" has a row for each item of the catalogue, as long
             as a user's vector.
         """
-        return {name: values.astype(np.float32) for name, values in shared.tensors.items()}
+        applied = {entry.name for entry in self.parameters if entry.applied}
+        return {
+            name: values.astype(np.float32)
+            for name, values in shared.tensors.items()
+            if name not in applied
+        }
 
     def vector_length(self, serving: Mapping[str, NDArray[np.float32]]) -> int:
         """Return the length of the vector that `preferences` takes."""

@@ -34,7 +34,8 @@ class Batch:
 
     Attributes:
         label: 1 for an interaction, 0 for a sampled negative, float (n_users, n_rows).
-        weight: share of the user's samples, 0 where there is no row, float (n_users, n_rows).
+        weight: share of the user's samples, 0 where there is no row, float (n_users, n_rows);
+            the sum of its shares where a step is over all of a user's minibatches.
     """
 
     label: torch.Tensor

@@ -78,6 +78,8 @@ class Parameter:
             those rows, too, the own ones' changes are what is summed for them.
         whole: of such a copy: users contribute how their whole table differs from the version, and
             not only what moved in the round.
+        applied: whether `apply` alone reads it, such as a server-side optimiser's moments: it is
+            kept with every version; nothing trains on it, scores with it or exports it.
     """
 
     name: str
@@ -92,6 +94,7 @@ class Parameter:
     most: tuple[int, ...] = ()
     copies: str = ""
     whole: bool = False
+    applied: bool = False
 
     @property
     def private(self) -> bool:

@@ -37,6 +37,7 @@ from fedrec.algorithms.batch import Values
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
 from fedrec.algorithms.initial import Normal, Uniform
 from fedrec.algorithms.optimisers import Adam, Phase, Sgd
+from fedrec.algorithms.perceptron import layer_shapes, units
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
 from fedrec.errors import SettingsError
 
@@ -113,8 +114,8 @@ class FedNCF(TrainedAlgorithm):
     def parameters(self) -> tuple[Parameter, ...]:
         """Q and p with entries N(0, 1); layers uniform in +-1/sqrt(inputs)."""
         dim, weighs = self.settings.dim, self.settings.aggregation == "mf_secavg"
-        network, inputs = [], 2 * dim
-        for layer, outputs in enumerate(UNITS, start=1):
+        network = []
+        for layer, (outputs, inputs) in enumerate(layer_shapes(2 * dim, UNITS), start=1):
             for name, shape in (("weight", (outputs, inputs)), ("bias", (outputs,))):
                 network.append(
                     Parameter(
@@ -126,7 +127,6 @@ class FedNCF(TrainedAlgorithm):
                         mean="samples" if weighs else "users",
                     )
                 )
-            inputs = outputs
         return (
             Parameter("item_embedding", "rows", (dim,), mean="holders" if weighs else "users"),
             *network,
@@ -150,17 +150,9 @@ class FedNCF(TrainedAlgorithm):
         return (Phase(steps=((step,),), epochs=self.settings.local_epochs),)
 
     def score(self, v: Values) -> torch.Tensor:
-        """Return the network's scores; the first layer takes users and items apart."""
-        import torch
-
-        dim = v.user_embedding.shape[-1]
-        of_users, of_items = v.weight_1[..., :dim], v.weight_1[..., dim:]
-        units = v.item_embedding @ of_items.mT
-        units = units + (v.user_embedding[:, None] @ of_users.mT + v.bias_1[:, None])
-        for layer in (2, 3):
-            weight, bias = getattr(v, f"weight_{layer}"), getattr(v, f"bias_{layer}")
-            units = torch.relu(units) @ weight.mT + bias[:, None]
-        return (torch.relu(units) * v.weight_4).sum(-1) + v.bias_4
+        """Return the network's scores."""
+        hidden = units(v, v.user_embedding, v.item_embedding, len(UNITS) - 1)
+        return (hidden * v.weight_4).sum(-1) + v.bias_4
 
 
 def _contradiction(settings: AlgorithmSettings) -> Problem | None:

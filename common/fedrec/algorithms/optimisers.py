@@ -2,7 +2,7 @@
 
 These are declarations; `fedrec.training.trainer` carries them out for many users at once, each as
 if it had an optimiser of its own that begins afresh in every round and counts only the user's own
-minibatches. Both rules are torch.optim's, weight decay included, which is added to the gradient.
+minibatches. Sgd and Adam are torch.optim's, weight decay included, which is added to the gradient.
 
 Of an item table a user holds the rows that it touches in the round. Decay moves all of those in
 every minibatch, as a dense optimiser would; rows that a user does not touch stay, unless `whole`
@@ -13,8 +13,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
-__all__ = ["Adam", "Optimiser", "Phase", "Sgd"]
+__all__ = [
+    "MEAN_KEPT",
+    "SMALL",
+    "SQUARE_KEPT",
+    "Adam",
+    "Gradient",
+    "Optimiser",
+    "Phase",
+    "Sgd",
+]
+
+MEAN_KEPT, SQUARE_KEPT, SMALL = 0.9, 0.999, 1e-8
+"""torch.optim.Adam's defaults: betas and eps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +76,15 @@ class Adam:
         radius: as in `Sgd`.
         longest: a user's longer gradient of a minibatch (L2 norm over all of `rates`) is shrunk to
             this length, before decay; 0 for no limit.
+        kept: whether moments go on from a user's last round, in private parameters that
+            `fedrec.algorithms.kept_moments.own_moments` declares; else every round begins afresh.
     """
 
     rates: Mapping[str, float]
     decay: float = 0.0
     radius: float = 0.0
     longest: float = 0.0
+    kept: bool = False
 
     @property
     def moves_untouched(self) -> bool:
@@ -76,7 +92,34 @@ class Adam:
         return True
 
 
-Optimiser = Sgd | Adam
+@dataclass(frozen=True, slots=True)
+class Gradient:
+    """The values stay; what a user sends is the sum of its minibatches' gradients.
+
+    It is added up from zero, as a change of large values would lose the bits of a small gradient.
+
+    Attributes:
+        names: shared parameters, which no other optimiser of the round moves.
+        radius: as in `Sgd`.
+    """
+
+    names: tuple[str, ...]
+    radius: float = 0.0
+    decay: ClassVar[float] = 0.0
+    longest: ClassVar[float] = 0.0
+
+    @property
+    def rates(self) -> Mapping[str, float]:
+        """Each of `names`, once."""
+        return dict.fromkeys(self.names, 1.0)
+
+    @property
+    def moves_untouched(self) -> bool:
+        """Whether rows move in minibatches that do not hold them."""
+        return False
+
+
+Optimiser = Sgd | Adam | Gradient
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ from fedrec.algorithms.batch import Batch, Values, sum_name
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes
 from fedrec.algorithms.fedmf import FedMFSettings
 from fedrec.algorithms.initial import Constant, Uniform
-from fedrec.algorithms.optimisers import Optimiser, Phase, Sgd
+from fedrec.algorithms.optimisers import Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm
 from fedrec.algorithms.wrapper import Wrapper, WrapperSettings
 from fedrec.errors import SettingsError
@@ -236,6 +236,8 @@ class PLGC(Wrapper):
         )
 
     def _moving(self, optimiser: Optimiser) -> Optimiser:
+        if isinstance(optimiser, Gradient):
+            raise TypeError("what is sent as a gradient has no steps that an own table could take")
         rates = {}
         for name, rate in optimiser.rates.items():
             own = self.own_tables.get(name, name)
@@ -393,6 +395,15 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
             "tables. Leave it out.",
         )
     made = _made(settings)
+    phases = made.base.phases(made.base.initial_scalars)
+    gradients = any(isinstance(each, Gradient) for phase in phases for each in phase.optimisers)
+    if gradients or len(phases) > 1:
+        how = "sends gradients in place of rows" if gradients else "trains in several phases"
+        return (
+            ("algorithm.base.name",),
+            f"algorithm.base.name is {base.name!r}, which {how}: nobody has said what a table of "
+            "each user's own would do there. Set algorithm.base.name to another algorithm.",
+        )
     if settings.upload == "change" and not made._theirs and made.decays_untouched:
         return (
             ("algorithm.upload", "algorithm.base.weight_decay"),

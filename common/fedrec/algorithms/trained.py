@@ -125,6 +125,15 @@ class TrainedAlgorithm(Algorithm):
         """
         return {}
 
+    @property
+    def sums_minibatches(self) -> bool:
+        """Whether a pass is one step, by the sum of all minibatches' losses.
+
+        Then positives are shuffled, each keeps its negatives behind it, and they are cut into
+        minibatches; `batch.mean` is the sum of the minibatches' means.
+        """
+        return False
+
     # What follows from the update structure.
 
     @cached_property
@@ -348,7 +357,7 @@ class TrainedAlgorithm(Algorithm):
         everybody = {
             entry.name: start.shared[entry.name][None]
             for entry in self.parameters
-            if entry.scope in ("rows", "net")
+            if entry.name in start.shared
         } | {
             name: torch.full((1,), value, device=start.active.device)
             for name, value in start.scalars.items()
@@ -361,7 +370,7 @@ class TrainedAlgorithm(Algorithm):
             place = place.clamp(max=n_users - 1)
             own = {}
             for entry in self.parameters:
-                if entry.name == self.kept_scores:
+                if entry.name not in self.scoring:
                     continue
                 if entry.scope == "own":
                     own[entry.name] = private[entry.name].index_select(0, place)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from fedrec.errors import SettingsError
-from fedrec.papers import colr, fedmf, fedncf, fedrap, pfedclr, pfedrec, plgc
+from fedrec.papers import colr, fedmf, fedncf, fedrap, fedrecgel, pfedclr, pfedrec, plgc
 from fedrec.papers.row import PublishedRow, paper_plan
 
 __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
@@ -14,7 +14,7 @@ __all__ = ["ROWS", "PublishedRow", "paper_plan", "rows_named"]
 ROWS: Mapping[str, PublishedRow] = MappingProxyType(
     {
         row.name: row
-        for paper in (pfedrec, fedmf, fedncf, fedrap, pfedclr, plgc, colr)
+        for paper in (pfedrec, fedmf, fedncf, fedrap, pfedclr, plgc, fedrecgel, colr)
         for row in paper.ROWS
     }
 )

@@ -39,7 +39,8 @@ class Block:
         n_users: how many there are; the other places come behind them.
         item: active item positions, n_items where there is none, int64 (B, R).
         label: float (B, R).
-        share: each minibatch's share of the user's samples, float (n_steps, B).
+        share: each minibatch's share of the user's samples, float (n_steps, B); by it its loss
+            counts in the user's mean.
         index: rows of each minibatch, counted through the block, int64 (epochs, n_steps, B x M);
             None where every step is over all rows.
         weight: a row's share of its minibatch's samples, 0 where there is none, float (epochs,
@@ -80,6 +81,8 @@ class BlockSize:
         batch_size: samples of a minibatch.
         epochs: passes over the user's samples, over all phases.
         gathers: whether a step is over its minibatch's rows only, and not over all of a user's.
+        together: a positive and its negatives, where they stay together and a step is over all
+            minibatches of an epoch; 0 where every minibatch is a step.
     """
 
     n_steps: int
@@ -87,16 +90,18 @@ class BlockSize:
     batch_size: int
     epochs: int
     gathers: bool
+    together: int = 0
 
 
 def buckets_of(
-    samples: Samples, *, batch_size: int, epochs: int, gathers: bool
+    samples: Samples, *, batch_size: int, epochs: int, gathers: bool, together: int = 0
 ) -> Iterator[tuple[BlockSize, torch.Tensor]]:
     """Yield the users of each size, by their positions in the chunk, int64 (n_members,).
 
     All positions go to the device at once, so that nothing waits for a copy of its own.
     """
-    n_steps = -(-samples.n_samples // batch_size)
+    n_samples = samples.n_samples
+    n_steps = np.ones_like(n_samples) if together else -(-n_samples // batch_size)
     n_rows = np.array([padded(n) for n in samples.n_rows.tolist()], dtype=np.int64)
     order = np.lexsort((n_rows, n_steps))
     sizes = np.stack([n_steps[order], n_rows[order]])
@@ -111,6 +116,7 @@ def buckets_of(
                 batch_size=batch_size,
                 epochs=epochs,
                 gathers=gathers,
+                together=together,
             )
             yield size, there[begin:end]
 
@@ -180,10 +186,15 @@ class _Group:
 
     def minibatches(self, *, seed: int, round_id: int) -> tuple[torch.Tensor | None, torch.Tensor]:
         """Return rows and weights of all minibatches; see `Block`."""
+        if self._size.together:
+            weights = [
+                self._summed(stream_key(seed, Purpose.SHUFFLE, round_id, epoch))
+                for epoch in range(self._size.epochs)
+            ]
+            return None, torch.stack(weights)[:, None]
         if self._n_steps == 1:
             # One minibatch has all samples, in whatever order.
-            count = torch.where(self._there, self._samples.count[self._where], 0.0).to(self._dtype)
-            return None, (count / self._sizes.clamp(min=1)[:, None])[None, None]
+            return None, (self._count() / self._sizes.clamp(min=1)[:, None])[None, None]
         gathers = self._size.gathers
         found = [
             self._epoch(stream_key(seed, Purpose.SHUFFLE, round_id, epoch), gathers)
@@ -192,16 +203,47 @@ class _Group:
         index = torch.stack([index for index, _ in found]) if gathers else None
         return index, torch.stack([weight for _, weight in found])
 
+    def _count(self) -> torch.Tensor:
+        """Return how many samples name each row, (places, R)."""
+        return torch.where(self._there, self._samples.count[self._where], 0.0).to(self._dtype)
+
+    def _summed(self, key: int) -> torch.Tensor:
+        """Return rows' shares of their minibatches added up over these, (places, R).
+
+        All minibatches but the last one are equally large, so that only who is in the last one
+        depends on the order. Whole numbers are counted, and each divided once.
+        """
+        size, together = self._size, self._size.together
+        place = torch.arange(self._height, device=self._users.device)
+        n_positives = torch.div(self._sizes, together, rounding_mode="floor")[:, None]
+        order = self._shuffled(key, place, place < n_positives)
+        n_last = (self._sizes.clamp(min=1) - 1) % size.batch_size + 1
+        within = torch.arange(size.batch_size, device=place.device)
+        at = (self._sizes - n_last).clamp(min=0)[:, None] + within
+        there = at < self._sizes[:, None]
+        group = torch.div(at, together, rounding_mode="floor").clamp(max=self._height - 1)
+        positive, number = order.gather(1, group), at % together
+        negative = n_positives + positive * (together - 1) + number - 1
+        sample = self._begin[:, None] + torch.where(number == 0, positive, negative)
+        row = self._samples.row[torch.where(there, sample, 0)]
+        row = torch.where(there, row, self._height - 1)
+        last = torch.zeros_like(self._label).scatter_add_(1, row, there.to(self._dtype))
+        return (self._count() - last) / size.batch_size + last / n_last[:, None]
+
+    def _shuffled(self, key: int, place: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
+        """Return the places that are there in a random order, those that are not behind them."""
+        streams = user_stream(key, self._keys)
+        words = shift_right(mix(streams[:, None] + place), 22)
+        mixed = sorted_rows(torch.where(there, (words << _PLACE_BITS) | place, _LAST))
+        return mixed & ((1 << _PLACE_BITS) - 1)
+
     def _epoch(self, key: int, gathers: bool) -> tuple[torch.Tensor, torch.Tensor]:
         """Return an epoch's rows and weights, (n_steps, places, M) each."""
         device, batch_size = self._users.device, self._batch_size
         n_places, width = len(self._users), self._n_steps * batch_size
         place = torch.arange(width, device=device)
-        streams = user_stream(key, self._keys)
-        words = shift_right(mix(streams[:, None] + place), 22)
         there = place < self._sizes[:, None]
-        shuffled = sorted_rows(torch.where(there, (words << _PLACE_BITS) | place, _LAST))
-        sample = self._begin[:, None] + (shuffled & ((1 << _PLACE_BITS) - 1))
+        sample = self._begin[:, None] + self._shuffled(key, place, there)
         # The last row of a table is nobody's; what is no sample stands there.
         nobody = self._height - 1
         row = torch.where(there, self._samples.row[torch.where(there, sample, 0)], nobody)
@@ -233,9 +275,17 @@ class _Group:
         number = torch.arange(self._n_steps, device=self._users.device)[:, None]
         return (self._sizes[None] - number * self._batch_size).clamp(0, self._batch_size)
 
+    def _shares(self) -> torch.Tensor:
+        """Return what each step's loss counts in a user's mean, (n_steps, places)."""
+        if self._size.together:
+            # The loss is a sum over minibatches; reported is their mean.
+            n_minibatches = -(-self._sizes // self._batch_size)
+            return ((n_minibatches > 0).to(self._dtype) / n_minibatches.clamp(min=1))[None]
+        return self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
+
     def blocks(self, index: torch.Tensor | None, weight: torch.Tensor) -> Iterator[Block]:
         """Yield the blocks; `index` and `weight` are of all places."""
-        share = self._minibatch_sizes().to(self._dtype) / self._sizes.clamp(min=1)
+        share = self._shares()
         for begin in range(0, len(self._users), self._block_users):
             part = slice(begin, begin + self._block_users)
             yield Block(

@@ -13,7 +13,17 @@ import torch
 
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.batch import Batch, Values
-from fedrec.algorithms.optimisers import Adam, Optimiser, Phase, Sgd
+from fedrec.algorithms.kept_moments import own_moments
+from fedrec.algorithms.optimisers import (
+    MEAN_KEPT,
+    SMALL,
+    SQUARE_KEPT,
+    Adam,
+    Gradient,
+    Optimiser,
+    Phase,
+    Sgd,
+)
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.privacy.paper_noise import gaussian_noise
 from fedrec.privacy.random_bits import RandomBits
@@ -30,18 +40,17 @@ __all__ = ["TrainedBlock", "TrainingRound"]
 
 Tensors = dict[str, torch.Tensor]
 
-_MEAN_KEPT, _SQUARE_KEPT, _SMALL = 0.9, 0.999, 1e-8
-"""torch.optim.Adam's defaults: betas and eps."""
-
 
 class TrainingRound:
     """What all blocks of a round have in common.
 
     Attributes:
-        parameters: what the algorithm declares, by name.
+        parameters: what the algorithm declares, by name, but for what `apply` alone reads.
         is_rows: names of those that have a row for each item.
         phases: how training goes.
-        moved: names of the parameters that some optimiser moves.
+        moved: names of the parameters that some optimiser moves, or takes the gradient of.
+        gradients_of: names of those that stay, and whose gradient users send.
+        moments: by name of a parameter, what Adam keeps of it between rounds.
         tables: shared rows by name, with one row more, of zeros, for the places of a block's
             tables that have no item.
         low: names of the rows for which an update structure stands in.
@@ -53,7 +62,7 @@ class TrainingRound:
 
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
         self.algorithm, self.start = algorithm, start
-        self.parameters = {entry.name: entry for entry in algorithm.parameters}
+        self.parameters = {entry.name: entry for entry in algorithm.parameters if not entry.applied}
         self.is_rows = {
             name for name, entry in self.parameters.items() if entry.scope.endswith("rows")
         }
@@ -62,6 +71,19 @@ class TrainingRound:
             name
             for phase in self.phases
             for optimiser in phase.optimisers
+            for name in optimiser.rates
+        }
+        optimisers = [optimiser for phase in self.phases for optimiser in phase.optimisers]
+        self.gradients_of = {
+            name
+            for optimiser in optimisers
+            if isinstance(optimiser, Gradient)
+            for name in optimiser.names
+        }
+        self.moments = {
+            name: tuple(kept.name for kept in own_moments(self.parameters[name]))
+            for optimiser in optimisers
+            if isinstance(optimiser, Adam) and optimiser.kept
             for name in optimiser.rates
         }
         self.tables = {
@@ -100,6 +122,11 @@ class TrainingRound:
         drawn = torch.from_numpy(gaussian_noise(deviation, like.numel(), self._bits))
         return drawn.view(like.shape).to(like.device, like.dtype)
 
+    @property
+    def written(self) -> set[str]:
+        """Names of the parameters that training changes, private moments among them."""
+        return self.moved.union(*self.moments.values())
+
 
 class TrainedBlock:
     """A block's users while they train.
@@ -107,6 +134,8 @@ class TrainedBlock:
     Attributes:
         local: every moved parameter's own copy: rows (B, R, ...), others (B, ...); of rows for
             which a structure stands in, A.
+        sent: the sums of the gradients that users send, in the same shapes.
+        kept: the moments that go on from the last round, by name.
     """
 
     def __init__(self, of: TrainingRound, chunk: Chunk, block: Block, private: Tensors) -> None:
@@ -149,11 +178,20 @@ class TrainedBlock:
             else:
                 values = self._start.shared[name].expand(shape[0], *entry.shape)
             if name in of.moved:
-                self.local[name] = values.clone()
+                # What stays needs no copy of its own.
+                self.local[name] = values if name in of.gradients_of else values.clone()
             elif entry.scope == "own_rows":
                 self.local[name] = values
             else:
                 self._fixed[name] = values
+        self.sent = {
+            name: self.local[name].new_zeros(self.local[name].shape) for name in of.gradients_of
+        }
+        self.kept = {
+            name: private[name].index_select(0, block.users)
+            for kept in of.moments.values()
+            for name in kept
+        }
 
     def _own_basis(self) -> torch.Tensor | None:
         """Return B of every user of the block, (B or 1, width, dim); rows nobody trains are 0."""
@@ -209,7 +247,7 @@ class TrainedBlock:
         return {
             name: (torch.zeros_like(self.local[name]), torch.zeros_like(self.local[name]))
             for optimiser in phase.optimisers
-            if isinstance(optimiser, Adam)
+            if isinstance(optimiser, Adam) and not optimiser.kept
             for name in optimiser.rates
         }
 
@@ -256,24 +294,40 @@ class TrainedBlock:
         live: torch.Tensor,
     ) -> None:
         """Take one optimiser's step of one parameter in place."""
+        if isinstance(optimiser, Gradient):
+            self._add(self.sent[name], name, gradient, 1.0, index)
+            return
         values = self.local[name]
         if optimiser.decay:
             gradient = gradient + values * _wide(optimiser.decay * live, values)
+        if isinstance(optimiser, Adam) and optimiser.kept:
+            _kept_adam(values, gradient, [self.kept[n] for n in self._of.moments[name]], rate, live)
+            return
         if isinstance(optimiser, Adam):
             _adam(values, gradient, moments[name], rate, n_before + 1, live)
             return
         rate *= optimiser.factor**n_before
-        rows = name in self._of.is_rows
-        if optimiser.per_occurrence and rows:
-            gradient = gradient / _wide(batch.weight.clamp(min=_SMALL), gradient)
-        if index is not None and rows:
+        if optimiser.per_occurrence and name in self._of.is_rows:
+            gradient = gradient / _wide(batch.weight.clamp(min=SMALL), gradient)
+        self._add(values, name, gradient, -rate, index)
+
+    def _add(
+        self,
+        values: torch.Tensor,
+        name: str,
+        gradient: torch.Tensor,
+        factor: float,
+        index: torch.Tensor | None,
+    ) -> None:
+        """Add a minibatch's gradient of a parameter, times a factor, in place."""
+        if index is not None and name in self._of.is_rows:
             width = math.prod(values.shape[2:])
             flat = gradient.reshape(-1, width)
             # CUDA adds to one row in no fixed order. Only places without a sample come more than
             # once in a minibatch, and what they add to the row that is nobody's is zero.
-            values.view(-1, width).index_add_(0, index, flat, alpha=-rate)
+            values.view(-1, width).index_add_(0, index, flat, alpha=factor)
         else:
-            values.sub_(gradient, alpha=rate)
+            values.add_(gradient, alpha=factor)
 
     def _gradients(
         self,
@@ -292,8 +346,11 @@ class TrainedBlock:
             if optimiser.radius:
                 norm = _length(gradients, own, live) + 1e-12
                 uphill = {
-                    name: leaves[name]
-                    + gradients[name] * _wide(optimiser.radius / norm, gradients[name])
+                    name: torch.addcmul(
+                        leaves[name],
+                        gradients[name],
+                        _wide(optimiser.radius / norm, gradients[name]),
+                    )
                     for name in own
                 }
                 _, there = self._differentiate(leaves | uphill, own, phase, index, batch, live)
@@ -400,11 +457,12 @@ class TrainedBlock:
         whole: Tensors = {}
         for name, target in self._of.sent.items():
             entry = self._of.parameters[name]
+            stays = name in self._of.gradients_of
+            changed = self.sent[name] if stays else self.local[name]
             if entry.scope == "net":
-                moved = (self.local[name] - self._start.shared[name])[own]
+                moved = (changed if stays else changed - self._start.shared[name])[own]
                 whole[name] = moved.reshape(len(moved), -1)
                 continue
-            changed = self.local[name]
             if entry.whole:
                 table = self._of.whole.whole(private, name, block.users[own])
                 changed = table - self._start.shared[target]
@@ -412,7 +470,7 @@ class TrainedBlock:
                 continue
             if name in self._begun:
                 changed = changed - self._begun[name]
-            elif name not in self._of.low:
+            elif name not in self._of.low and not stays:
                 begun = self._of.tables[name].index_select(0, block.item.view(-1))
                 changed = changed - begun.view(changed.shape)
             changed = changed.reshape(*block.item.shape, -1)
@@ -460,13 +518,21 @@ class TrainedBlock:
         block, n_users = self._block, self._block.n_users
         own = block.users[:n_users]
         for name, values in private.items():
+            if name in self.kept:
+                values.index_copy_(0, own, self.kept[name][:n_users])
             if name not in self.local:
                 continue
             if self._of.parameters[name].scope == "own_rows":
                 if name in self._of.shrinking:
                     steps = self._steps[:n_users].to(torch.int64)
                     kept = 1.0 + self._of.shrinking[name].index_select(0, steps)
-                    left = values.index_select(0, own)
+                    # Of what the round began with: a block that runs out of memory comes again.
+                    begun = {
+                        other: self._private[other].index_select(0, own)
+                        for other in (name, self._algorithm.begun)
+                        if other
+                    }
+                    left = self._of.whole.first_of(begun, name)
                     values.index_copy_(0, own, left.mul_(_wide(kept, left)))
                 where = self._start.active[self._item[:n_users]]
                 # Places without an item repeat the first one's row, so that order has no say.
@@ -532,7 +598,32 @@ def _adam(
 ) -> None:
     """Take one step in place; `age` counts it."""
     mean, square = moments
-    mean.lerp_(gradient, 1.0 - _MEAN_KEPT)
-    square.mul_(_SQUARE_KEPT).addcmul_(gradient, gradient, value=1.0 - _SQUARE_KEPT)
-    below = square.sqrt().div_(math.sqrt(1.0 - _SQUARE_KEPT**age)).add_(_SMALL)
-    values.addcdiv_(mean * _wide(live, mean), below, value=-rate / (1.0 - _MEAN_KEPT**age))
+    mean.lerp_(gradient, 1.0 - MEAN_KEPT)
+    square.mul_(SQUARE_KEPT).addcmul_(gradient, gradient, value=1.0 - SQUARE_KEPT)
+    below = square.sqrt().div_(math.sqrt(1.0 - SQUARE_KEPT**age)).add_(SMALL)
+    values.addcdiv_(mean * _wide(live, mean), below, value=-rate / (1.0 - MEAN_KEPT**age))
+
+
+def _kept_adam(
+    values: torch.Tensor,
+    gradient: torch.Tensor,
+    moments: list[torch.Tensor],
+    rate: float,
+    live: torch.Tensor,
+) -> None:
+    """Take one step in place, by moments that go on from each user's last round.
+
+    Args:
+        moments: as `own_moments` names them; those of users who stopped stay as they are.
+    """
+    mean, square, mean_weight, square_weight = moments
+    one = torch.ones_like(live)
+    for moment, weight, value, kept in (
+        (mean, mean_weight, gradient, MEAN_KEPT),
+        (square, square_weight, gradient.square(), SQUARE_KEPT),
+    ):
+        moment.lerp_(value, _wide((1.0 - kept) * live, moment))
+        weight.lerp_(one, (1.0 - kept) * live)
+    below = (square / _wide(square_weight, square)).sqrt_().add_(SMALL)
+    step = mean / _wide(mean_weight, mean) * _wide(live, mean)
+    values.addcdiv_(step, below, value=-rate)

@@ -79,6 +79,7 @@ class Trainer:
             batch_size=self._algorithm.batch_size,
             epochs=self.epochs,
             gathers=self.gathers,
+            together=self.together,
         ):
             most = BLOCK_USERS if self._room is None else self._room.users(size, len(members))
             block_users = min(most, -(-len(members) // BLOCK_USERS) * BLOCK_USERS)
@@ -106,7 +107,7 @@ class Trainer:
             samples = with_every_row(samples, chunk.n_items)
         kept = self._round.whole.first(private)
         for name, values in private.items():
-            if name not in kept and (name in self._round.moved or name == algorithm.kept_scores):
+            if name not in kept and (name in self._round.written or name == algorithm.kept_scores):
                 kept[name] = values.clone()
         return samples, kept
 
@@ -176,6 +177,12 @@ class Trainer:
             for phase in self._round.phases
             for optimiser in phase.optimisers
         )
+
+    @property
+    def together(self) -> int:
+        """As in `BlockSize`."""
+        algorithm = self._algorithm
+        return 1 + algorithm.negatives_per_positive if algorithm.sums_minibatches else 0
 
     def shortened(self) -> Trainer:
         """Return a trainer whose phases have one epoch each: it takes the same memory at once."""

@@ -52,16 +52,21 @@ class RoundTables:
 
     def first(self, private: Tensors) -> Tensors:
         """Return new copies of the users' tables, those that begin in this round begun."""
-        found, active = {}, self.start.active
-        for name, source in self.copied.items():
-            fresh, table = _wide(self.fresh(private), private[name]), self.start.shared[source]
-            if len(active) == private[name].shape[1]:
-                found[name] = torch.where(fresh, table, private[name])
-                continue
-            found[name] = private[name].clone()
-            found[name][:, active] = torch.where(fresh, table, private[name][:, active])
+        found = {name: self.first_of(private, name) for name in self.copied}
         if self.begun and self.copied:
             found[self.begun] = torch.ones_like(private[self.begun])
+        return found
+
+    def first_of(self, private: Tensors, name: str) -> torch.Tensor:
+        """Return a new copy of the users' tables of a name, as they begin the round."""
+        own, active = private[name], self.start.active
+        if name not in self.copied:
+            return own.clone()
+        fresh, table = _wide(self.fresh(private), own), self.start.shared[self.copied[name]]
+        if len(active) == own.shape[1]:
+            return torch.where(fresh, table, own)
+        found = own.clone()
+        found[:, active] = torch.where(fresh, table, own[:, active])
         return found
 
     def whole(self, private: Tensors, name: str, users: torch.Tensor) -> torch.Tensor:

@@ -210,6 +210,8 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
             {"base": {"name": "fedncf", "aggregation": "plain", "weight_decay": 0.1}},
             r"algorithm\.base\.weight_decay",
         ),
+        ({"base": {"name": "pfedclr"}}, "several phases"),
+        ({"base": {"name": "fedrecgel", "local_epochs": 1, "batch_size": 128}}, "sends gradients"),
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused(changes, words):

@@ -37,7 +37,7 @@ class TestEveryRow:
 
 
 def test_published_figures() -> None:
-    """As printed: PLGC table II, FedRecGEL 2, PFedCLR 1, 2 and 9, FedRAP 3 and 4, CoLR 4."""
+    """PLGC table II, FedRecGEL 2 and 3, PFedCLR 1, 2 and 9, FedRAP 1, 3 and 4, CoLR 4."""
     printed = {
         "pfedrec/ml-100k": (0.7162, 0.4344),
         "pfedrec/filmtrust": (0.7876, 0.6483),
@@ -62,6 +62,10 @@ def test_published_figures() -> None:
         "plgc/ml-100k/fedncf": (0.8219, 0.5516),
         "plgc/ml-100k/pfedrec": (0.8744, 0.5681),
         "plgc/ml-100k/fedrap": (0.9981, 0.9317),
+        "fedrecgel/filmtrust": (0.9166, 0.8201),
+        "fedrecgel/filmtrust/without-non-shared": (0.9163, 0.7729),
+        "fedrecgel/filmtrust/without-shared": (0.9158, 0.8172),
+        "fedrecgel/amazon-video": (0.6270, 0.4133),
         "scolr/ml-1m/rank-64": (0.6386, 0.3704),
         "scolr/ml-1m/rank-2": (0.5784, 0.3258),
     }

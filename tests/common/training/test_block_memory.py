@@ -35,6 +35,7 @@ CASES = {
     "fedrap": ({"name": "fedrap", "dim": 2, "item_rate": 8.0, "local_epochs": 1}, {}),
     "fedncf-sgd": ({"name": "fedncf", "item_rate_scale": 0.1}, {}),
     "fedncf-adam": ({"name": "fedncf", "optimiser": "adam", "learning_rate": 0.001}, {}),
+    "fedrecgel": ({"name": "fedrecgel", "dim": 4}, {}),
 }
 
 
@@ -108,10 +109,16 @@ def test_the_estimate_is_what_is_counted(case, n_steps):
     training = trainer_module.Trainer(learner.algorithm, start)
     samples = draw_samples(chunk, seed=1, round_id=2, negatives_per_positive=4)
     ((size, members), *_) = sorted(
-        buckets_of(samples, batch_size=BATCH, epochs=training.epochs, gathers=training.gathers),
+        buckets_of(
+            samples,
+            batch_size=BATCH,
+            epochs=training.epochs,
+            gathers=training.gathers,
+            together=training.together,
+        ),
         key=lambda bucket: -len(bucket[1]),
     )
-    assert size.n_steps == n_steps
+    assert size.n_steps == (1 if training.together else n_steps)
     n_users = len(members)
     found = ChunkResult(
         private={name: values.clone() for name, values in own.items()},

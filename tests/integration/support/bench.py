@@ -47,6 +47,7 @@ UPDATES = {
     "fedals": {"structure": "dense", "clip": 2.0},
     "pfedrec": {"structure": "dense", "clip": 16.0},
     "fedncf": {"structure": "dense", "clip": 16.0},
+    "fedrecgel": {"structure": "dense"},
     "ease": {"structure": "dense"},
     "plgc": {"structure": "dense", "clip": 16.0},
     "fedrap": {"structure": "dense", "clip": 16.0},
@@ -54,7 +55,6 @@ UPDATES = {
     "sketch": {"structure": "dense"},
 }
 """An update structure that goes with each algorithm."""
-
 
 ALGORITHMS: dict[str, dict[str, Any]] = {
     "ease": {},

@@ -84,7 +84,7 @@ def estimated_seconds(job: Job) -> float:
     assert isinstance(algorithm, TrainedAlgorithm)
     values = weights = 0
     for entry in algorithm.parameters:
-        if entry.name == algorithm.kept_scores:
+        if entry.name == algorithm.kept_scores or entry.applied:
             continue
         if entry.scope == "net":
             weights += math.prod(entry.shape)
