@@ -33,8 +33,8 @@ def indices(
 
     fedrec sends them only where update.indices is "clear": else a vector has its zeros, and nothing
     of an update's form depends on what a user touched. The papers' Top-K sends pairs of index and
-    value, and others send only the rows that were touched. This trains every user of the data as a client
-    of its own, takes the items of the rows that it would send as its history, and compares.
+    value, and others send only the rows that were touched. This trains every user of the data as a
+    client of its own, takes the items of the rows that it would send as its history, and compares.
     Precision is the share of the guessed items that are the user's, recall the share of its items
     that are guessed; after several rounds those items are guessed that came in every one. What is
     found is a lower bound. Nothing is sent.
