@@ -43,8 +43,8 @@ def costs(
 
     Every row shows what the paper printed beside what it takes here. Table 2 is the paper's
     estimate: minutes on its link, which follow from the numbers of a message, and of computation,
-    for which a client's training and the server's work are timed on this machine. In Table 3 a client
-    protects an update and reveals a sum, and the coordinator adds the updates of 60 clients; sizes
+    for which a client's training and the server's work are timed on this machine. In Table 3 a
+    client protects an update and reveals a sum, and the coordinator adds the updates of 60 clients; sizes
     are exact, also by the rules that the paper's sizes follow, and a ~ says that seconds were
     scaled up from a sample of the values. The ratio is the paper's: encrypted over plain bytes.
     """
@@ -57,7 +57,7 @@ def costs(
     times = [row for row in TIMES if row.name.startswith(name)]
     rows = [row for row in COSTS if row.name.startswith(name)]
     if not rows and not times:
-        known = dict.fromkeys(row.name for row in (*COSTS, *TIMES))
+        known = dict.fromkeys([row.name for row in COSTS] + [row.name for row in TIMES])
         raise SettingsError(
             f"There is no row {name!r} in the tables.", remedy=f"Rows are {', '.join(known)}."
         )
@@ -114,8 +114,8 @@ def _print_costs(found: list[tuple[CostRow, tuple[OwnCosts, ...]]]) -> None:
         title="CoLR, table 3: one update of MovieLens-1M (3,706 items, dim 64)",
         headers=("row", "values", "set", "client s", "server s", "cipher KB", "plain KB", "ratio"),
     )
-    typer.echo("\nKB are 1,024 bytes. Under topk an index of 4 bytes comes with each value: it is in")
-    typer.echo("the paper's plain KB, and here under paillier/paper and single in both.")
+    typer.echo("\nKB are 1,024 bytes. Under topk an index of 4 bytes comes with each value: it is")
+    typer.echo("in the paper's plain KB, and here under paillier/paper and single in both.")
 
 
 def _content(row: CostRow, ours: tuple[OwnCosts, ...]) -> dict[str, object]:
