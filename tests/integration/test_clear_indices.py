@@ -17,6 +17,7 @@ from integration.support.children import Child, CoordinatorProcess, KillCoordina
 from integration.support.links import Passing
 from integration.support.parties import Client, Federation, published_rounds
 
+from fedrec.audit.wire import audit_wire
 from fedrec.errors import MalformedUpdate, RefusedError
 from fedrec.identity.identity import Identity
 from fedrec.training.round_vectors import RoundVectors
@@ -24,6 +25,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
+from fedrec_server.recording import WireRecorder
 
 DIM, KEPT = 4, 30
 """An eighth of 60 x 4 values."""
@@ -56,8 +58,9 @@ def check_model(federation: Federation, **plan: float) -> None:
     assert federal(federation.metrics()) == federal(wanted.metrics)
 
 
-def test_eight_clients_of_one_user_each(found: Found) -> None:
-    federation = found(clear_plan(total=2), N_USERS, bench=Alone)
+def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
+    recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
+    federation = found(clear_plan(total=2), N_USERS, bench=Alone, recorder=recorder)
     links = []
     for number in range(N_USERS):
 
@@ -77,6 +80,16 @@ def test_eight_clients_of_one_user_each(found: Found) -> None:
     read = [np.frombuffer(kept.sent[2][HEADER_BYTES:], dtype="<u4", count=KEPT) for kept in links]
     assert all((np.diff(one.astype(np.int64)) > 0).all() for one in read)
     assert len({one.tobytes() for one in read}) > 1
+    # Whoever audits the wire is told; values, counts and the model are nowhere.
+    federation.stop()
+    report = audit_wire(
+        federation.bench.coordinator_settings(),
+        recording=tmp_path / "recording",
+        truth=[state.parent for state in federation.bench.workspace.client_states],
+    )
+    assert report.problems == () and report.found == {}
+    assert (report.clear_indices, report.readable_updates) == (KEPT, 0)
+    assert any("Indices in the clear: 30 of every update" in line for line in report.sentences())
 
 
 def test_the_papers_preset_publishes_the_same_bits(found: Found) -> None:
@@ -120,7 +133,7 @@ def test_nobody_takes_part_without_accepting_what_indices_show(
 
 
 class Tampering(Passing):
-    """Changes an update of round 2, the first time, and signs what it made."""
+    """Changes an update of round 3, the first time, and signs what it made."""
 
     def __init__(self, link: Link, identity: Identity, change: Callable[[bytes], bytes]) -> None:
         super().__init__(link)
@@ -129,7 +142,7 @@ class Tampering(Passing):
         self._spent = False
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-        if header.round == 2 and not self._spent:
+        if header.round == 3 and not self._spent:
             self._spent = True
             payload = self._change(payload)
             header = replace(
@@ -155,7 +168,7 @@ HOSTILE: dict[str, Callable[[bytes], bytes]] = {
 def test_a_hostile_update_is_refused_and_the_others_go_on(
     found: Found, change: Callable[[bytes], bytes]
 ) -> None:
-    plan = clear_plan(minimum_clients=3, total=1)
+    plan = clear_plan(minimum_clients=3, total=2)
     federation = found(plan, 4, bench=Alone)
     identity = Identity.load(federation.bench.state(3))
     hostile = federation.client(3, wrap=lambda link: Tampering(link, identity, change))
@@ -164,7 +177,7 @@ def test_a_hostile_update_is_refused_and_the_others_go_on(
     failure = hostile.failure()
     assert type(failure) is MalformedUpdate, repr(failure)
     for member in members:
-        member.wait_for("sent", 2)
+        member.wait_for("sent", 3)
     federation.clock.jump(plan.rounds.deadline_seconds)
     for member in members:
         assert member.result().reason == "all rounds are published"

@@ -44,8 +44,8 @@ def costs(
     Every row shows what the paper printed beside what it takes here. Table 2 is the paper's
     estimate: minutes on its link, which follow from the numbers of a message, and of computation,
     for which a client's training and the server's work are timed on this machine. In Table 3 a
-    client protects an update and reveals a sum, and the coordinator adds the updates of 60 clients; sizes
-    are exact, also by the rules that the paper's sizes follow, and a ~ says that seconds were
+    client protects an update and reveals a sum, and the coordinator adds the updates of 60 clients;
+    sizes are exact, also by the rules that the paper's sizes follow, and a ~ says that seconds were
     scaled up from a sample of the values. The ratio is the paper's: encrypted over plain bytes.
     """
     from fedrec.errors import SettingsError

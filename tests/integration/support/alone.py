@@ -55,5 +55,5 @@ def clear_plan(
     plan = plan_of(protection, key_holder=key_holder).model_dump()
     plan["rounds"] |= {"minimum_clients": N_USERS, **rounds}
     plan["update"] = {"structure": "topk", "ratio": ratio, "indices": indices}
-    plan["federation"]["minimum_item_users"] = 2
+    plan["federation"]["minimum_item_users"] = 1
     return Plan.model_validate(plan)
