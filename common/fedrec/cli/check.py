@@ -20,7 +20,8 @@ from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec.cli.mask_pricing import MaskPrice
-    from fedrec.cli.pricing import ExpectedPrice, OpeningPrice, ParameterSet, Price
+    from fedrec.cli.opening_price import OpeningPrice
+    from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
     from fedrec.config.schema import DataSettings, Plan
     from fedrec.data import Interactions

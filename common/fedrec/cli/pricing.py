@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
+from fedrec.cli.opening_price import OpeningPrice
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
@@ -12,7 +13,7 @@ from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
-from fedrec.protection.opening import DECRYPTION_SECONDS, opening_seconds
+from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.protection.planner import security_bits
 from fedrec.training.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.training.rows import padded_rows
@@ -20,7 +21,6 @@ from fedrec.updates import UPDATES, PaperNumbers
 
 __all__ = [
     "ExpectedPrice",
-    "OpeningPrice",
     "ParameterSet",
     "Price",
     "parameter_sets",
@@ -82,47 +82,6 @@ class Price:
     masks: MaskPrice | None = None
     expected: ExpectedPrice | None = None
     opening: OpeningPrice | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpeningPrice:
-    """What it takes to open a sum of values with indices in the clear.
-
-    Attributes:
-        entries: values in an upload.
-        n_places: among how many.
-        expected_entries: in a sum of all clients' uploads, were their indices independent.
-        most_entries: where no two clients send the same index.
-        sum_bytes: length of the expected sum.
-        seconds: for a slow machine on a slow line, of the expected sum.
-        deadline_seconds: after which a key holder that is silent is replaced.
-    """
-
-    entries: int
-    n_places: int
-    expected_entries: int
-    most_entries: int
-    sum_bytes: int
-    seconds: float
-    deadline_seconds: float
-
-    @classmethod
-    def of(cls, plan: Plan, chosen: ProtectionPlan, n_clients: int) -> OpeningPrice | None:
-        """Return the price under a protection's plan; None where sums have no entries."""
-        if not chosen.entries:
-            return None
-        adds_up = n_clients <= plan.rounds.recompute_limit
-        seconds = opening_seconds(chosen, n_clients, adds_up=adds_up)
-        n_blocks, tail = chosen.expected_blocks(n_clients), chosen.n_blocks - chosen.entries
-        return cls(
-            entries=chosen.entries,
-            n_places=chosen.n_places,
-            expected_entries=n_blocks - tail,
-            most_entries=chosen.most_blocks(n_clients) - tail,
-            sum_bytes=chosen.sum_bytes(n_blocks),
-            seconds=seconds,
-            deadline_seconds=max(seconds, plan.rounds.reveal_timeout_seconds),
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm
+from fedrec.config.index_rules import index_problems
 from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
@@ -30,17 +31,6 @@ _MASK_SETTINGS = (
     ("protection", "coordinator"),
     ("rounds", "mask_step_seconds"),
 )
-_SHARED = (
-    "under {} values share ciphertexts: clients' indices differ, and nobody can move a slot inside "
-    "a ciphertext to where another client has it"
-)
-_WITHOUT_ENTRIES = {
-    "none": "under none the coordinator reads every value at its place, so that indices say "
-    "nothing more and save nothing that has to be protected",
-    "bfv": _SHARED.format("bfv"),
-    "ckks": _SHARED.format("ckks"),
-    "masks": "masks only cancel where all clients of a round add values at the same places",
-}
 _EVERY_SIZE_TO = 128
 """Above, what a graph withstands no longer depends on how shares of its size are rounded."""
 _CHOICES = ("algorithm.name", "update.structure", "protection.name", "evaluation.protocol")
@@ -192,39 +182,8 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
 
 
 def _indices(plan: Plan) -> Iterator[Conflict]:
-    """Refuse indices in the clear where nobody could add values index by index, or needs to."""
-    update, name = plan.update, plan.protection.name
-    if update.indices == "hidden" or "indices" not in UPDATES[update.structure].own_settings:
-        return
-    advice = "or leave update.indices out, which sends zeros along."
-    if name != "paillier":
-        yield Conflict(
-            keys=("update.indices", "protection.name"),
-            sentence=f'update.indices is "clear", but {_WITHOUT_ENTRIES[name]}. Set '
-            f'protection.name = "paillier" with protection.preset = "single-3072", {advice}',
-        )
-    elif plan.protection.preset.startswith(("packed", "default")):
-        yield Conflict(
-            keys=("protection.preset", "update.indices"),
-            sentence=f'update.indices is "clear", but under paillier/{plan.protection.preset} '
-            "values share ciphertexts: clients' indices differ, and nobody can move a slot inside "
-            "a ciphertext to where another client has it. Set protection.preset = "
-            f'"single-3072", {advice}',
-        )
-    if update.compress == "client":
-        yield Conflict(
-            keys=("update.compress", "update.indices"),
-            sentence='update.compress is "client", which is for clients of several users, but '
-            'under update.indices = "clear" a client is one user. Set update.compress = "user", '
-            + advice,
-        )
-    if plan.privacy.mechanism != "none":
-        yield Conflict(
-            keys=("update.indices", "privacy.mechanism"),
-            sentence=f'update.indices is "clear", but privacy.mechanism = '
-            f'"{plan.privacy.mechanism}" puts noise on every value, so that none could be left '
-            'out. Set update.indices = "hidden", or privacy.mechanism = "none".',
-        )
+    for keys, sentence in index_problems(plan):
+        yield Conflict(keys=keys, sentence=sentence)
 
 
 def _unclipped(plan: Plan) -> Iterator[Conflict]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,14 @@ import phe
 import pytest
 from conformance.protection_suite import HEADER_BYTES, EncryptedSuite, Party, make_party
 
-from fedrec.errors import MalformedUpdate, PlanMismatch, RevealRefused, SettingsError, WrongTags
+from fedrec.errors import (
+    KeysError,
+    MalformedUpdate,
+    PlanMismatch,
+    RevealRefused,
+    SettingsError,
+    WrongTags,
+)
 from fedrec.protection import Paillier, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.protection.vector import Integers
 
@@ -268,6 +276,15 @@ def test_vectors_that_cannot_travel_so_are_refused(problem: str) -> None:
             replace(SPEC, segments=(*SPEC.segments, replace(table, name="other")))
         else:
             Paillier.plan(replace(SPEC, segments=(table,)), preset="single-2048")
+
+
+def test_without_phe_the_papers_preset_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    protection = Paillier(TestPaper.spec, Paillier.plan(TestPaper.spec, preset="paper"))
+    context, secret = protection.generate()
+    monkeypatch.setitem(sys.modules, "phe", None)
+    with pytest.raises(KeysError, match="the package phe") as caught:
+        protection.member(context, secret)
+    assert "single-3072" in caught.value.remedy
 
 
 def test_phe_reads_an_entry(party: Party) -> None:
