@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.config.exposure import check_users
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
@@ -228,6 +229,7 @@ class ClientApp:
         learner = None
         try:
             users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
+            check_users(membership.plan, len(users))
             self._bind(store, membership, users)
             self._stop.check()
             learner = self._learner(membership, store.state.provenance)

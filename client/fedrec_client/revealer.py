@@ -173,6 +173,8 @@ class Revealer:
                     authority_key=read_authority_key(folder.public_key_path),
                     catalogue_cache=store.catalogue_path,
                     expected=plan_from_json(folder.membership.plan_json),
+                    # It has no users, so that nobody of its own is exposed.
+                    accept_exposure=True,
                     secret_of=folder.revealer.secret_of,
                 )
             except (KeysError, NotInRoster) as error:

@@ -178,6 +178,7 @@ class Federation:
             and not self.protection.is_interactive,
             revealer=None if revealer is None else revealer.client_id,
             n_items=self.vectors.n_items,
+            entries=self.protection.chosen if self.protection.chosen.entries else None,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

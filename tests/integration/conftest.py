@@ -36,14 +36,14 @@ def loop() -> Iterator[Loop]:
 def found(tmp_path: Path, loop: Loop) -> Iterator[Found]:
     """Start a federation; it is stopped with the test, however the test ends.
 
-    `prepare` is called with the bench before the coordinator starts.
+    `prepare` is called with the bench before the coordinator starts; `bench` makes it.
     """
     started: list[Federation] = []
 
     def start(plan: Plan, n_clients: int = 3, **options: Any) -> Federation:
         folder = tmp_path / f"federation-{len(started)}"
         folder.mkdir()
-        bench = Bench.make(folder, plan, n_clients)
+        bench = options.pop("bench", Bench).make(folder, plan, n_clients)
         options.pop("prepare", lambda bench: None)(bench)
         started.append(Federation(bench, loop, **options))
         return started[-1]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import Found
+from integration.support.alone import Alone, clear_plan
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import Bench, federal, merged, plan_of
 from integration.support.checks import check_against_one_process
@@ -92,6 +93,22 @@ def check_secret_stayed(bench: Bench) -> None:
 def test_more_updates_than_it_adds_up(found: Found, revealing: Revealers) -> None:
     plan = plan_of("bfv", 5, key_holder="authority", recompute_limit=3, clients_per_round=5)
     federation = found(plan, 5)
+    revealing(federation)
+    federation.start_all()
+    check_against_one_process(federation)
+
+
+@pytest.mark.parametrize("limit", [64, 3], ids=["added up", "fetched"])
+def test_indices_in_the_clear(found: Found, revealing: Revealers, limit: int) -> None:
+    """Members encrypt with the modulus alone, and the authority knows sums by their tags."""
+    plan = clear_plan(
+        key_holder="authority",
+        total=1,
+        minimum_clients=4,
+        clients_per_round=4,
+        recompute_limit=limit,
+    )
+    federation = found(plan, 4, bench=Alone)
     revealing(federation)
     federation.start_all()
     check_against_one_process(federation)

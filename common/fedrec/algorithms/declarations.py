@@ -118,6 +118,8 @@ class UpdateTensor:
         per_item: whether its rows belong to items, so that rare items' rows stay zero.
         signed: whether users contribute negative values, too; a sum outside is refused.
         largest_weight: a user's rounded values count this many times at most.
+        entries: how many values of a user's change are not zero at most, which travel alone with
+            their indices in the clear; 0 where all travel.
     """
 
     name: str
@@ -127,6 +129,7 @@ class UpdateTensor:
     per_item: bool = False
     signed: bool = True
     largest_weight: int = 1
+    entries: int = 0
 
     @property
     def bound(self) -> int:

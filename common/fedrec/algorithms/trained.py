@@ -237,6 +237,7 @@ class TrainedAlgorithm(Algorithm):
                     else entry.fraction_bits,
                     per_item=entry.scope == "rows",
                     largest_weight=MOST_SAMPLES if entry.mean == "samples" else 1,
+                    entries=self.structure.entries(self.n_items) if entry.structured else 0,
                 )
             )
         if self._structured and self.structure.counts_entries:

@@ -2,8 +2,9 @@
 
 The papers' Top-K sends (index, value) pairs, and whoever sends only the rows that were touched
 sends indices, too. Encryption does not cover them. Here a vector has its zeros, so that no index
-travels; this audit measures what would be given away if it were otherwise, on the data of this
-machine, with one user for each client as in the papers.
+travels unless `update.indices` is "clear"; this audit measures what is given away then, or would
+be, on the data of this machine, with one user for each client as in the papers. Zeros that fill a
+short message up are left out: they are at the lowest indices in every client's messages.
 
 The guess is a simple one: the items whose rows had a value that is not zero in every round that was
 seen, since a user's own items come back and its sampled negatives are others each time. Whoever
@@ -57,12 +58,14 @@ class IndexLeak:
     """What indices in the clear would give away.
 
     Attributes:
-        sent: what a user would send.
+        sent: what a user sends, or would.
+        is_sent: whether it does: `update.indices` is "clear".
         chance: precision of a guess at random: the users' mean share of the catalogue.
         rounds: after one round, after two, and so on.
     """
 
     sent: str
+    is_sent: bool
     n_users: int
     n_items: int
     chance: float
@@ -128,6 +131,7 @@ def audit_indices(
     held = np.mean([len(alone[index].train_items) for index in chosen.tolist()])
     return IndexLeak(
         sent=_sent(plan, n_items),
+        is_sent=plan.update.indices == "clear",
         n_users=len(chosen),
         n_items=n_items,
         chance=float(held / n_items),

@@ -20,6 +20,7 @@ from fedrec.cli.value_flags import SetValues, values_of
 
 if TYPE_CHECKING:
     from fedrec.cli.mask_pricing import MaskPrice
+    from fedrec.cli.opening_price import OpeningPrice
     from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
     from fedrec.config.schema import DataSettings, Plan
@@ -255,6 +256,8 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
         rows.append(
             ("upload, dense ckks/paper", f"{paper}; this upload is {share} of it"),
         )
+    if found.opening is not None:
+        rows += _opening_rows(found.opening)
     if found.paper_numbers is not None:
         up, down = found.paper_numbers.upload, found.paper_numbers.download
         minutes = f"{found.paper_link_minutes:.2f} min for all training rounds"
@@ -263,6 +266,20 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
     total = human_bytes(found.total_bytes)
     rows.append(("whole run, at most", f"{total} in both directions over {found.n_rounds} rounds"))
     return rows
+
+
+def _opening_rows(opening: OpeningPrice) -> list[tuple[str, str]]:
+    sent = f"{opening.entries} of {opening.n_places} values, their indices in the clear"
+    union = f"{opening.expected_entries} of at most {opening.most_entries} entries"
+    return [
+        ("in an upload", sent),
+        ("in a sum, expected", f"{union}, {human_bytes(opening.sum_bytes)}"),
+        (
+            "opening a sum, at most",
+            f"{opening.seconds:.0f} s on a slow machine and line; a silent key holder is replaced "
+            f"after {opening.deadline_seconds:.0f} s",
+        ),
+    ]
 
 
 def _expected_rows(expected: ExpectedPrice) -> list[tuple[str, str]]:

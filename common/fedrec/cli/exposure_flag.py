@@ -1,4 +1,4 @@
-"""The flag with which whoever runs a command accepts what a plan without encryption exposes."""
+"""The flag with which whoever runs a command accepts what a plan exposes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ AcceptExposure = Annotated[
     bool,
     typer.Option(
         FLAG,
-        help="Run without encryption an algorithm that shows the coordinator what users hold.",
+        help="Run what shows the coordinator what users hold: an algorithm that does so without "
+        "encryption, or indices in the clear.",
     ),
 ]

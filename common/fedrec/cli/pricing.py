@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.cli.mask_pricing import MaskPrice, mask_price, mask_warnings
+from fedrec.cli.opening_price import OpeningPrice
 from fedrec.config.algorithm import algorithm_of, algorithm_warnings
 from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
@@ -12,18 +13,24 @@ from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
+from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.protection.planner import security_bits
 from fedrec.training.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.training.rows import padded_rows
 from fedrec.updates import UPDATES, PaperNumbers
 
-__all__ = ["ExpectedPrice", "ParameterSet", "Price", "parameter_sets", "price", "warnings_for"]
+__all__ = [
+    "ExpectedPrice",
+    "ParameterSet",
+    "Price",
+    "parameter_sets",
+    "price",
+    "warnings_for",
+]
 
 FLOAT_BYTES = 4
 KEY_HOLDERS = 2
 _LEAST_SECURITY_BITS = 128
-# Of one Paillier ciphertext, with room for a machine that does other things as well.
-_DECRYPTION_SECONDS = 0.03
 # Before training every client sends its counts, after it one round only measures.
 ROUNDS_BESIDE_TRAINING = 2
 
@@ -52,6 +59,7 @@ class Price:
         paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
         masks: what the steps of a round under masks cost each client; None without them.
         paper_link_minutes: how long the paper's link takes for all training rounds.
+        opening: what key holders do with a sum of entries; None where sums are as long as uploads.
     """
 
     protection: ProtectionPlan
@@ -73,6 +81,7 @@ class Price:
     paper_link_minutes: float | None
     masks: MaskPrice | None = None
     expected: ExpectedPrice | None = None
+    opening: OpeningPrice | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,6 +118,9 @@ class _RoundPrice:
             download += SEAL_OVERHEAD_BYTES
             # A member has its own contribution already.
             holder = (n_clients - (plan.protection.key_holder != "authority")) * upload
+            over = planned.plan_over(spec)
+            if over.entries and n_clients > plan.rounds.recompute_limit:
+                holder = over.sum_bytes(over.expected_blocks(n_clients))
         masks = mask_price(plan, n_clients) if planned.is_interactive else None
         if masks is not None:
             upload += masks.up_bytes
@@ -153,7 +165,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     exact = plan.privacy.mechanism == "none"
     if exact and n_active:
         n_rows = padded_rows(n_active)
-        each = of_round(Layout.of(plan, n_rows).vector_spec)
+        each = of_round(Layout.of(plan, n_rows, n_items).vector_spec)
         expected = ExpectedPrice(
             n_active=n_active,
             n_rows=n_rows,
@@ -182,6 +194,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         paper_numbers=paper,
         paper_link_minutes=paper.link_minutes(plan.rounds.total) if paper else None,
         masks=mask_price(plan, n_clients) if planned.is_interactive else None,
+        opening=OpeningPrice.of(plan, planned.chosen, n_clients),
     )
 
 
@@ -341,8 +354,9 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
     found += _key_warnings(plan, n_items)
     found += _row_warnings(plan, n_items)
     if exposed:
+        who = "The coordinator" if plan.update.indices == "clear" else "It"
         found.append(
-            f"It reads {exposed}. Every command that runs this plan is refused without "
+            f"{who} reads {exposed}. Every command that runs this plan is refused without "
             "--accept-exposure, the coordinator's and each client's on its own."
         )
     if plan.evaluation.protocol == "paper":
@@ -421,8 +435,13 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
             f"{chosen.security_bits} bits of security, and every other set at least "
             f'{_LEAST_SECURITY_BITS}. Use "{kind.presets[0]}" for anything but trials.'
         )
-    seconds = chosen.n_blocks * _DECRYPTION_SECONDS
-    if n_items and chosen.key_bits and seconds > plan.rounds.reveal_timeout_seconds:
+    seconds = chosen.n_blocks * DECRYPTION_SECONDS
+    if (
+        n_items
+        and chosen.key_bits
+        and not chosen.entries
+        and seconds > plan.rounds.reveal_timeout_seconds
+    ):
         found.append(
             f"A key holder decrypts {chosen.n_blocks} ciphertexts in a round, for which a slow "
             f"machine takes {seconds:.0f} seconds; rounds.reveal_timeout_seconds is "
@@ -432,10 +451,15 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
 
 
 def _index_warnings(plan: Plan) -> list[str]:
-    """Say what the structure's paper gives away by indices, which are never sent here."""
+    """Say what the structure's paper gives away by indices, and whether they are sent here."""
     clear = UPDATES[plan.update.structure].clear_indices
     if not clear:
         return []
+    if plan.update.indices == "clear":
+        return [
+            'update.indices = "clear": values are encrypted, indices are not. `fedrec audit '
+            "indices` measures on your data how much of a history they give away."
+        ]
     return [
         f'update.structure = "{plan.update.structure}": its paper sends {clear}, in the clear. '
         "fedrec sends no index: zeros travel with the rest of the vector. `fedrec audit "

@@ -61,6 +61,8 @@ _BOUND = frozenset(
         "algorithm.base",
         # "entry" counts users for each value, which tells which rows of B they trained.
         "update.normaliser",
+        # "clear" has the coordinator read which values are sent.
+        "update.indices",
     }
 )
 
@@ -97,6 +99,7 @@ _ORDERS: Mapping[str, _Order] = {
     ),
     "algorithm.negatives_per_positive": _AT_LEAST,
     "update.normaliser": _Order(accepts=lambda ours, theirs: theirs in ("item", ours)),
+    "update.indices": _Order(accepts=lambda ours, theirs: theirs in ("hidden", ours)),
     # Whoever lets the coordinator read updates loses nothing by encryption.
     "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
     # Noise takes nothing from whoever asked for none.

@@ -13,6 +13,7 @@ from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm
+from fedrec.config.index_rules import index_problems
 from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
@@ -181,6 +182,11 @@ def _unused(plan: Plan) -> Iterator[Conflict]:
             )
 
 
+def _indices(plan: Plan) -> Iterator[Conflict]:
+    for keys, sentence in index_problems(plan):
+        yield Conflict(keys=keys, sentence=sentence)
+
+
 def _unclipped(plan: Plan) -> Iterator[Conflict]:
     """Refuse a public range where users contribute nothing that could be clipped or rounded."""
     if about_algorithm(plan).clips:
@@ -347,6 +353,7 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _rank,
     _everybody,
     _unused,
+    _indices,
     _unclipped,
     _preset,
     _summands,

@@ -224,7 +224,10 @@ class RoundSettings(Section):
         default=120.0, gt=0, description="A round collects no longer than this."
     )
     reveal_timeout_seconds: float = Field(
-        default=30.0, gt=0, description="A silent revealer or verifier is replaced after this."
+        default=30.0,
+        gt=0,
+        description="A silent revealer or verifier is replaced after this. "
+        'Under update.indices = "clear" it has as long as `fedrec check` says where that is more.',
     )
     mask_step_seconds: float = Field(
         default=30.0,

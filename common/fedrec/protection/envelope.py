@@ -30,14 +30,16 @@ class Envelope:
     Attributes:
         plan_mark: the first 16 bytes of the plan's fingerprint.
         key_id: 16 bytes that name the key; no secret follows from them.
-        message_bytes: the only length that a message or a sum may have.
+        message_bytes: the only length that a message may have, and the least of a sum.
         max_summands: largest number of messages in a sum.
+        most_sum_bytes: the largest length of a sum: that of a message but where it has entries.
     """
 
     plan_mark: bytes
     key_id: bytes
     message_bytes: int
     max_summands: int
+    most_sum_bytes: int
 
     @classmethod
     def of(
@@ -75,6 +77,7 @@ class Envelope:
             key_id=key_id,
             message_bytes=plan.message_bytes,
             max_summands=plan.max_summands,
+            most_sum_bytes=_most_sum_bytes(plan),
         )
 
     def over(self, plan: ProtectionPlan) -> Envelope:
@@ -84,6 +87,7 @@ class Envelope:
             plan_mark=_mark(plan),
             message_bytes=plan.message_bytes,
             max_summands=plan.max_summands,
+            most_sum_bytes=_most_sum_bytes(plan),
         )
 
     @staticmethod
@@ -119,7 +123,8 @@ class Envelope:
         """Return the number of summands that a sum claims, and its body.
 
         Raises:
-            MalformedUpdate: for any length, plan or key but this one's.
+            MalformedUpdate: for any length, plan or key but this one's. Where a sum has entries
+                its reader checks that its length is that of whole ones.
         """
         return self._open(SUM, total)
 
@@ -127,10 +132,12 @@ class Envelope:
         return _HEADER.pack(magic, VERSION, count, self.plan_mark, self.key_id) + body
 
     def _open(self, expected: bytes, message: bytes) -> tuple[int, memoryview]:
-        if len(message) != self.message_bytes:
+        most = self.most_sum_bytes if expected == SUM else self.message_bytes
+        if not self.message_bytes <= len(message) <= most:
+            allowed = str(most) if most == self.message_bytes else f"{self.message_bytes} to {most}"
+            kind = "message" if expected == MESSAGE else "sum"
             raise MalformedUpdate(
-                f"Found {len(message)} bytes; every message and sum of this plan has "
-                f"{self.message_bytes}."
+                f"Found {len(message)} bytes; every {kind} of this plan has {allowed}."
             )
         magic, version, count, plan_mark, key_id = _HEADER.unpack_from(message)
         if message[:HEADER_BYTES] != _HEADER.pack(magic, version, count, plan_mark, key_id):
@@ -143,6 +150,10 @@ class Envelope:
         if key_id != self.key_id:
             raise MalformedUpdate("The bytes were made with another key.")
         return count, memoryview(message)[HEADER_BYTES:]
+
+
+def _most_sum_bytes(plan: ProtectionPlan) -> int:
+    return plan.sum_bytes(plan.most_blocks(plan.max_summands))
 
 
 def _mark(plan: ProtectionPlan) -> bytes:

@@ -14,28 +14,41 @@ What it does not give: what `bfv` does not give either (members share the secret
 open sums, ciphertexts are not authenticated but by tags, the security is classical), and its
 speed: a member needs milliseconds for each ciphertext, and more where it has no secret key.
 Decryption is not constant in time.
+
+The sets of one value to a ciphertext can also send a few values with their indices in the clear,
+as the papers' Top-K does (`entries`). The preset `paper` is single-3072 by the package `phe`.
 """
 
 from __future__ import annotations
 
 import hashlib
 import re
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from fedrec.errors import KeysError, SettingsError
 from fedrec.protection.envelope import CONTEXT_BYTES, HEADER_BYTES, MARK_BYTES, Envelope
-from fedrec.protection.plan import ProtectionPlan
+from fedrec.protection.plan import INDEX_BYTES, ProtectionPlan
 from fedrec.protection.protection import Accumulator, Member, Protection
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.slot_widths import TAG_MODULUS, SlotWidths
+from fedrec.protection.slot_widths import (
+    N_TAGS,
+    TAG_MODULUS,
+    SlotWidths,
+    entry_widths,
+    tail_spec,
+)
 from fedrec.protection.tags import check_bounds
 from fedrec.protection.vector import VectorSpec
+
+if TYPE_CHECKING:
+    from fedrec.protection.paillier_key import PaillierEncryptor, PaillierSecretKey
 
 __all__ = ["Paillier"]
 
 # Strength of a modulus by factoring: NIST SP 800-57 part 1, revision 5, table 2.
 _SECURITY = {3072: 128, 2048: 112}
 _FORMS = ("packed", "single")
+_PAPER = "paper"
 
 
 class Paillier(Protection):
@@ -46,7 +59,7 @@ class Paillier(Protection):
     needs_reveal: ClassVar[bool] = True
     can_tag: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(
-        f"{form}-{bits}" for form in _FORMS for bits in _SECURITY
+        [*(f"{form}-{bits}" for form in _FORMS for bits in _SECURITY), _PAPER]
     )
 
     @classmethod
@@ -65,8 +78,50 @@ class Paillier(Protection):
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
         if spec.tagged:
             check_bounds(spec, TAG_MODULUS)
-        key_bits, widths = _parameters(preset, tagged=spec.tagged)
-        n_blocks, frame_bytes = widths.n_blocks(spec), key_bits // 4
+        _, widths = _parameters(preset, tagged=spec.tagged)
+        if spec.entered is not None:
+            return cls._plan_entries(spec, preset)
+        return cls._planned(spec, preset, widths.n_blocks(spec))
+
+    @classmethod
+    def _plan_entries(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:
+        """Plan messages of entries; a vector without any has fixed places alone."""
+        key_bits, widths = _parameters(preset, tagged=False)
+        if widths.most_values > 1:
+            raise SettingsError(
+                "Indices in the clear do not go with packed ciphertexts: clients' indices differ, "
+                "and nobody can move a slot inside a ciphertext to where another client has it.",
+                remedy='Set protection.preset = "single-3072", or leave update.indices out.',
+            )
+        entered = spec.entered
+        entries = 0 if entered is None else entered.entries
+        n_blocks = entries + entry_widths(key_bits).n_blocks(tail_spec(spec))
+        return cls._planned(
+            spec, preset, n_blocks, entries=entries, n_places=entered.length if entered else 0
+        )
+
+    def _plan_over(self, spec: VectorSpec) -> ProtectionPlan:
+        if self._has_entries:
+            return self._plan_entries(spec, self.chosen.preset)
+        return super()._plan_over(spec)
+
+    @property
+    def _has_entries(self) -> bool:
+        """Whether the federation's messages are entries, in rounds that have none, too."""
+        return self._largest.spec.entered is not None
+
+    @classmethod
+    def _planned(
+        cls,
+        spec: VectorSpec,
+        preset: str,
+        n_blocks: int,
+        *,
+        entries: int = 0,
+        n_places: int = 0,
+    ) -> ProtectionPlan:
+        key_bits, _ = _parameters(preset, tagged=False)
+        frame_bytes = key_bits // 4
         return ProtectionPlan(
             protection=cls.name,
             preset=preset,
@@ -81,7 +136,7 @@ class Paillier(Protection):
             n_slots=spec.length,
             n_blocks=n_blocks,
             frame_bytes=frame_bytes,
-            message_bytes=HEADER_BYTES + n_blocks * frame_bytes,
+            message_bytes=HEADER_BYTES + n_blocks * frame_bytes + entries * INDEX_BYTES,
             security_bits=_SECURITY[key_bits],
             error_bound=0.0,
             headroom_bits=0.0,
@@ -89,7 +144,9 @@ class Paillier(Protection):
             max_summands=spec.max_summands,
             limb_bits=0,
             limbs=(1,) * len(spec.segments),
-            n_tags=widths.n_tags,
+            n_tags=N_TAGS if spec.tagged else 0,
+            entries=entries,
+            n_places=n_places,
         )
 
     def generate(self) -> tuple[bytes, SecretKey]:
@@ -115,12 +172,16 @@ class Paillier(Protection):
 
         envelope, modulus = self._open_context(context)
         key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        if self._has_entries:
+            from fedrec.protection.entries import EntryLayout
+            from fedrec.protection.paillier_entries import EntryAccumulator
+
+            return EntryAccumulator(envelope, key, EntryLayout(self.spec, self.chosen.key_bits))
         return PaillierAccumulator(envelope, key)
 
     def member(self, context: bytes, secret: bytes | SecretKey, *, tag_key: bytes = b"") -> Member:
         """Return a client's half; see `Protection.member`."""
         from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
-        from fedrec.protection.paillier_sums import PaillierMember
 
         envelope, modulus = self._open_context(context)
         content = secret.export_for_wrapping() if isinstance(secret, SecretKey) else secret
@@ -130,9 +191,12 @@ class Paillier(Protection):
                 remedy="Unwrap the key of the present epoch.",
             )
         public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
-        key = PaillierSecretKey.from_bytes(content[len(context) :], public)
-        _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
-        return PaillierMember(self.spec, envelope, widths, key, tag_key)
+        kind = PaillierSecretKey
+        if self.chosen.preset == _PAPER:
+            from fedrec.protection.phe_key import PheSecretKey
+
+            kind = PheSecretKey
+        return self._half(envelope, kind.from_bytes(content[len(context) :], public), tag_key)
 
     def encryption_key(self, secret: bytes | SecretKey) -> bytes:
         """Return the context, which has the public modulus; see `Protection.encryption_key`."""
@@ -142,7 +206,6 @@ class Paillier(Protection):
     def encryptor(self, context: bytes, key: bytes, *, tag_key: bytes = b"") -> Member:
         """Return the half without a secret key; see `Protection.encryptor`."""
         from fedrec.protection.paillier_key import PaillierEncryptor, PaillierPublicKey
-        from fedrec.protection.paillier_sums import PaillierMember
 
         envelope, modulus = self._open_context(context)
         if key != context:
@@ -150,9 +213,24 @@ class Paillier(Protection):
                 "The encryption key is not the modulus that the context names, and nothing else.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        encryptor = PaillierEncryptor(PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits))
+        kind = PaillierEncryptor
+        if self.chosen.preset == _PAPER:
+            from fedrec.protection.phe_key import PheEncryptor
+
+            kind = PheEncryptor
+        public = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        return self._half(envelope, kind(public), tag_key)
+
+    def _half(
+        self, envelope: Envelope, key: PaillierSecretKey | PaillierEncryptor, tag_key: bytes
+    ) -> Member:
+        from fedrec.protection.paillier_entries import EntryMember
+        from fedrec.protection.paillier_sums import PaillierMember
+
+        if self._has_entries:
+            return EntryMember(self.spec, envelope, key, tag_key)
         _, widths = _parameters(self.chosen.preset, tagged=self.spec.tagged)
-        return PaillierMember(self.spec, envelope, widths, encryptor, tag_key)
+        return PaillierMember(self.spec, envelope, widths, key, tag_key)
 
     def refreshed(self, context: bytes, total: bytes) -> bytes:
         """Return the same sum under fresh randomness; see `Protection.refreshed`."""
@@ -161,6 +239,12 @@ class Paillier(Protection):
 
         envelope, modulus = self._open_context(context)
         key = PaillierPublicKey.from_bytes(modulus, self.chosen.key_bits)
+        if self._has_entries:
+            from fedrec.protection.entries import EntryLayout
+            from fedrec.protection.paillier_entries import refreshed_entries
+
+            layout = EntryLayout(self.spec, self.chosen.key_bits)
+            return refreshed_entries(envelope, key, layout, total)
         return refreshed(envelope, key, total)
 
     def _open_context(self, context: bytes) -> tuple[Envelope, bytes]:
@@ -182,7 +266,7 @@ class Paillier(Protection):
 
 
 def _parameters(preset: str, *, tagged: bool) -> tuple[int, SlotWidths]:
-    form, _, bits = preset.partition("-")
+    form, _, bits = ("single-3072" if preset == _PAPER else preset).partition("-")
     return int(bits), SlotWidths.of(int(bits), single=form == "single", tagged=tagged)
 
 

@@ -11,7 +11,10 @@ from fedrec.errors import PlanMismatch
 from fedrec.ids import digest
 from fedrec.protection.limbs import LimbLayout
 
-__all__ = ["ProtectionPlan"]
+__all__ = ["INDEX_BYTES", "ProtectionPlan"]
+
+INDEX_BYTES = 4
+"""Of an entry's index: little-endian, unsigned."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +37,8 @@ class ProtectionPlan:
         n_slots: values after splitting into limbs.
         n_blocks: ciphertexts of one message.
         frame_bytes: bytes of one block, the same for every input.
-        message_bytes: bytes of a message and of a sum, the same for every input.
+        message_bytes: bytes of a message, the same for every input, and of a sum but where it has
+            entries.
         security_bits: from the homomorphic encryption standard, or of factoring the modulus; 0
             without encryption.
         error_bound: largest error before rounding, in grid units; rounding is right below 0.5,
@@ -46,6 +50,9 @@ class ProtectionPlan:
         limb_bits: width of an unsigned limb, 0 when nothing is split.
         limbs: number of limbs of each segment.
         n_tags: linear tags of each block; 0 where key holders add all messages up themselves.
+        entries: values of a message that carry their index in the clear; a sum has one for each
+            index that any message had. 0 where all values travel at their places.
+        n_places: among how many places the entries are.
     """
 
     protection: str
@@ -71,6 +78,8 @@ class ProtectionPlan:
     unit_bits: tuple[int, ...] = ()
     n_tags: int = 0
     key_bits: int = 0
+    entries: int = 0
+    n_places: int = 0
 
     @property
     def releases_metrics(self) -> bool:
@@ -85,6 +94,27 @@ class ProtectionPlan:
     def largest_error(self) -> int:
         """How far a revealed sum of real values may be off, in whole grid units; 0 if exact."""
         return 0 if self.exact else math.ceil(self.error_bound)
+
+    def most_blocks(self, n_summands: int) -> int:
+        """Return how many blocks a sum has at most."""
+        union = min(self.n_places, n_summands * self.entries)
+        return self.n_blocks - self.entries + union
+
+    def expected_blocks(self, n_summands: int) -> int:
+        """Return how many blocks a sum has where clients' indices are alike and independent.
+
+        Every index is in the sum with the chance 1 - (1 - entries / n_places)^n_summands then.
+        Where clients prefer the same indices, it has fewer blocks.
+        """
+        if not self.entries:
+            return self.n_blocks
+        missing = (1 - self.entries / self.n_places) ** n_summands
+        return self.n_blocks - self.entries + math.ceil(self.n_places * (1 - missing))
+
+    def sum_bytes(self, n_blocks: int) -> int:
+        """Return the length of a sum of so many blocks."""
+        more = n_blocks - self.n_blocks
+        return self.message_bytes + more * (self.frame_bytes + INDEX_BYTES)
 
     @property
     def layout(self) -> LimbLayout:
@@ -113,6 +143,8 @@ class ProtectionPlan:
         ]
         if self.unit_bits:
             parts += ["unit bits", *self.unit_bits]
+        if self.entries:
+            parts += ["entries", self.entries, self.n_places]
         return digest("fedrec.protection.plan.v1", *parts).hex()
 
     def describe(self) -> tuple[tuple[str, str], ...]:
@@ -129,14 +161,25 @@ class ProtectionPlan:
         elif self.security_bits and not self.key_bits:
             rows.append(("security", f"{self.security_bits} bits: X25519, AES-256, SHA-256"))
         if self.n_tags:
-            rows.append(("tags", f"{self.n_tags} in each block bind a sum to its messages"))
+            of = "of each message" if self.entries else "in each block"
+            rows.append(("tags", f"{self.n_tags} {of} bind a sum to its messages"))
         if self.key_bits:
             rows += [
                 ("key", f"modulus of {self.key_bits} bits"),
                 ("security", f"{self.security_bits} bits, classical"),
                 ("blocks", f"{self.n_blocks} of {self.frame_bytes} bytes"),
-                ("values in a block", f"{self.n_values / self.n_blocks:.1f} on average"),
             ]
+            if self.entries:
+                rows.append(
+                    (
+                        "entries",
+                        f"{self.entries} of {self.n_places} values, a block and an index in the "
+                        f"clear each; all others in {self.n_blocks - self.entries} blocks",
+                    )
+                )
+            else:
+                filled = self.n_values / self.n_blocks
+                rows.append(("values in a block", f"{filled:.1f} on average"))
         return tuple(rows)
 
     def _describe_error(self) -> str:

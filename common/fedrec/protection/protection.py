@@ -10,7 +10,7 @@ from fedrec.errors import KeysError, PlanMismatch, RevealRefused, SettingsError
 from fedrec.protection.envelope import Envelope
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.secret import SecretKey
-from fedrec.protection.vector import Integers, VectorSpec
+from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
 
 __all__ = ["Accumulator", "Member", "Protection"]
 
@@ -36,7 +36,10 @@ class Accumulator(ABC):
 
     @abstractmethod
     def finish(self) -> bytes:
-        """Return the sum so far, as long as a message, whatever the order of the messages.
+        """Return the sum so far, whatever the order of the messages.
+
+        It is as long as a message, and longer where messages carry entries at indices of their
+        own: it has one for each index that any of them had.
 
         Raises:
             RoundError: when nothing was added.
@@ -270,7 +273,9 @@ def _check_fits(spec: VectorSpec, largest: VectorSpec) -> None:
         for segment in spec.segments
         if segment.name not in known
         or segment.length > known[segment.name].length
-        or replace(segment, length=1) != replace(known[segment.name], length=1)
+        or segment.entries > known[segment.name].entries
+        or bool(segment.entries) != bool(known[segment.name].entries)
+        or _kind(segment) != _kind(known[segment.name])
     ]
     if (spec.max_summands, spec.tagged) != (largest.max_summands, largest.tagged):
         problems.append(f"{spec.max_summands} messages in a sum, tagged: {spec.tagged}")
@@ -281,6 +286,11 @@ def _check_fits(spec: VectorSpec, largest: VectorSpec) -> None:
             remedy="Make the epoch's keys for the federation's present settings and catalogue.",
             problems=tuple(problems),
         )
+
+
+def _kind(segment: SegmentSpec) -> SegmentSpec:
+    """Return what two segments have in common that differ in their lengths alone."""
+    return replace(segment, length=1, entries=0)
 
 
 def encrypts_only() -> KeysError:

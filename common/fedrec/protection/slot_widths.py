@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from fedrec.errors import SettingsError
 from fedrec.protection.vector import MAX_LENGTH, SegmentSpec, VectorSpec
 
-__all__ = ["COUNTER_BITS", "TAG_BITS", "TAG_MODULUS", "SlotWidths", "slot_bits"]
+__all__ = [
+    "COUNTER_BITS",
+    "HALF_TAG",
+    "HALF_TAG_BITS",
+    "N_TAGS",
+    "TAG_BITS",
+    "TAG_MODULUS",
+    "SlotWidths",
+    "entry_widths",
+    "slot_bits",
+    "tail_spec",
+]
 
 COUNTER_BITS = 64
 """Width of the counter above the slots; the number of summands takes at most 31 bits of it."""
@@ -17,6 +29,10 @@ TAG_BITS = 96
 """Width of a tag's field above the counter: 61 bits, and room for 2^31 summands."""
 N_TAGS = 2
 """A forgery passes with a chance of 2^-122."""
+
+HALF_TAG_BITS = 31
+HALF_TAG = 2**HALF_TAG_BITS - 1
+"""Beside entries a tag travels as two values of so many bits, whose sums fit a slot."""
 
 
 def slot_bits(segment: SegmentSpec) -> int:
@@ -67,3 +83,25 @@ class SlotWidths:
             blocks += added
             free = self.capacity_bits - (rest - (added - 1) * per_block) * width
         return blocks
+
+
+def entry_widths(key_bits: int) -> SlotWidths:
+    """Return the room in a block beside entries (`entries`), where tags are values like others."""
+    return SlotWidths.of(key_bits, single=False)
+
+
+def tail_spec(spec: VectorSpec) -> VectorSpec:
+    """Return what a message of entries has at fixed places, tags included.
+
+    Raises:
+        SettingsError: there is nothing of the kind.
+    """
+    fixed = [segment for segment in spec.segments if not segment.entries]
+    if spec.tagged:
+        most = spec.max_summands * HALF_TAG
+        fixed.append(
+            SegmentSpec(name="sum tags", length=2 * N_TAGS, max_abs_sum=most, signed=False)
+        )
+    if not fixed:
+        raise SettingsError("A vector of entries needs a segment of fixed places beside them.")
+    return replace(spec, segments=tuple(fixed), tagged=False)

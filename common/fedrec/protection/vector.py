@@ -35,6 +35,9 @@ class SegmentSpec:
         real: whether values stand for real numbers rounded to the grid, of which a sum that is
             off by some grid units still means something. Counts are not: one more or less is
             another count. Only approximate parameter sets make a difference.
+        entries: how many of its values a message carries, each with its index in the clear, the
+            others being zero; 0 where all travel at their places. Only sets that protect values
+            one by one can do that.
     """
 
     name: str
@@ -42,6 +45,7 @@ class SegmentSpec:
     max_abs_sum: int
     signed: bool = True
     real: bool = False
+    entries: int = 0
 
     def __post_init__(self) -> None:
         problems = []
@@ -52,6 +56,10 @@ class SegmentSpec:
         if not 1 <= self.max_abs_sum <= MAX_BOUND:
             problems.append(
                 f"segment {self.name!r} has max_abs_sum {self.max_abs_sum}, not 1..{MAX_BOUND}"
+            )
+        if not 0 <= self.entries <= self.length:
+            problems.append(
+                f"segment {self.name!r} of {self.length} values has {self.entries} entries"
             )
         if problems:
             raise SettingsError(
@@ -100,6 +108,8 @@ class VectorSpec:
             problems.append("a vector needs at least one segment")
         if len(set(names)) < len(names):
             problems.append(f"segment names repeat: {names}")
+        if sum(segment.entries > 0 for segment in self.segments) > 1:
+            problems.append("only one segment can travel as entries with their indices")
         if not 1 <= self.max_summands <= MAX_SUMMANDS:
             problems.append(f"max_summands is {self.max_summands}, not 1..{MAX_SUMMANDS}")
         if problems:
@@ -110,11 +120,18 @@ class VectorSpec:
         """The number of values over all segments."""
         return sum(segment.length for segment in self.segments)
 
+    @property
+    def entered(self) -> SegmentSpec | None:
+        """The segment that travels as entries with their indices; None where all are whole."""
+        return next((segment for segment in self.segments if segment.entries), None)
+
     def fingerprint(self) -> str:
         """Return the SHA-256, in hexadecimal, of everything that the description says."""
         parts: list[str | int] = [self.max_summands]
         for segment in self.segments:
             parts += [segment.name, segment.length, segment.max_abs_sum, int(segment.signed)]
+            if segment.entries:
+                parts += ["entries", segment.entries]
         if self.tagged:
             parts.append("tagged")
         return digest("fedrec.protection.vector.v1", *parts).hex()

@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan
 from fedrec.privacy import Mechanism, mechanism_of
 from fedrec.protection import PROTECTIONS
@@ -187,6 +188,8 @@ def ledger_of(
         where = _APPROXIMATE
     elif not simulated and plan.protection.key_holder == "authority":
         where = _AUTHORITY.format(name=plan.protection.name)
+    if not simulated and plan.update.indices == "clear":
+        where += f" It also sees, in every round, {exposure_of(plan)}."
     n_trained = sum(report.kind == "train" for report in rounds)
     mechanism = mechanism_of(plan)
     promised: tuple[str, ...] = (NO_DIFFERENTIAL_PRIVACY,)

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.config.exposure import check_users
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.source import read_users
@@ -84,6 +85,8 @@ class Federation:
                 remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
             )
         check_data(plan, users, len(catalogue), also)
+        if protect:
+            check_users(plan, -(-len(users) // n_clients))
         self._settings = settings
         self._plan = plan
         self._catalogue = catalogue

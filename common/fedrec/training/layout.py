@@ -61,8 +61,12 @@ class Layout:
     mechanism: Mechanism | None = None
 
     @classmethod
-    def of(cls, plan: Plan, n_rows: int) -> Layout:
+    def of(cls, plan: Plan, n_rows: int, n_items: int | None = None) -> Layout:
         """Return the layout of rounds that train or measure, over so many rows.
+
+        Args:
+            n_items: items in the catalogue, of which follows how many values have an index in the
+                clear; by default every one has a row.
 
         Raises:
             SettingsError: the algorithm cannot work with so many.
@@ -71,6 +75,9 @@ class Layout:
         algorithm = algorithm_of(plan, n_rows)
         private = frozenset(entry.name for entry in algorithm.parameters if entry.private)
         tensors = algorithm.tensors
+        if n_items is not None and any(tensor.entries for tensor in tensors):
+            kept = {tensor.name: tensor.entries for tensor in algorithm_of(plan, n_items).tensors}
+            tensors = tuple(replace(tensor, entries=kept[tensor.name]) for tensor in tensors)
         sent = sorted(private & {tensor.name for tensor in tensors})
         if sent:
             raise InternalError(
@@ -91,7 +98,7 @@ class Layout:
     def uncounted(cls, plan: Plan, n_items: int) -> Layout:
         """Return the layout over all items, or the largest one where there are too many."""
         try:
-            return cls.of(plan, n_items)
+            return cls.of(plan, n_items, n_items)
         except SettingsError:
             return cls.largest(plan, n_items)
 
@@ -122,17 +129,17 @@ class Layout:
             return cls.of(plan, n_items)
         n_counts = padded_rows(n_items)
         try:
-            return cls.of(plan, n_counts)
+            return cls.of(plan, n_counts, n_items)
         except SettingsError:
             works, fails = 0, n_counts // ROW_STEP
         while fails - works > 1:
             middle = (works + fails) // 2
             try:
-                cls.of(plan, middle * ROW_STEP)
+                cls.of(plan, middle * ROW_STEP, n_items)
                 works = middle
             except SettingsError:
                 fails = middle
-        return replace(cls.of(plan, max(1, works) * ROW_STEP), n_rows=n_counts)
+        return replace(cls.of(plan, max(1, works) * ROW_STEP, n_items), n_rows=n_counts)
 
     @property
     def change_slice(self) -> slice:
@@ -166,6 +173,7 @@ class Layout:
                 signed=tensor.signed,
                 # Weights and counts divide, so that an error there has no bound in the model.
                 real=tensor.signed and tensor.fraction_bits > 0,
+                entries=min(tensor.entries, tensor.size),
             )
             for tensor in self.tensors
         )

@@ -48,7 +48,7 @@ class RoundVectors:
             n_items=n_items,
             largest=Layout.largest(plan, n_items).vector_spec,
             counting=Layout.counting(plan, n_items).vector_spec,
-            trained=lru_cache(maxsize=4)(partial(_trained, plan)),
+            trained=lru_cache(maxsize=4)(partial(_trained, plan, n_items)),
             least=plan.federation.minimum_item_users if exact else 0,
         )
 
@@ -72,5 +72,5 @@ class RoundVectors:
         return ActiveRows.counted(counts, self.least)
 
 
-def _trained(plan: Plan, n_rows: int) -> VectorSpec:
-    return Layout.of(plan, n_rows).vector_spec
+def _trained(plan: Plan, n_items: int, n_rows: int) -> VectorSpec:
+    return Layout.of(plan, n_rows, n_items).vector_spec

@@ -66,7 +66,7 @@ class Travelling:
             return self._counting
         n_rows = self.rows(kind, shared).n_rows
         if self._layout is None or self._layout.n_rows != n_rows:
-            self._layout = Layout.of(self._plan, n_rows)
+            self._layout = Layout.of(self._plan, n_rows, self._n_items)
         return self._layout
 
     def check(self, shared: SharedState) -> None:

@@ -37,6 +37,12 @@ class UpdateSettings(Section):
         description="Whose change is compressed before it is sent (svd, topk): each user's, as "
         "in the papers, or the sum of a client's users.",
     )
+    indices: Literal["hidden", "clear"] = Field(
+        default="hidden",
+        description="hidden sends zeros along, so that no index travels; clear sends the kept "
+        "values alone, each with its index, which the coordinator reads and which names a user's "
+        "items (topk under paillier's single sets, one user a client, as in the papers).",
+    )
     subset: Literal["user", "client"] = Field(
         default="user",
         description="Who draws rows of B (scolr): each user, as in the paper, or each client for "

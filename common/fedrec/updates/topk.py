@@ -3,7 +3,8 @@
 A baseline of the CoLR paper (section 5.2): k = ceil(ratio x n_items x dim) values of the largest
 magnitude over the flattened table; of equal ones those with the lowest index. The paper's clients
 send (index, value) pairs, which name the items that a user touched; here the zeros travel too,
-so that the vector has one length and, protected, says nothing.
+so that the vector has one length and, protected, says nothing. `update.indices` = "clear" is the
+paper's: k ciphertexts whose indices anybody reads (`fedrec.protection.entries`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class TopK(Compressed):
     """Keep the largest `ratio` of all values."""
 
     name: ClassVar[str] = "topk"
-    own_settings: ClassVar[frozenset[str]] = frozenset({"compress", "ratio"})
+    own_settings: ClassVar[frozenset[str]] = frozenset({"compress", "indices", "ratio"})
     clear_indices: ClassVar[str] = "the index of every kept value, which names the user's items"
     in_numpy: ClassVar[bool] = True
     """Whether a processor selects in numpy; tests of what devices do set it to False."""
@@ -41,6 +42,17 @@ class TopK(Compressed):
         super().__init__(settings, dim)
         # 1/3 is meant by 0.3333333333333333, and 0.1 by the float above it.
         self.ratio = Fraction(settings.ratio).limit_denominator(_LARGEST_DENOMINATOR)
+        self.states_indices = settings.indices == "clear"
+
+    @staticmethod
+    def warnings(settings: UpdateSettings) -> list[str]:
+        """Say what compression does not save where zeros travel along."""
+        found = Compressed.warnings(settings)
+        return found if settings.indices == "hidden" else found[1:]
+
+    def entries(self, n_items: int) -> int:
+        """Return k where indices are clear."""
+        return self.n_kept(n_items * self.dim) if self.states_indices else 0
 
     def n_kept(self, n_values: int) -> int:
         """Return k = ceil(ratio x n_values), at least 1."""

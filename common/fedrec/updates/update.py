@@ -44,7 +44,8 @@ class UpdateStructure(ABC):
         counts_entries: whether every value of A is divided by the users who trained just it, in
             place of those who touched its item.
         clear_indices: what the structure's paper sends in the clear beside the values, and says
-            what a user touched; empty where there is nothing of the kind. It never travels here.
+            what a user touched; empty where there is nothing of the kind. It travels here only
+            where `update.indices` says so.
     """
 
     name: ClassVar[str]
@@ -100,6 +101,10 @@ class UpdateStructure(ABC):
             float32 (n_users, width).
         """
         return None
+
+    def entries(self, n_items: int) -> int:
+        """Return how many values of a change travel with their index in the clear, 0 for none."""
+        return 0
 
     @abstractmethod
     def paper_numbers(self, n_items: int) -> PaperNumbers:

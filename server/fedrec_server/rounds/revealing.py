@@ -102,14 +102,18 @@ def proceed(rules: Rules, round_: Round, now: float) -> tuple[Round, tuple[Chang
         if extended is not None:
             round_ = extended
         elif not _pending(rules, round_, now):
-            return round_, (), _silence(rules)
+            return round_, (), _silence(rules, round_)
     return round_, tuple(asked), None
 
 
-def _silence(rules: Rules) -> str:
+def _patience(rules: Rules, round_: Round) -> float:
+    return rules.reveal_seconds(round_.kind, len(round_.accepted))
+
+
+def _silence(rules: Rules, round_: Round) -> str:
     if rules.revealer is None:
         return "no key holder is left to reveal the sum"
-    seconds = rules.rounds.reveal_timeout_seconds
+    seconds = _patience(rules, round_)
     return f"the key authority did not reveal the sum within {seconds:g} seconds"
 
 
@@ -131,7 +135,7 @@ def _agreement(rules: Rules, round_: Round) -> Agreement | None:
 
 def _pending(rules: Rules, round_: Round, now: float) -> list[Holder]:
     """Return those who were asked, did not answer and still have time."""
-    patience = rules.rounds.reveal_timeout_seconds
+    patience = _patience(rules, round_)
     latest = {holder.client_id: holder for holder in round_.holders}
     pending = []
     for holder in latest.values():

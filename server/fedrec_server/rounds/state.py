@@ -10,7 +10,9 @@ from typing import Literal
 
 from fedrec.config.schema import RoundSettings
 from fedrec.ids import ClientId, RoundId
+from fedrec.protection import ProtectionPlan
 from fedrec.protection.masks import Survivors
+from fedrec.protection.opening import opening_seconds
 from fedrec.wire.chunks import Blob
 from fedrec.wire.committee import QUORUM
 from fedrec.wire.messages import (
@@ -49,6 +51,8 @@ class Rules:
         revealer: who alone opens sums; None where members do.
         budget: what the budget is, for people; empty where sums are exact.
         n_items: items in the catalogue.
+        entries: the plan of the largest vector where its sums grow with the round's clients; else
+            None.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
             read; else the sum is, under masks once clients are asked for what unmasks it.
     """
@@ -68,6 +72,15 @@ class Rules:
     charges_updates: bool = False
     revealer: ClientId | None = None
     n_items: int = 0
+    entries: ProtectionPlan | None = None
+
+    def reveal_seconds(self, kind: RoundKind, n_summands: int) -> float:
+        """Return how long a key holder may take to open a sum of so many updates."""
+        patience = self.rounds.reveal_timeout_seconds
+        if self.entries is None or kind == "count":
+            return patience
+        adds_up = n_summands <= self.rounds.recompute_limit
+        return max(patience, opening_seconds(self.entries, n_summands, adds_up=adds_up))
 
     @property
     def quorum(self) -> int:

@@ -68,6 +68,15 @@ def test_fewer_kept_values_show_fewer_rows() -> None:
     assert 1 <= found.rounds[0].guessed <= 4
 
 
+def test_clear_indices_are_said_to_travel() -> None:
+    """What is measured is the same: hidden or not, the same values are kept."""
+    clear = plan_of("topk", ratio=0.005, indices="clear")
+    hidden = plan_of("topk", ratio=0.005)
+    sent, would = (audit_indices(plan, USERS, N_ITEMS, n_rounds=1) for plan in (clear, hidden))
+    assert (sent.is_sent, would.is_sent) == (True, False)
+    assert (sent.sent, sent.rounds) == (would.sent, would.rounds)
+
+
 def test_sums_without_rows_of_items_have_no_indices() -> None:
     with pytest.raises(SettingsError, match="no rows of items"):
         audit_indices(plan_of("dense", "ease"), USERS, N_ITEMS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -81,6 +82,7 @@ def test_the_keys_of_its_json_are_stable(
         "count_upload_bytes",
         "expected",
         "masks",
+        "opening",
         "paper_link_minutes",
         "paper_numbers",
         "protection",
@@ -338,6 +340,49 @@ def test_what_indices_in_the_clear_would_leak_is_said() -> None:
     assert "the index of every kept value" in told[0]
     assert "fedrec sends no index" in told[0]
     assert not any("index" in warning for warning in warnings_for(Plan()))
+
+
+def paper_topk(**rounds: int) -> Plan:
+    """The CoLR paper's encrypted Top-K on MovieLens 100K: 841 of 1682 x 32 values."""
+    return Plan.model_validate(
+        {
+            "federation": {"maximum_users": 943, "minimum_item_users": 1},
+            "algorithm": {"name": "fedmf", "dim": 32},
+            "update": {"structure": "topk", "ratio": 1 / 64, "indices": "clear"},
+            "protection": {"name": "paillier", "preset": "single-3072"},
+            "rounds": rounds,
+        }
+    )
+
+
+def test_the_papers_encrypted_topk_is_priced() -> None:
+    found = price(paper_topk(), n_items=1682, n_clients=8)
+    # ceil(1682 x 32 / 64) entries of 768 + 4 bytes, and 1792 counts of 10 bits with 44 metrics in
+    # blocks of 3072 - 1 - 64 bits.
+    assert 841 * 772 < found.upload_bytes < 841 * 772 + 10 * 768
+    assert found.upload_bytes <= 0.75 * 2**20
+    assert found.opening is not None
+    places = 1792 * 32
+    assert (found.opening.entries, found.opening.n_places) == (841, places)
+    assert found.opening.expected_entries == math.ceil(places * (1 - (1 - 841 / places) ** 8))
+    assert found.opening.most_entries == 8 * 841
+    assert found.opening.deadline_seconds == found.opening.seconds > 6000 * 0.03
+    hidden = paper_topk().model_dump()
+    hidden["update"]["indices"] = "hidden"
+    assert price(Plan.model_validate(hidden), n_items=1682, n_clients=8).opening is None
+
+
+def test_943_clients_of_one_user_are_priced() -> None:
+    found = price(paper_topk(clients_per_round=943), n_items=1682, n_clients=943)
+    assert found.opening is not None
+    assert found.opening.expected_entries == found.opening.most_entries == 1792 * 32
+    # Above rounds.recompute_limit a key holder fetches the sum: every place once, and its index.
+    assert found.holder_download_bytes == found.opening.sum_bytes
+    assert 0 < found.holder_download_bytes - 1792 * 32 * 772 < 10 * 768 + 44
+    told = warnings_for(paper_topk(), n_items=1682)
+    assert any("indices are not" in warning and "audit indices" in warning for warning in told)
+    assert any("--accept-exposure" in warning for warning in told)
+    assert not any("rounds.reveal_timeout_seconds" in warning for warning in told)
 
 
 @pytest.fixture

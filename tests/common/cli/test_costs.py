@@ -9,15 +9,22 @@ def test_the_whole_table(fedrec: Fedrec) -> None:
     outcome = fedrec("costs", "--sizes-only")
     assert outcome.code == 0
     lines = outcome.out.splitlines()
-    (topk,) = (line.split() for line in lines if line.startswith("topk/4-of-64"))
-    assert topk[1:] == ["14824", "published", "353", "365", "12112", "116"]
-    (colr,) = (line.split() for line in lines if line.startswith("colr/rank-8"))
-    assert colr[1:] == ["29648", "published", "0.07", "0.24-0.25", "3073", "116"]
+    minutes, topk = (line.split() for line in lines if line.startswith("topk/4-of-64"))
+    assert minutes[1:] == ["published", "10.05", "169.82", "179.87"]
+    assert topk[1:] == ["14824", "published", "353", "365", "12112", "116", "104.20"]
+    minutes, colr = (line.split() for line in lines if line.startswith("colr/rank-8"))
+    assert minutes[1:] == ["published", "10.05", "169.29", "179.34"]
+    assert colr[1:] == ["29648", "published", "0.07", "0.24-0.25", "3073", "116", "26.44"]
     assert sum("by the paper's rules" in line for line in lines) == 12
 
 
 def test_some_rows_for_programs(fedrec: Fedrec) -> None:
-    rows = fedrec("costs", "colr", "--sizes-only", "--json").json["rows"]
+    found = fedrec("costs", "colr", "--sizes-only", "--json").json
+    rows = found["rows"]
+    assert [row["published"]["name"] for row in found["times"]] == [
+        f"colr/rank-{rank}" for rank in (1, 2, 4, 8, 16, 32)
+    ]
+    assert all(row["ours"]["computation_minutes"] is None for row in found["times"])
     assert [row["published"]["name"] for row in rows] == [
         f"colr/rank-{rank}" for rank in (1, 2, 4, 8, 16, 32)
     ]
@@ -28,9 +35,15 @@ def test_some_rows_for_programs(fedrec: Fedrec) -> None:
 
 
 def test_an_unknown_row_is_named(fedrec: Fedrec) -> None:
-    outcome = fedrec("costs", "svd")
+    outcome = fedrec("costs", "scolr")
     assert outcome.code == 2
-    assert "'svd'" in outcome.err
+    assert "'scolr'" in outcome.err
+
+
+def test_a_structure_that_nobody_encrypts_has_minutes_alone(fedrec: Fedrec) -> None:
+    outcome = fedrec("costs", "svd", "--sizes-only")
+    assert outcome.code == 0
+    assert "table 2" in outcome.out and "table 3" not in outcome.out
 
 
 def test_the_space_table(fedrec: Fedrec) -> None:

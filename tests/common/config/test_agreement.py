@@ -31,6 +31,7 @@ def test_what_is_always_compared() -> None:
         "algorithm.name",
         "algorithm.negatives_per_positive",
         "update.normaliser",
+        "update.indices",
         "federation.maximum_users",
         "federation.minimum_item_users",
         "protection.name",
@@ -75,6 +76,7 @@ def test_equal_plans_agree() -> None:
         ({"evaluation__protocol": "paper"}, {"evaluation__protocol": "full"}),
         ({}, {"algorithm__negatives_per_positive": 5}),
         ({"update__normaliser": "entry"}, {"update__normaliser": "item"}),
+        ({"update__indices": "clear"}, {"update__indices": "hidden"}),
     ],
 )
 def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
@@ -101,6 +103,7 @@ def test_what_is_taken(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         ({"federation__minimum_item_users": 20}, {}, ["federation.minimum_item_users"]),
         ({}, {"algorithm__negatives_per_positive": 3}, ["algorithm.negatives_per_positive"]),
         ({}, {"update__normaliser": "entry"}, ["update.normaliser"]),
+        ({}, {"update__indices": "clear"}, ["update.indices"]),
         # What is free is compared where it is given.
         ({"federation__name": "films"}, {}, ["federation.name"]),
         ({"algorithm__dim": 64, "rounds__total": 7}, {}, ["algorithm.dim", "rounds.total"]),

@@ -156,6 +156,51 @@ def test_statistics_of_solved_users_have_no_other_structure(structure: str) -> N
     assert 'update.structure = "dense"' in sentence
 
 
+def clear_indices(protection: str = "paillier", preset: str = "single-3072", **others: Any) -> Plan:
+    return Plan.model_validate(
+        {
+            "update": {"structure": "topk", "indices": "clear", **others.pop("update", {})},
+            "protection": {"name": protection, "preset": preset},
+            **others,
+        }
+    )
+
+
+@pytest.mark.parametrize("preset", ["single-3072", "single-2048", "paper"])
+def test_indices_travel_in_the_clear_under_sets_of_one_value(preset: str) -> None:
+    assert check_plan(clear_indices(preset=preset)) == []
+
+
+@pytest.mark.parametrize(
+    ("plan", "key", "reason"),
+    [
+        (clear_indices("bfv", "default"), "update.indices", "nobody can move a slot"),
+        (clear_indices("ckks", "default"), "update.indices", "nobody can move a slot"),
+        (clear_indices("masks", "default"), "update.indices", "at the same places"),
+        (clear_indices("none", "default"), "update.indices", "reads every value"),
+        (clear_indices(preset="packed-3072"), "protection.preset", "nobody can move a slot"),
+        (clear_indices(preset="default"), "protection.preset", "nobody can move a slot"),
+        (clear_indices(update={"compress": "client"}), "update.compress", "a client is one user"),
+        (clear_indices(update={"structure": "dense"}), "update.indices", "only topk"),
+    ],
+    ids=["bfv", "ckks", "masks", "none", "packed", "default", "silos", "dense"],
+)
+def test_indices_in_the_clear_are_refused_elsewhere(plan: Plan, key: str, reason: str) -> None:
+    (conflict,) = find_conflicts(plan)
+    assert conflict.keys[0] == key
+    assert reason in conflict.sentence
+    assert "update.indices" in conflict.sentence
+
+
+def test_noise_leaves_no_value_out_and_so_no_index() -> None:
+    noisy = clear_indices(
+        privacy={"mechanism": "gaussian", "expected_users": 1000},
+        federation={"minimum_item_users": 1},
+    )
+    sentences = check_plan(noisy)
+    assert any("noise on every value" in sentence for sentence in sentences)
+
+
 def test_without_encryption_one_client_is_enough() -> None:
     assert check_plan(plan({"minimum_clients": 1, "minimum_summands": 1}, "none")) == []
 

@@ -121,6 +121,7 @@ def test_the_price_is_what_the_design_promises() -> None:
     strengths = {preset: plan.security_bits for preset, plan in found.items()}
     assert strengths == {
         "packed-3072": 128, "packed-2048": 112, "single-3072": 128, "single-2048": 112,
+        "paper": 128,
     }  # fmt: skip
 
 

@@ -182,6 +182,20 @@ def test_the_ledger_claims_no_differential_privacy(run, rounds):
     assert "one process" in simulated.statements[1]
 
 
+def test_the_ledger_says_that_indices_were_read(rounds):
+    settings = {
+        "update": {"structure": "topk", "indices": "clear"},
+        "protection": {"name": "paillier", "preset": "single-3072"},
+    }
+    plan = Settings.model_validate(settings).plan
+    _, where = ledger_of(plan, rounds, simulated=False).statements
+    assert where.endswith(
+        "It also sees, in every round, the index of every kept value, which names the user's items."
+    )
+    _, alone = ledger_of(plan, rounds, simulated=True).statements
+    assert "index" not in alone
+
+
 def test_the_ledger_says_what_noise_promises(run, rounds):
     settings = {"privacy": {"mechanism": "gaussian", "noise_multiplier": 4.0}}
     plan = Settings.model_validate(settings).plan

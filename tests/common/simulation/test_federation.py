@@ -11,7 +11,7 @@ import torch
 
 from fedrec.algorithms import FedMF
 from fedrec.clock import FakeClock
-from fedrec.errors import DataError, SettingsError, StorageError, TrainingError
+from fedrec.errors import DataError, RefusedError, SettingsError, StorageError, TrainingError
 from fedrec.model.tables import TableRoom, is_mapped
 from fedrec.simulation import against_popularity, round_kind, simulate
 from fedrec.simulation.checkpoint import CheckpointFolder
@@ -224,6 +224,22 @@ def test_resuming_something_else_is_refused(settings_of, data, tmp_path):
         run(settings_of(), data, folder=tmp_path, resume=True)
     with pytest.raises(SettingsError, match="folder"):
         run(settings_of(), data, resume=True)
+
+
+def test_indices_in_the_clear_change_no_bit_and_take_a_client_for_each_user(settings_of, data):
+    users, catalogue = data
+    few = users.select(np.arange(6)), catalogue
+    common = {"rounds": {"total": 2}, "federation": {"minimum_item_users": 1, "maximum_users": 64}}
+    topk = {"structure": "topk", "ratio": 0.02, "rank": 4}
+    hidden = settings_of(update=topk, **common)
+    paillier = {"name": "paillier", "preset": "single-2048"}
+    clear = settings_of(update={**topk, "indices": "clear"}, protection=paillier, **common)
+    found = run(clear, few, n_clients=6, protect=True)
+    assert bits(found) == bits(run(hidden, few))
+    # k = ceil(.02 x 120 x 8) = 20; beside it counts and metrics share ciphertexts.
+    assert 20 * 516 < found.rounds[1].vector_bytes < 20 * 516 + 5 * 512
+    with pytest.raises(RefusedError, match="This client has 2 users"):
+        run(clear, few, n_clients=3, protect=True)
 
 
 def test_a_fraction_of_the_users_is_the_same_users_for_every_grouping(settings_of, data):

@@ -245,7 +245,9 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
     spec = RoundVectors.of(settings.plan, N_ITEMS)
-    coordinator = Coordinator.from_settings(settings, catalogue, spec, failpoint=failpoint)
+    coordinator = Coordinator.from_settings(
+        settings, catalogue, spec, accept_exposure=True, failpoint=failpoint
+    )
     known.append(coordinator)
     asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))
 

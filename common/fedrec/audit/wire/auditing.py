@@ -86,6 +86,7 @@ def _report(
         updates=uploads.blobs,
         readable_updates=uploads.readable,
         readable_values=uploads.values,
+        clear_indices=known.protection.chosen.entries,
         kept_updates=sum(
             file_kind(path.relative_to(known.state).as_posix()) in UPDATES
             for path in known.state.rglob("*")

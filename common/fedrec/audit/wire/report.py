@@ -65,6 +65,7 @@ class WireReport:
         context_problem: why it may hold a key; empty where it holds none.
         updates, readable_updates, readable_values: updates that travelled, how many of them were
             readable without any key, and how many values they had.
+        clear_indices: values of an update whose indices anybody reads, because the plan says so.
         kept_updates: updates of single clients in the folder.
         published, published_bytes: published sums in the folder, and whether they were readable.
         clients, epochs: the traffic by client, and by the key epoch that it names.
@@ -83,6 +84,7 @@ class WireReport:
     updates: int
     readable_updates: int
     readable_values: int
+    clear_indices: int
     kept_updates: int
     published: int
     published_bytes: int
@@ -108,6 +110,11 @@ class WireReport:
             lines.append(
                 f"Passed: {self.messages:,} messages, {self.n_bytes / 2**20:.1f} MiB. Updates of "
                 f"single clients: {self.updates}, {self._readable()}."
+            )
+        if self.clear_indices:
+            lines.append(
+                f"Indices in the clear: {self.clear_indices} of every update after the count, "
+                'because update.indices is "clear". They name what the client\'s user touched.'
             )
         if len(self.epochs) > 1:
             numbers = ", ".join(str(row.epoch) for row in self.epochs)

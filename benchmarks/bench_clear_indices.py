@@ -1,0 +1,159 @@
+"""The CoLR paper's encrypted Top-K over gRPC: clients of one user, k values with their indices.
+
+The size is that of MovieLens 100K: 1,682 items, 32 columns, of 53,824 values a 64th, k = 841. Data
+is made up unless a file is named. Clients are threads of one process, so that their seconds
+are those of clients that share one core. Printed are an upload, the union of indices in the sum
+beside what `fedrec check` expects, what opening it took, and how long the coordinator would have
+waited.
+
+    python benchmarks/bench_clear_indices.py [--clients 8] [--preset single-3072]
+        [--path u.data]
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import structlog
+from measuring import describe_machine
+
+sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
+
+from integration.support.bench import changed
+from integration.support.links import Passing
+from integration.support.parties import Client, Loop
+
+from fedrec.cli.pricing import price
+from fedrec.config.loading import load_settings
+from fedrec.config.schema import DataSettings, Plan
+from fedrec.data import Catalogue, Interactions, generate
+from fedrec.data.source import read_source
+from fedrec.demo.workspace import DemoData, prepare
+from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.events import ClientEvent
+from fedrec_server.app import Coordinator
+from fedrec_server.federation import PublicCatalogue
+
+N_ITEMS, DIM, INTERACTIONS = 1682, 32, 106
+HEADER_BYTES, TRAINING_ROUND = 44, 2
+
+
+class Keeping(Passing):
+    """Keeps the update of the training round."""
+
+    def __init__(self, link: Link, kept: list[bytes]) -> None:
+        super().__init__(link)
+        self._kept = kept
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        """Pass an update on."""
+        if header.round == TRAINING_ROUND:
+            self._kept.append(payload)
+        return super().submit_update(header, payload)
+
+
+def plan_of(n_clients: int, preset: str) -> Plan:
+    """Return the paper's Top-K with one training round."""
+    return Plan.model_validate(
+        {
+            "federation": {"name": "bench", "maximum_users": 943, "minimum_item_users": 1},
+            "algorithm": {"name": "fedmf", "dim": DIM, "learning_rate": 0.5},
+            "update": {"structure": "topk", "ratio": 1 / 64, "indices": "clear"},
+            "protection": {"name": "paillier", "preset": preset},
+            "rounds": {"total": 1, "minimum_clients": n_clients, "deadline_seconds": 3600},
+        }
+    )
+
+
+def data_of(n_clients: int, path: str) -> DemoData:
+    """Return the data of so many users."""
+    if path:
+        every = read_source(DataSettings(path=path), reader="a benchmark")
+        catalogue = Catalogue.from_interactions(every)
+    else:
+        made = generate(
+            n_users=n_clients, n_items=N_ITEMS, n_clusters=4, interactions_per_user=INTERACTIONS
+        )
+        every, catalogue = made.interactions, made.catalogue
+    mine = np.isin(every.user_ids, np.unique(every.user_ids)[:n_clients])
+    kept = Interactions(
+        user_ids=every.user_ids[mine],
+        item_ids=every.item_ids[mine],
+        timestamps=None if every.timestamps is None else every.timestamps[mine],
+    )
+    return DemoData(name="bench", interactions=kept, catalogue=catalogue, note="")
+
+
+def measure(n_clients: int, preset: str, path: str) -> None:
+    """Run one federation."""
+    plan, data = plan_of(n_clients, preset), data_of(n_clients, path)
+    kept: list[bytes] = []
+    stamps: dict[str, list[float]] = {}
+    lock = threading.Lock()
+
+    def told(event: ClientEvent) -> None:
+        if event.round == TRAINING_ROUND:
+            with lock:
+                stamps.setdefault(event.name, []).append(time.perf_counter())
+
+    loop = Loop()
+    with tempfile.TemporaryDirectory() as folder:
+        workspace = prepare(Path(folder), plan, data, n_clients=n_clients)
+        settings = load_settings(workspace.coordinator_settings)
+        catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))
+        vectors = RoundVectors.of(plan, catalogue.n_items)
+        coordinator = Coordinator.from_settings(settings, catalogue, vectors, accept_exposure=True)
+        local = {"client__coordinator": loop.run(coordinator.start()), "client__device": "cpu"}
+        clients = [
+            Client(
+                changed(load_settings(each), local),
+                wrap=lambda link: Keeping(link, kept),
+                on_event=told,
+            )
+            for each in workspace.client_settings
+        ]
+        for client in clients:
+            client._thread.join()
+            client.result()
+        deadline = coordinator.engine.state.rules.reveal_seconds("train", n_clients)
+        loop.run(coordinator.stop(grace_seconds=0.2))
+    loop.close()
+    expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients)
+    assert expected.opening is not None
+    union = set()
+    for payload in kept:
+        raw = np.frombuffer(payload[HEADER_BYTES:], dtype="<u4", count=expected.opening.entries)
+        union |= set(raw.tolist())
+    print(f"{n_clients} clients, {preset}, {path or 'made-up data'}")
+    print(f"  upload: {len(kept[0]):,} B, {expected.opening.entries} values with an index")
+    print(
+        f"  union: {len(union):,}; expected {expected.opening.expected_entries:,}, at most ", end=""
+    )
+    print(f"{expected.opening.most_entries:,}")
+    print(f"  training to last upload: {max(stamps['sent']) - min(stamps['training']):.1f} s")
+    print(f"  opening: {max(stamps['published']) - min(stamps['revealing']):.1f} s; ", end="")
+    print(f"a silent key holder is replaced after {deadline:.0f} s")
+
+
+def main() -> None:
+    """Measure one federation."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--clients", type=int, default=8)
+    parser.add_argument("--preset", default="single-3072")
+    parser.add_argument("--path", default="")
+    arguments = parser.parse_args()
+    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
+    print(describe_machine())
+    measure(arguments.clients, arguments.preset, arguments.path)
+
+
+if __name__ == "__main__":
+    main()

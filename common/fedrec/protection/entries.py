@@ -1,0 +1,192 @@
+"""Messages of entries: some values of a segment, each with its index in the clear.
+
+The CoLR paper's encrypted Top-K. A message carries the same number of entries whatever its vector
+is: the values that are not zero, and zeros at the lowest indices that are left. Each is a
+ciphertext of its own, because clients' indices differ: nobody can move a value inside a ciphertext
+from one place to another, so that only values which are alone can be added index by index. All
+other segments (counts, metrics, tags) have fixed places and share ciphertexts.
+
+    message:  indices (4 bytes each, ascending), a ciphertext for each, ciphertexts of the rest
+    sum:      the same, with every index that any message had
+
+A plaintext of an entry is its value and, above it, a counter: 1 in a message, in a sum the number
+of messages that had the index. Its tags, where the vector is tagged, are those of the whole vector
+as one block (`tags`): what travels at no index is zero, and so is its part of them.
+
+What it does not give: indices say what a user touched. See `fedrec.config.exposure`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import gmpy2
+import numpy as np
+from gmpy2 import mpz
+from numpy.typing import NDArray
+
+from fedrec.errors import MalformedUpdate, RevealRefused, SettingsError
+from fedrec.protection.plan import INDEX_BYTES
+from fedrec.protection.slot_widths import (
+    HALF_TAG,
+    HALF_TAG_BITS,
+    entry_widths,
+    slot_bits,
+    tail_spec,
+)
+from fedrec.protection.slots import SlotLayout
+from fedrec.protection.vector import Integers, SegmentSpec, VectorSpec
+
+__all__ = ["EntryLayout"]
+
+
+class EntryLayout:
+    """Writes vectors into entries and blocks, and reads their sums.
+
+    Args:
+        spec: the vector; without a segment of entries all of it has fixed places.
+        key_bits: of the modulus.
+    """
+
+    def __init__(self, spec: VectorSpec, key_bits: int) -> None:
+        widths = entry_widths(key_bits)
+        self._spec = spec
+        self._tail = SlotLayout(tail_spec(spec), widths)
+        self._capacity = widths.capacity_bits
+        self._entered = spec.entered
+        self.n_entries = 0 if self._entered is None else self._entered.entries
+        self.n_tail = self._tail.n_blocks
+        if self._entered is not None and slot_bits(self._entered) > self._capacity:
+            raise SettingsError(f"Segment {self._entered.name!r} is wider than a block.")
+
+    # What a message is.
+
+    def pack(
+        self, vector: Integers, tags: Sequence[int] | None = None
+    ) -> tuple[NDArray[np.uint32], list[mpz]]:
+        """Return the indices of a valid vector's entries, and all blocks, entries first.
+
+        Args:
+            tags: of the whole vector, not negative; None where it has none.
+
+        Raises:
+            MalformedUpdate: more values are not zero than a message carries.
+        """
+        values, fixed = self._split(vector)
+        index = self._indices(values)
+        counter = mpz(1) << self._capacity
+        blocks = [counter + value for value in values[index].tolist()]
+        halves = [part for tag in tags or () for part in (tag & HALF_TAG, tag >> HALF_TAG_BITS)]
+        rest = np.concatenate([fixed, np.array(halves, dtype=np.int64)])
+        return index.astype(np.uint32), blocks + self._tail.pack(rest)
+
+    def _split(self, vector: Integers) -> tuple[Integers, Integers]:
+        """Return the segment of entries, empty where there is none, and the others."""
+        entered: Integers = np.zeros(0, dtype=np.int64)
+        fixed = []
+        for segment, values in self._spec.pieces(vector):
+            if segment.entries:
+                entered = values
+            else:
+                fixed.append(values)
+        return entered, np.concatenate(fixed) if fixed else np.zeros(0, dtype=np.int64)
+
+    def _indices(self, values: Integers) -> NDArray[np.int64]:
+        """Return which values travel, ascending, as many as every message has."""
+        index = np.flatnonzero(values)
+        if len(index) > self.n_entries:
+            raise MalformedUpdate(
+                f"The vector has more than {self.n_entries} values that are not zero, which is "
+                "all that a message with indices in the clear carries.",
+                remedy="A client is one user there; set update.indices to hidden for silos.",
+            )
+        # Of equal values Top-K keeps those with the lowest indices, and all that is left is zero.
+        free = np.setdiff1d(np.arange(self.n_entries), index, assume_unique=True)
+        return np.sort(np.concatenate([index, free[: self.n_entries - len(index)]]))
+
+    def read_indices(self, raw: memoryview) -> list[int]:
+        """Return the indices of a message or a sum.
+
+        Raises:
+            MalformedUpdate: unless they ascend, without a repetition, within the segment.
+        """
+        found = np.frombuffer(raw, dtype="<u4").astype(np.int64)
+        length = 0 if self._entered is None else self._entered.length
+        if (np.diff(found) <= 0).any() or (len(found) and found[-1] >= length):
+            raise MalformedUpdate(
+                f"Indices must ascend, each once, below {length}; these do not.",
+                remedy="Send the indices of a message in order.",
+            )
+        indices: list[int] = found.tolist()
+        return indices
+
+    def entries_of(self, body: memoryview, frame_bytes: int, n_summands: int) -> int:
+        """Return how many entries a sum of that length has.
+
+        Raises:
+            MalformedUpdate: no sum of so many messages has that length.
+        """
+        n_bytes = len(body) - self.n_tail * frame_bytes
+        found, rest = divmod(n_bytes, INDEX_BYTES + frame_bytes)
+        length = 0 if self._entered is None else self._entered.length
+        most = min(length, n_summands * self.n_entries)
+        if rest or not self.n_entries <= found <= most:
+            raise MalformedUpdate(
+                f"A sum of {n_summands} messages has {self.n_entries} to {most} entries; "
+                f"{len(body)} bytes are none of these."
+            )
+        return found
+
+    # What a sum says.
+
+    def unpack(
+        self, index: Sequence[int], blocks: Sequence[mpz], modulus: mpz, n_summands: int
+    ) -> tuple[Integers, NDArray[Any]]:
+        """Return the vector whose sum over ``n_summands`` messages this is, and its tags.
+
+        Args:
+            blocks: a plaintext for each index, and those of the rest; known up to multiples of
+                the modulus.
+
+        Returns:
+            The vector, and the tags, Python integers of shape (1, n_tags).
+
+        Raises:
+            RevealRefused: when a counter or a value is what no honest messages sum to.
+        """
+        rest, _ = self._tail.unpack(blocks[len(index) :], modulus, n_summands)
+        entered = self._entered
+        values = np.zeros(0 if entered is None else entered.length, dtype=np.int64)
+        if entered is not None:
+            found = [
+                self._read(entered, block, modulus, n_summands) for block in blocks[: len(index)]
+            ]
+            values[np.array(index, dtype=np.int64)] = found
+        parts, start = [], 0
+        for segment in self._spec.segments:
+            if segment.entries:
+                parts.append(values)
+                continue
+            parts.append(rest[start : start + segment.length])
+            start += segment.length
+        halves = [int(half) for half in rest[start:]]
+        pairs = zip(halves[::2], halves[1::2], strict=True)
+        tags = np.array([[low + (high << HALF_TAG_BITS) for low, high in pairs]], dtype=object)
+        return np.concatenate(parts), tags
+
+    def _read(self, segment: SegmentSpec, block: mpz, modulus: mpz, n_summands: int) -> int:
+        """Return one entry's sum."""
+        unsigned = (block - segment.smallest) % modulus
+        if not 1 <= unsigned >> self._capacity <= n_summands:
+            raise RevealRefused(
+                "The counter inside an entry of the sum disagrees with its number of summands.",
+                remedy="A contribution is damaged, or made with another key: abandon the round.",
+            )
+        value = unsigned & gmpy2.bit_mask(self._capacity)
+        if value > segment.max_abs_sum - segment.smallest:
+            raise RevealRefused(
+                "A value of the sum leaves the bounds that honest messages keep.",
+                remedy="A contribution is poisoned, or made with another key: abandon the round.",
+            )
+        return int(value) + segment.smallest

@@ -1,0 +1,227 @@
+"""The papers' encrypted Top-K over gRPC: k ciphertexts, whose indices the coordinator reads."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from blake3 import blake3
+from integration.conftest import Found
+from integration.support.alone import N_USERS, Alone, clear_plan
+from integration.support.bench import N_ITEMS, accepted, compute, federal
+from integration.support.children import Child, CoordinatorProcess, KillCoordinator, close_all
+from integration.support.links import Passing
+from integration.support.parties import Client, Federation, published_rounds
+
+from fedrec.audit.wire import audit_wire
+from fedrec.cli.pricing import price
+from fedrec.errors import MalformedUpdate, RefusedError
+from fedrec.identity.identity import Identity
+from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.link import Link
+from fedrec.wire.messages import UploadHeader
+from fedrec_server.app import Coordinator
+from fedrec_server.federation import PublicCatalogue
+from fedrec_server.recording import WireRecorder
+
+DIM, KEPT = 4, 30
+"""An eighth of 60 x 4 values."""
+HEADER_BYTES, FRAME = 44, 512
+
+
+class Keeping(Passing):
+    """Keeps what a client uploads."""
+
+    def __init__(self, link: Link) -> None:
+        super().__init__(link)
+        self.sent: dict[int, bytes] = {}
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        self.sent[header.round] = payload
+        return super().submit_update(header, payload)
+
+
+def check_model(federation: Federation, **plan: float) -> None:
+    """Every client has the model of the dense sum of the same changes, and its metrics."""
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    bench = federation.bench
+    rounds = accepted(bench, federation.published())
+    everybody = frozenset(range(bench.n_clients))
+    assert [played.clients for played in rounds] == [everybody] * (bench.plan.rounds.total + 2)
+    dense = clear_plan("none", indices="hidden", **plan)
+    wanted = compute(dense, bench.users(), rounds)
+    assert {bench.model(number) for number in range(bench.n_clients)} == {wanted.model}
+    assert federal(federation.metrics()) == federal(wanted.metrics)
+
+
+def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
+    recorder = WireRecorder(tmp_path / "recording", max_bytes=1 << 30)
+    federation = found(clear_plan(total=2), N_USERS, bench=Alone, recorder=recorder)
+    links = []
+    for number in range(N_USERS):
+
+        def keep(link: Link) -> Keeping:
+            links.append(Keeping(link))
+            return links[-1]
+
+        federation.client(number, wrap=keep)
+    check_model(federation, total=2)
+    # Blocks of 2048 - 1 - 64 bits: 256 counts of at most 64 users take 7 bits each, and 44 metrics
+    # at most 64 in each of the 1983.
+    lengths = {len(kept.sent[number]) for kept in links for number in (2, 3, 4)}
+    (length,) = lengths
+    n_tail, rest = divmod(length - HEADER_BYTES - KEPT * (4 + FRAME), FRAME)
+    assert rest == 0 and 2 <= n_tail <= 3
+    # Clients' indices differ, and ascend.
+    read = [np.frombuffer(kept.sent[2][HEADER_BYTES:], dtype="<u4", count=KEPT) for kept in links]
+    assert all((np.diff(one.astype(np.int64)) > 0).all() for one in read)
+    assert len({one.tobytes() for one in read}) > 1
+    # The coordinator waits for key holders as long as the price says.
+    opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_USERS).opening
+    assert opening is not None and opening.entries == KEPT
+    rules = federation.coordinator.engine.state.rules
+    assert rules.reveal_seconds("train", N_USERS) == opening.deadline_seconds
+    # Whoever audits the wire is told; values, counts and the model are nowhere.
+    federation.stop()
+    report = audit_wire(
+        federation.bench.coordinator_settings(),
+        recording=tmp_path / "recording",
+        truth=[state.parent for state in federation.bench.workspace.client_states],
+    )
+    assert report.problems == () and report.found == {}
+    assert (report.clear_indices, report.readable_updates) == (KEPT, 0)
+    assert any("Indices in the clear: 30 of every update" in line for line in report.sentences())
+
+
+def test_the_papers_preset_publishes_the_same_bits(found: Found) -> None:
+    """phe's own path: slow, so that few values are kept and one round trains."""
+    plan = clear_plan("paillier/paper", ratio=0.02, total=1, minimum_clients=4)
+    federation = found(plan, 4, bench=Alone)
+    federation.start_all()
+    check_model(federation, ratio=0.02, total=1)
+
+
+def test_sums_that_key_holders_do_not_add_up_are_opened_by_their_tags(found: Found) -> None:
+    plan = clear_plan(recompute_limit=3, clients_per_round=4, minimum_clients=4, total=1)
+    federation = found(plan, 4, bench=Alone)
+    federation.start_all()
+    check_model(federation, total=1)
+
+
+def test_a_client_of_several_users_is_refused_by_name(found: Found) -> None:
+    federation = found(clear_plan(minimum_clients=3), 3)
+    failure = federation.client(0).failure()
+    assert type(failure) is RefusedError
+    assert "users, but under update.indices" in failure.message
+
+
+def test_nobody_takes_part_without_accepting_what_indices_show(
+    found: Found, tmp_path: Path
+) -> None:
+    federation = found(clear_plan(), N_USERS, bench=Alone)
+    failure = federation.client(0, accept_exposure=False).failure()
+    assert type(failure) is RefusedError
+    assert "the coordinator would read the index of every kept value" in failure.message
+    assert "--accept-exposure" in failure.remedy
+    settings = federation.bench.coordinator_settings()
+    assert settings.data.catalogue is not None
+    with pytest.raises(RefusedError, match=r"update\.indices"):
+        Coordinator.from_settings(
+            settings,
+            PublicCatalogue.load(Path(settings.data.catalogue)),
+            RoundVectors.of(federation.bench.plan, N_ITEMS),
+        )
+
+
+class Tampering(Passing):
+    """Changes an update of round 3, the first time, and signs what it made."""
+
+    def __init__(self, link: Link, identity: Identity, change: Callable[[bytes], bytes]) -> None:
+        super().__init__(link)
+        self._identity = identity
+        self._change = change
+        self._spent = False
+
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        if header.round == 3 and not self._spent:
+            self._spent = True
+            payload = self._change(payload)
+            header = replace(
+                header, digest=blake3(payload).digest(), length=len(payload), signature=b""
+            )
+            header = replace(header, signature=self._identity.sign(header.statement()))
+        return super().submit_update(header, payload)
+
+
+def with_indices(payload: bytes, indices: list[int]) -> bytes:
+    raw = np.array(indices, dtype="<u4").tobytes()
+    return payload[:HEADER_BYTES] + raw + payload[HEADER_BYTES + len(raw) :]
+
+
+N_PLACES = 256 * DIM
+HOSTILE: dict[str, Callable[[bytes], bytes]] = {
+    "behind the table": lambda raw: with_indices(raw, [*range(KEPT - 1), N_PLACES]),
+    "one entry more": lambda raw: raw + bytes(4 + FRAME),
+}
+
+
+@pytest.mark.parametrize("change", HOSTILE.values(), ids=list(HOSTILE))
+def test_a_hostile_update_is_refused_and_the_others_go_on(
+    found: Found, change: Callable[[bytes], bytes]
+) -> None:
+    plan = clear_plan(minimum_clients=3, total=2)
+    federation = found(plan, 4, bench=Alone)
+    identity = Identity.load(federation.bench.state(3))
+    hostile = federation.client(3, wrap=lambda link: Tampering(link, identity, change))
+    federation.until_waiting(3)
+    members = [federation.client(number) for number in range(3)]
+    failure = hostile.failure()
+    assert type(failure) is MalformedUpdate, repr(failure)
+    for member in members:
+        member.wait_for("sent", 3)
+    federation.clock.jump(plan.rounds.deadline_seconds)
+    for member in members:
+        assert member.result().reason == "all rounds are published"
+    bench = federation.bench
+    rounds = accepted(bench, federation.published())
+    assert rounds[-1].clients == {0, 1, 2}
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert {bench.model(number) for number in range(3)} == {wanted.model}
+
+
+KILLS = [
+    KillCoordinator(failpoint="update.ack", round=2),
+    KillCoordinator(failpoint="folder.synced", round=3, phase="collecting", counted=0),
+    KillCoordinator(failpoint="reveal.ack", round=3, phase="revealing", counted=4, words=1),
+]
+
+
+@pytest.mark.slow
+def test_the_coordinator_killed_between_uploads_and_while_a_sum_opens(tmp_path: Path) -> None:
+    """Its sum follows from the stored updates: the indices are in them."""
+    bench = Alone.make(tmp_path, clear_plan(minimum_clients=4, total=2), 4)
+    children: list[Child] = []
+    clients: list[Client] = []
+    try:
+        first = CoordinatorProcess(bench, kill=KILLS[0])
+        children.append(first)
+        clients += [Client(bench.client_settings(number, first.address)) for number in range(4)]
+        port = int(first.address.rpartition(":")[2])
+        for killed, following in zip(KILLS, [*KILLS[1:], None], strict=True):
+            assert children[-1].ended(killed) == -signal.SIGKILL, killed
+            children.append(CoordinatorProcess(bench, kill=following, port=port))
+        for client in clients:
+            assert client.result().reason == "all rounds are published"
+        rounds = accepted(bench, published_rounds(bench, first.address))
+    finally:
+        for client in clients:
+            client.stop()
+        close_all(children)
+    assert [played.clients for played in rounds] == [frozenset(range(4))] * 4
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert {bench.model(number) for number in range(4)} == {wanted.model}
