@@ -7,6 +7,7 @@ import pytest
 import torch
 from reference.plain_pfedrec import minibatch, train_user
 
+from fedrec.config.algorithm import accelerator_of
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
@@ -216,9 +217,28 @@ def test_it_goes_with_every_protection_and_protocol(protection, protocol):
     assert check_plan(plan) == []
 
 
-def test_it_has_no_low_rank_form():
-    (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
-    assert "item tables" in sentence and 'update.structure = "dense"' in sentence
+def test_of_low_rank_forms_it_has_one():
+    assert check_plan(plan_of(update={"structure": "colr", "rank": 2})) == []
+    for structure in ("scolr", "svd", "topk"):
+        (sentence,) = check_plan(plan_of(update={"structure": structure, "rank": 2}))
+        assert "another mean" in sentence and 'update.structure = "' in sentence
+
+
+def test_compiled_kernels_train_whole_rows_alone():
+    assert accelerator_of(plan_of()) is not None
+    assert accelerator_of(plan_of(update={"structure": "colr", "rank": 2})) is None
+
+
+def test_low_rank_updates_learn(users):
+    """Clusters of taste, in a subspace of two of five dimensions that is another one each round."""
+    learner, shared, private = states_of(plan_of(update={"structure": "colr", "rank": 2}), users)
+    losses = []
+    for round_id in range(2, 14):
+        part = learner.contribute("train", round_id, shared, users, private)
+        shared = learner.apply("train", round_id, shared, part.vector)
+        private = part.private
+        losses.append(learner.metrics(part.vector).loss)
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_a_history_is_folded_into_a_head(users):
