@@ -43,9 +43,8 @@ and adds Gaussian noise, with "variance z = 1", as Opacus means it (deviation z 
 sent. The text's own noise, proportional to 2 eta tau / n_s, is far smaller, and its factor is not
 given: it is not offered. What is spent: `accounted_epsilon`.
 
-FedRAP-C goes with `update.structure = "colr"`: its C is C + A B while a user trains, and the whole
-of it decays, what of C lies in B's subspace. With own tables the gradient of lambda's term moves D
-and C apart in all coordinates, of which C would have only B's.
+FedRAP-C goes with `update.structure = "colr"`: its C is C + A B while a user trains, and what of it
+lies in B's subspace decays as a whole. At rank = dim that is the dense step, whatever B is.
 
 Minus lambda is not bounded below: only omega and the falling rates keep D and C from running apart
 without end, and a run that diverges is stopped.
@@ -410,9 +409,9 @@ FedRAP.about = About(
     needs={
         "colr": Needs(
             settings={"tables": "shared", "noise_where": "none"},
-            reason="With tables of their own users keep those apart from the shared one in every "
-            "coordinate, and the paper's noise is on whole rows: no low-rank form of either is "
-            "defined.",
+            reason="Where users have tables of their own, what the shared one cannot learn within "
+            "a round's subspace goes into those, and the paper's noise is on whole rows: nobody "
+            "has defined a low-rank form of either.",
         )
     },
     contradiction=_contradiction,

@@ -8,7 +8,7 @@ rows are in that product as well, as if they had not been touched; it is taken o
 touched rows are added.
 
 Where an update structure trains A in row = Q + A B with B B^T = c I, c = dim / width, a step of A
-along the gradient of the decay (decay / 2) |Q + A B|^2 is, s being the structure's `gradient_scale`,
+along the gradient of (decay / 2) |Q + A B|^2 is, s being the structure's `gradient_scale`,
 
     A <- A - r_j s decay (Q + A B) B^T = A - r_j s c decay (A + M),   M = Q B^T / c
 
@@ -103,9 +103,7 @@ def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch
     n_steps = most_steps(algorithm)
     rows = {entry.name for entry in algorithm.parameters if entry.scope.endswith("rows")}
     low = {
-        entry.name
-        for entry in algorithm.parameters
-        if entry.structured and start.basis is not None
+        entry.name for entry in algorithm.parameters if entry.structured and start.basis is not None
     }
     for optimiser in (optimiser for phase in phases for optimiser in phase.optimisers):
         if not isinstance(optimiser, Sgd) or not optimiser.whole:

@@ -179,7 +179,7 @@ def test_settings_without_a_meaning_are_refused(algorithm, key):
 
 def test_low_rank_updates_and_noise_are_refused():
     (problem,) = check_plan(plan_of({"structure": "colr", "rank": 2}))
-    assert "in every coordinate" in problem
+    assert "tables of their own" in problem
     assert problem.endswith('Set algorithm.tables = "shared", or update.structure = "dense".')
     (problem,) = check_plan(plan_of({"structure": "topk"}, tables="shared"))
     assert "compress the decay" in problem
