@@ -172,8 +172,8 @@ def _warnings(at: Circumstances) -> list[str]:
     low = (
         ""
         if at.update.structure == "dense"
-        else " The range is that of A here, whose values are as large as those of whole rows: they "
-        "are coordinates of the same steps."
+        else " The range is that of A here, whose values are about as large as those of whole "
+        "rows, in some rounds larger: they are coordinates of the same steps."
     )
     return [
         f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "

@@ -61,7 +61,7 @@ def decaying(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.
         name
         for phase in algorithm.phases(start.scalars)
         for optimiser in phase.optimisers
-        if optimiser.decay
+        if optimiser.decay or (isinstance(optimiser, Sgd) and optimiser.whole)
         for name in rows.keys() & optimiser.rates.keys()
     }
     return {
