@@ -1,6 +1,6 @@
-"""Writes the reference pages that follow from the code: settings, commands and errors.
+"""Writes the reference pages that follow from the code.
 
-    python docs/generate.py            writes docs/reference/{settings,cli,errors}.md
+    python docs/generate.py            writes docs/reference/{settings,cli,errors,combinations}.md
     python docs/generate.py --check    exits with 1 if a committed page differs
 
 A test does what `--check` does. Nothing here depends on the terminal, the machine or the time.
@@ -24,6 +24,7 @@ from fedrec import errors
 from fedrec.cli.failures import EXIT_CODES
 from fedrec.cli.main import VERBS, app
 from fedrec.config.agreement import always_compared
+from fedrec.config.combinations_page import combinations_markdown
 from fedrec.config.explain import settings_markdown
 from fedrec.config.loading import PATHS
 
@@ -36,7 +37,12 @@ Command = Any
 
 def pages() -> dict[str, str]:
     """Return every generated page by its file name."""
-    return {"settings.md": settings_page(), "cli.md": cli_page(), "errors.md": errors_page()}
+    return {
+        "settings.md": settings_page(),
+        "cli.md": cli_page(),
+        "errors.md": errors_page(),
+        "combinations.md": combinations_page(),
+    }
 
 
 def settings_page() -> str:
@@ -131,6 +137,22 @@ def errors_page() -> str:
         note = "" if number in used else " (reserved: no error of this version ends so)"
         lines.append(f"| {number} | {meaning}{note} |")
     return "\n".join(lines) + "\n"
+
+
+def combinations_page() -> str:
+    """Return the table of what goes together, and why the rest does not."""
+    head = f"""\
+{_NOTE}
+# Combinations
+
+Which update structure, protection and protocol go with which algorithm. Any choice of a row goes
+with any other of the same row. Everything else is refused when settings are read, with the reason
+below and the nearest combination that works. Every pair of algorithm and update structure trains
+two rounds in the tests, and every protection of its row protects, adds and opens what that gives.
+
+Numbers may contradict each other besides; `fedrec check` says so.
+"""
+    return f"{head}\n{combinations_markdown()}"
 
 
 def _listing(root: Command, context: Context) -> Iterator[str]:

@@ -17,7 +17,7 @@ from fedrec.model.state import SharedState
 from fedrec.training import trainer
 from fedrec.training.blocks import Block, BlockSize
 from fedrec.training.cohort import Chunk
-from fedrec.training.whole_decay import shrinking
+from fedrec.training.whole_decay import decaying, shrinking
 
 Sample = tuple[int, int]
 """An item and its label."""
@@ -89,5 +89,5 @@ class HandMade:
         sums = UnroundedSums(self.n_items)
         own = {name: torch.from_numpy(values) for name, values in private.items()}
         result = trainer.Trainer(algorithm, start).train(self.chunk(), own, sums)
-        sums.settle(start.shared, shrinking(algorithm, start))
+        sums.settle(decaying(algorithm, start), shrinking(algorithm, start))
         return result, sums

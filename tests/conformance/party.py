@@ -72,12 +72,14 @@ ALGORITHM_SETTINGS: dict[str, dict[str, Any]] = {
 
 def plan_of(name: str, structure: str, **changes: dict[str, Any]) -> Plan:
     """Return the suite's plan for an algorithm and an update structure."""
+    about = ALGORITHMS[name].about
+    asked = about.needs[structure].settings if structure in about.needs else {}
     choice = {
-        "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {})},
+        "algorithm": {"name": name, **ALGORITHM_SETTINGS.get(name, {}), **asked},
         "update": {"structure": structure},
     }
     merged: dict[str, dict[str, Any]] = {}
-    if not ALGORITHMS[name].about.clips:
+    if not about.clips:
         choice["update"] |= {key: default_of(key) for key in ("clip", "fraction_bits")}
     for settings in (SETTINGS, choice, changes):
         for section, values in settings.items():

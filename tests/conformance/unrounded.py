@@ -16,7 +16,7 @@ from fedrec.model.state import SharedState
 from fedrec.training.changes import BlockChange
 from fedrec.training.learner import Learner
 from fedrec.training.trainer import Trainer
-from fedrec.training.whole_decay import shrinking
+from fedrec.training.whole_decay import decaying, shrinking
 
 Tensors = dict[str, NDArray[np.float64]]
 
@@ -139,7 +139,7 @@ def train_unrounded(
             after[name][where] = values.numpy()
         loss[where] = result.loss.numpy()
     weighed = [entry.name for entry in algorithm.parameters if entry.mean == "samples"]
-    sums.settle(start.shared, shrinking(algorithm, start), weighed)
+    sums.settle(decaying(algorithm, start), shrinking(algorithm, start), weighed)
     change = sums.tensors(learner, cohort.active)
     counts = np.zeros(learner.n_items, dtype=np.int64)
     if algorithm.counts_rows:

@@ -111,3 +111,18 @@ def test_every_update_structure_under_encryption(
     federation = found(Plan.model_validate({**plan, "update": update}))
     federation.start_all()
     check_against_one_process(federation)
+
+
+@pytest.mark.parametrize(
+    ("protection", "algorithm", "settings"),
+    [("bfv", "fedrap", {"tables": "shared"}), ("none", "pfedrec", {})],
+)
+def test_low_rank_rows_of_other_algorithms(
+    found: Found, protection: str, algorithm: str, settings: dict[str, object]
+) -> None:
+    plan = plan_of(protection, algorithm=algorithm).model_dump()
+    update = {**plan["update"], "structure": "colr", "rank": 2}
+    own = {**plan["algorithm"], **settings}
+    federation = found(Plan.model_validate({**plan, "algorithm": own, "update": update}))
+    federation.start_all()
+    check_against_one_process(federation)

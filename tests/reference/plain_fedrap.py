@@ -35,27 +35,55 @@ def objective(values, batch, *, tables, sparsity, apart, sparse):
 
 
 def visit(
-    values, epochs_of_batches, *, rate, item_rate, decay, factor, tolerance, clip=None, **rule
+    values,
+    epochs_of_batches,
+    *,
+    rate,
+    item_rate,
+    decay,
+    factor,
+    tolerance,
+    clip=None,
+    basis=None,
+    **rule,
 ):
     """Return (values after a visit, mean loss of all samples seen, epochs).
 
     Args:
         values: float64 tensors by name; tables over all items.
+        basis: B of C = Q + A B, of which A alone is stepped; None for all of C.
     """
     leaves = {name: value.clone().requires_grad_() for name, value in values.items()}
+    if basis is not None:
+        leaves["low"] = torch.zeros(
+            (len(leaves.pop("item_embedding")), len(basis)), dtype=torch.float64
+        )
+        leaves["low"].requires_grad_()
+
+    def meant():
+        if basis is None:
+            return leaves
+        return leaves | {"item_embedding": values["item_embedding"] + leaves["low"] @ basis}
+
     groups = [
         {"params": [leaf], "lr": item_rate if name.endswith("_embedding") and leaf.dim() == 2
          else rate}
         for name, leaf in leaves.items()
     ]  # fmt: skip
+    if basis is not None:
+        # Decay is of C, and its gradient goes through B like any other.
+        scale = math.sqrt(len(basis) / basis.shape[1])
+        groups[-1] |= {"lr": item_rate * scale, "weight_decay": 0.0}
     optimiser = torch.optim.SGD(groups, lr=rate, weight_decay=decay)
     slower = torch.optim.lr_scheduler.ExponentialLR(optimiser, factor)
     total, seen, last, n_epochs = 0.0, 0, None, 0
     for batches in epochs_of_batches:
         for batch in batches:
             optimiser.zero_grad()
-            loss = objective(leaves, batch, **rule)
+            loss = objective(meant(), batch, **rule)
             loss.backward()
+            if basis is not None:
+                (decay / 2 * meant()["item_embedding"].square().sum()).backward()
             if clip is not None:
                 gradient = leaves["item_embedding"].grad
                 gradient *= min(1.0, clip / float(torch.linalg.norm(gradient)))
@@ -67,4 +95,4 @@ def visit(
         if last is not None and abs(mean - last) < tolerance * abs(last):
             break
         last = mean
-    return {name: leaf.detach() for name, leaf in leaves.items()}, total / seen, n_epochs
+    return {name: leaf.detach() for name, leaf in meant().items()}, total / seen, n_epochs

@@ -1,6 +1,6 @@
 """Algorithms: one file each, one line each in `ALGORITHMS` or in an installed package."""
 
-from fedrec.algorithms.about import About, Circumstances, Problem
+from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy, dot
 from fedrec.algorithms.declarations import (
@@ -53,6 +53,7 @@ __all__ = [
     "FedRecGEL",
     "FedRecGELSettings",
     "Gradient",
+    "Needs",
     "Normal",
     "PFedCLR",
     "PFedCLRSettings",

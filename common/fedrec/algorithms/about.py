@@ -7,13 +7,13 @@ it or try with it stands in one record, at the end of its file.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from fedrec.algorithms.declarations import AlgorithmSettings
 from fedrec.updates.settings import UpdateSettings
 
-__all__ = ["About", "Circumstances", "Problem"]
+__all__ = ["About", "Circumstances", "Needs", "Problem"]
 
 Problem = tuple[tuple[str, ...], str]
 """Dotted keys of settings, the one to change first, and a sentence."""
@@ -41,6 +41,19 @@ class Circumstances:
     minimum_clients: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What an update structure asks of an algorithm's settings.
+
+    Attributes:
+        settings: the one value that works, by the name of a setting.
+        reason: why others do not, a sentence.
+    """
+
+    settings: Mapping[str, object]
+    reason: str
+
+
 def _no_contradiction(settings: AlgorithmSettings) -> Problem | None:
     return None
 
@@ -58,6 +71,7 @@ class About:
         updates, protections, protocols: what it can be combined with, any with any other; no
             protections means every one.
         combination_reason: why it goes with nothing else.
+        needs: by update structure among `updates`, with which of its settings alone it goes.
         contradiction: what is wrong with its own settings among each other, or None.
         warnings: what somebody who chooses its settings should know.
         clips: whether `update.clip` and `update.fraction_bits` have a say in what users
@@ -81,6 +95,7 @@ class About:
     protections: tuple[str, ...] = ()
     protocols: tuple[str, ...] = ("full", "sampled", "paper")
     combination_reason: str = "the algorithm names no other that it was made for."
+    needs: Mapping[str, Needs] = field(default_factory=dict)
     contradiction: Callable[[AlgorithmSettings], Problem | None] = _no_contradiction
     warnings: Callable[[Circumstances], list[str]] = _no_warnings
     clips: bool = True

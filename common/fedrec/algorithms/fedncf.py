@@ -192,8 +192,9 @@ def _warnings(at: Circumstances) -> list[str]:
 
 FedNCF.about = About(
     summary="a shared network scores users and items",
-    combination_reason="fedncf sums changes of item rows and of a network, for which no low-rank "
-    "form is defined.",
+    combination_reason="fedncf sums changes of a network besides those of item rows, for which no "
+    'low-rank form is defined; with algorithm.optimiser = "adam" rows have none either, for Adam '
+    "is not rotation-invariant: it divides each coordinate by the size of its own gradients.",
     contradiction=_contradiction,
     warnings=_warnings,
     not_under_noise="",

@@ -43,6 +43,9 @@ and adds Gaussian noise, with "variance z = 1", as Opacus means it (deviation z 
 sent. The text's own noise, proportional to 2 eta tau / n_s, is far smaller, and its factor is not
 given: it is not offered. What is spent: `accounted_epsilon`.
 
+FedRAP-C goes with `update.structure = "colr"`: its C is C + A B while a user trains, and what of it
+lies in B's subspace decays as a whole. At rank = dim that is the dense step, whatever B is.
+
 Minus lambda is not bounded below: only omega and the falling rates keep D and C from running apart
 without end, and a run that diverges is stopped.
 """
@@ -58,7 +61,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedrec.algorithms.about import About, Circumstances, Problem
+from fedrec.algorithms.about import About, Circumstances, Needs, Problem
 from fedrec.algorithms.batch import Batch, Values, added, cross_entropy, dot
 from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UploadNoise
 from fedrec.algorithms.folding import fold_in_vector
@@ -179,8 +182,11 @@ class FedRAP(TrainedAlgorithm):
         ]
         if settings.tables != "shared":
             found.insert(0, Parameter("own_embedding", "own_rows", (dim,), Normal(), alike=True))
-        # Without a shared table it stays as it was drawn, and nobody reads it.
-        return (Parameter("item_embedding", "rows", (dim,), Normal()), *found)
+        # Without a shared table it stays as it was drawn, and nobody reads it. Where it is the
+        # only one, an update structure may stand in for its rows.
+        alone = settings.tables == "shared"
+        shared = Parameter("item_embedding", "rows", (dim,), Normal(), structured=alone)
+        return (shared, *found)
 
     @property
     def recommending(self) -> tuple[str, ...]:
@@ -368,9 +374,16 @@ def accounted_epsilon(multiplier: float, n_releases: int, delta: float) -> float
 
 
 def _warnings(at: Circumstances) -> list[str]:
-    """Say what the paper's noise is worth, and what it takes."""
-    settings = at.settings
+    """Say what the paper's noise is worth, what it takes, and when decay overshoots."""
+    settings, update = at.settings, at.update
     assert isinstance(settings, FedRAPSettings)
+    shrinks = settings.item_rate * settings.weight_decay
+    if update.structure == "colr" and shrinks * math.sqrt(settings.dim / update.rank) >= 1:
+        return [
+            f"Under colr rows shrink sqrt(dim / rank) = {math.sqrt(settings.dim / update.rank):g} "
+            "times as fast within the round's subspace, so that decay alone turns them round in "
+            "every step. Lower algorithm.weight_decay or algorithm.item_rate, or raise update.rank."
+        ]
     if settings.noise_where == "none":
         return []
     steps = settings.local_epochs if settings.noise_where == "grad" else 1
@@ -394,8 +407,18 @@ def _warnings(at: Circumstances) -> list[str]:
 
 FedRAP.about = About(
     summary="a shared item table plus one of each user's own",
-    combination_reason="FedRAP keeps its shared table apart from users' own ones row by row, and "
-    "shrinks rows that nobody touches: no low-rank form of that is defined.",
+    updates=("dense", "colr"),
+    combination_reason="FedRAP divides a sum of whole tables' changes by all participants. scolr "
+    "divides by those who trained a row of B, which is another mean, and svd and topk would "
+    "compress the decay of rows that nobody touches away.",
+    needs={
+        "colr": Needs(
+            settings={"tables": "shared", "noise_where": "none"},
+            reason="Where users have tables of their own, what the shared one cannot learn within "
+            "a round's subspace goes into those, and the paper's noise is on whole rows: nobody "
+            "has defined a low-rank form of either.",
+        )
+    },
     contradiction=_contradiction,
     warnings=_warnings,
     not_under_noise="rows that a user does not touch shrink in its steps, so that noise and one "

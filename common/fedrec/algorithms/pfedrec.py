@@ -34,6 +34,10 @@ staged.
 Neither paper nor code clip. Here a user's change is clipped to `update.clip` before it is summed;
 its own rows are not. Rows move by up to eta N lr_eta |w| / b for each occurrence, most in a last
 minibatch of few samples; `update.clip = 256` leaves almost all of them as they are.
+
+Under `update.structure = "colr"` a user's rows are E + A B, and step (ii) moves A alone. Both are
+plain SGD, so that at rank = dim it is the same step in rotated coordinates. The server adds
+(mean of A) B; personal scores are those of E + A B.
 """
 
 from __future__ import annotations
@@ -105,7 +109,7 @@ class PFedRec(TrainedAlgorithm):
         dim = self.settings.dim
         head = Uniform(1.0 / math.sqrt(dim))
         found = (
-            Parameter("item_embedding", "rows", (dim,), Normal()),
+            Parameter("item_embedding", "rows", (dim,), Normal(), structured=True),
             Parameter("user_embedding", "own", (dim,), head, alike=True),
             Parameter("user_bias", "own", (), head, alike=True),
         )
@@ -165,16 +169,25 @@ def _warnings(at: Circumstances) -> list[str]:
     """Say when the public range is too narrow for the large steps of item rows."""
     if at.update.clip >= _USUAL_CLIP:
         return []
+    low = (
+        ""
+        if at.update.structure == "dense"
+        else " The range is that of A here, whose values are about as large as those of whole "
+        "rows, in some rounds larger: they are coordinates of the same steps."
+    )
     return [
         f"update.clip is {at.update.clip:g}, but PFedRec takes large steps: with 16 about "
         "one value in a hundred is clipped on MovieLens-100K, with 256 one in a hundred "
-        "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl."
+        "thousand. Set update.clip = 256, and watch clipped_values in rounds.jsonl." + low
     ]
 
 
 PFedRec.about = About(
     summary="a score function of each user's own",
-    combination_reason="pfedrec averages whole item tables, for which no low-rank form is defined.",
+    updates=("dense", "colr"),
+    combination_reason="pfedrec divides a sum of whole tables' changes by all participants. scolr "
+    "divides by those who trained a row of B, which is another mean, and svd and topk would "
+    "compress rows that the user goes on to score with as they were trained.",
     warnings=_warnings,
     not_under_noise="",
     divergence_remedy="Lower algorithm.item_rate_scale or algorithm.learning_rate.",

@@ -13,6 +13,7 @@ from itertools import product
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm
+from fedrec.config.explain import as_toml
 from fedrec.config.index_rules import index_problems
 from fedrec.config.privacy_rules import privacy_problems
 from fedrec.config.schema import Plan
@@ -135,6 +136,21 @@ def _rank(plan: Plan) -> Iterator[Conflict]:
     problem = UPDATES[plan.update.structure].problem(plan.update, dim)
     if problem:
         yield Conflict(keys=("update.rank", "algorithm.dim"), sentence=problem)
+
+
+def _needs(plan: Plan) -> Iterator[Conflict]:
+    """Refuse an update structure that an algorithm goes with under other settings only."""
+    structure = plan.update.structure
+    needs = about_algorithm(plan).needs.get(structure)
+    for name, value in {} if needs is None else needs.settings.items():
+        assert needs is not None
+        if getattr(plan.algorithm, name) != value:
+            yield Conflict(
+                keys=("update.structure", f"algorithm.{name}"),
+                sentence=f'update.structure is "{structure}", but algorithm.{name} is '
+                f"{as_toml(getattr(plan.algorithm, name))}. {needs.reason} Set algorithm.{name} = "
+                f'{as_toml(value)}, or update.structure = "dense".',
+            )
 
 
 def _everybody(plan: Plan) -> Iterator[Conflict]:
@@ -351,6 +367,7 @@ def _privacy(plan: Plan) -> Iterator[Conflict]:
 _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _algorithm,
     _rank,
+    _needs,
     _everybody,
     _unused,
     _indices,

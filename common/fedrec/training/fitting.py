@@ -13,7 +13,7 @@ from fedrec.tensor_products import one_thread
 from fedrec.training.changes import ChangeSink
 from fedrec.training.noisy_uploads import NoisyUploads
 from fedrec.training.trainer import Trainer
-from fedrec.training.whole_decay import shrinking
+from fedrec.training.whole_decay import decaying, shrinking
 
 if TYPE_CHECKING:
     from fedrec.algorithms.accelerators import Accelerator
@@ -62,7 +62,8 @@ def fit_of(
         # Whoever carries the round out: every process draws from a source of its own.
         sink: ChangeSink = sums
         if noise is not None:
-            sink = NoisyUploads(sums, noise, start.shared, shrinking(algorithm, start))
+            tables = {**start.shared, **decaying(algorithm, start)}
+            sink = NoisyUploads(sums, noise, tables, shrinking(algorithm, start))
 
         def by_the_trainer(chunk: Chunk, private: dict[str, torch.Tensor]) -> ChunkResult:
             # A library may split a product among threads, and then bits follow their number.

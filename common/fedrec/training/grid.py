@@ -270,7 +270,7 @@ class RoundSums:
         """Add what users' untouched rows have shrunk by; once, when everybody's blocks are added.
 
         Args:
-            tables: what the rows were at the start of the round, (n_items, ...).
+            tables: from `fedrec.training.whole_decay.decaying`, (n_items, ...).
             shrinking: from `fedrec.training.whole_decay.shrinking`.
 
         Returns:

@@ -15,7 +15,7 @@ from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
 from fedrec.training.engines.engine import Job
-from fedrec.training.whole_decay import shrinking
+from fedrec.training.whole_decay import decaying, shrinking
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner
@@ -81,7 +81,9 @@ def train_locally(
     sums, trained = found.sums, found.private
     n_idle_clipped = 0
     if isinstance(learner.algorithm, TrainedAlgorithm):
-        n_idle_clipped = sums.settle(start.shared, shrinking(learner.algorithm, start))
+        n_idle_clipped = sums.settle(
+            decaying(learner.algorithm, start), shrinking(learner.algorithm, start)
+        )
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     metrics[:_N_TRAINING] = found.metrics
     n_trained, loss = int(metrics[0]), int(metrics[1])

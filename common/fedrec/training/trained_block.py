@@ -29,7 +29,7 @@ from fedrec.privacy.paper_noise import gaussian_noise
 from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
-from fedrec.training.whole_decay import idle_change, shrinking
+from fedrec.training.whole_decay import decaying, idle_change, shrinking
 from fedrec.training.whole_tables import BlockTables, RoundTables
 
 if TYPE_CHECKING:
@@ -58,6 +58,8 @@ class TrainingRound:
         apart: rows whose gradients are divided by their own samples, the joint term's apart.
         whole: users' tables as wholes.
         shrinking: by table that decays as a whole, what its untouched rows change by.
+        decaying: what of each shared table decays, with one row of zeros more, as in `tables`: its
+            rows, or the coordinates of those for which A stands in.
     """
 
     def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
@@ -104,6 +106,12 @@ class TrainingRound:
         }
         self.whole = RoundTables(algorithm, start)
         self.shrinking = shrinking(algorithm, start)
+        self.decaying = {
+            name: torch.cat([values, values.new_zeros((1, *values.shape[1:]))])
+            if name in self.low
+            else self.tables[name]
+            for name, values in decaying(algorithm, start).items()
+        }
         self._bits = RandomBits()
 
     @property
@@ -299,7 +307,7 @@ class TrainedBlock:
             return
         values = self.local[name]
         if optimiser.decay:
-            gradient = gradient + values * _wide(optimiser.decay * live, values)
+            gradient = gradient + self._decaying(name) * _wide(optimiser.decay * live, values)
         if isinstance(optimiser, Adam) and optimiser.kept:
             _kept_adam(values, gradient, [self.kept[n] for n in self._of.moments[name]], rate, live)
             return
@@ -328,6 +336,15 @@ class TrainedBlock:
             values.view(-1, width).index_add_(0, index, flat, alpha=factor)
         else:
             values.add_(gradient, alpha=factor)
+
+    def _decaying(self, name: str) -> torch.Tensor:
+        """Return what decay is of, all of a block's rows: the parameter, or (Q + A B) B^T."""
+        values = self.local[name]
+        if name not in self._of.low:
+            return values
+        begun = self._of.decaying[name].index_select(0, self._block.item.view(-1))
+        structure = self._algorithm.structure
+        return (values + begun.view(values.shape)) * (structure.dim / structure.width)
 
     def _gradients(
         self,
@@ -481,7 +498,7 @@ class TrainedBlock:
         if self._of.shrinking:
             steps = self._steps[own].to(torch.int64)
             for name in rows.keys() & self._of.shrinking.keys():
-                begun = self._of.tables[name].index_select(0, block.item[own].reshape(-1))
+                begun = self._of.decaying[name].index_select(0, block.item[own].reshape(-1))
                 shrunk = self._of.shrinking[name].index_select(0, steps)
                 idle[name] = idle_change(begun.view(rows[name].shape), shrunk)
         algorithm, samples = self._algorithm, held.index_select(0, block.users[own])

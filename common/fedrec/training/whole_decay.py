@@ -6,6 +6,15 @@ alone. So of a shared table everybody's change of an untouched row is one of few
 once for each number of steps, and multiplied with the users who took so many. Those users' touched
 rows are in that product as well, as if they had not been touched; it is taken off again where the
 touched rows are added.
+
+Where an update structure trains A in row = Q + A B with B B^T = c I, c = dim / width, a step of A
+along the gradient of (decay / 2) |Q + A B|^2 is, s being the structure's `gradient_scale`,
+
+    A <- A - r_j s decay (Q + A B) B^T = A - r_j s c decay (A + M),   M = Q B^T / c
+
+(M B is the part of Q that A B reaches). So A + M shrinks by 1 - r_j s c decay a step, and after k
+steps an untouched row's A is (prod_{j<k} (1 - r_j s c decay) - 1) M: the same form, M in the place
+of the rows. s c is 1 / s, and 1 at width = dim.
 """
 
 from __future__ import annotations
@@ -22,7 +31,45 @@ if TYPE_CHECKING:
     from fedrec.algorithms.algorithm import RoundStart
     from fedrec.algorithms.trained import TrainedAlgorithm
 
-__all__ = ["idle_change", "most_steps", "shrinking"]
+__all__ = ["coordinates", "decaying", "idle_change", "most_steps", "shrinking"]
+
+
+def coordinates(rows: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
+    """Return M = Q B^T / c, (n_items, width), of which M B is the part of Q that A B reaches.
+
+    The sums go in a fixed order, entry by entry: no bit depends on the number of rows.
+
+    Args:
+        rows: Q, (n_items, dim).
+        basis: B, (width, dim), B B^T = (dim / width) I.
+    """
+    width, dim = basis.shape
+    found = rows.new_zeros((len(rows), width))
+    for index in range(dim):
+        found = found + rows[:, index, None] * basis[:, index]
+    return found * (width / dim)
+
+
+def decaying(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.Tensor]:
+    """Return what of each shared table shrinks: its rows, or the M of those that A stands in for.
+
+    Returns:
+        By table that an optimiser decays: (n_items, ...), or (n_items, width).
+    """
+    rows = {entry.name: entry for entry in algorithm.parameters if entry.scope == "rows"}
+    names = {
+        name
+        for phase in algorithm.phases(start.scalars)
+        for optimiser in phase.optimisers
+        if optimiser.decay or (isinstance(optimiser, Sgd) and optimiser.whole)
+        for name in rows.keys() & optimiser.rates.keys()
+    }
+    return {
+        name: start.shared[name]
+        if start.basis is None or not rows[name].structured
+        else coordinates(start.shared[name], start.basis)
+        for name in names
+    }
 
 
 def most_steps(algorithm: TrainedAlgorithm) -> int:
@@ -42,7 +89,7 @@ def most_steps(algorithm: TrainedAlgorithm) -> int:
 
 
 def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch.Tensor]:
-    """Return what an untouched row changes by, as a multiple of itself.
+    """Return what an untouched row changes by, as a multiple of what `decaying` says.
 
     Returns:
         By table: for each number of steps, prod (1 - r_j decay) - 1, (most_steps + 1,).
@@ -55,6 +102,9 @@ def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch
     phases = algorithm.phases(start.scalars)
     n_steps = most_steps(algorithm)
     rows = {entry.name for entry in algorithm.parameters if entry.scope.endswith("rows")}
+    low = {
+        entry.name for entry in algorithm.parameters if entry.structured and start.basis is not None
+    }
     for optimiser in (optimiser for phase in phases for optimiser in phase.optimisers):
         if not isinstance(optimiser, Sgd) or not optimiser.whole:
             continue
@@ -62,6 +112,8 @@ def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch
             if len(phases) > 1 or name in found:
                 raise ValueError(f"{name} decays as a whole, but not by one optimiser alone")
             shrinks = optimiser.rates[name] * optimiser.decay
+            if name in low:
+                shrinks /= algorithm.structure.gradient_scale
             steps = (1.0 - shrinks * optimiser.factor**step for step in range(n_steps))
             left = accumulate(steps, mul, initial=1.0)
             change = torch.tensor([kept - 1.0 for kept in left], dtype=torch.float64)
@@ -75,7 +127,7 @@ def idle_change(rows: torch.Tensor, shrunk: torch.Tensor) -> torch.Tensor:
     Whoever adds it and whoever takes it off again gets the same bits: one product an entry.
 
     Args:
-        rows: what they are at the start of the round, (n_users or n_steps or 1, n_rows, ...).
+        rows: what `decaying` says of them, (n_users or n_steps or 1, n_rows, ...).
         shrunk: entries of `shrinking`, (n_users or n_steps,).
     """
     return rows * shrunk.view(-1, *[1] * (rows.dim() - 1))

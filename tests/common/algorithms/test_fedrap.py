@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -16,7 +17,7 @@ from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.training.learner import Learner
-from fedrec.training.whole_decay import shrinking
+from fedrec.training.whole_decay import coordinates, shrinking
 
 N_ITEMS = 61
 
@@ -86,6 +87,25 @@ def test_what_untouched_rows_shrink_by():
     assert found.keys() == {"item_embedding", "own_embedding"}
     for change in found.values():
         assert change.numpy() == pytest.approx([0, -0.2, 0.72 - 1, 0.684 - 1], abs=1e-12)
+
+
+def test_what_untouched_rows_shrink_by_in_a_subspace():
+    """By hand: B = (2 / sqrt(2)) (1, 1) / sqrt(2) = (1, 1), B B^T = c = 2, M = Q B^T / c.
+
+    With the rates 4 and 2, decay .05 and s = sqrt(1 / 2), A + M keeps 1 - 4 s c .05 of itself and
+    1 - 2 s c .05: .7171573 and .8585786.
+    """
+    rows = torch.tensor([[3.0, 1.0], [1.0, -1.0]], dtype=torch.float64)
+    basis = torch.tensor([[1.0, 1.0]], dtype=torch.float64)
+    assert coordinates(rows, basis).tolist() == [[2.0], [0.0]]
+    update = {"structure": "colr", "rank": 1}
+    settings = {"weight_decay": 0.05, "batch_decay": 0.5, "local_epochs": 2, "batch_size": 1000}
+    learner = Learner(plan_of(update, tables="shared", dim=2, **settings), N_ITEMS, device="cpu")
+    start = learner.algorithm.start(
+        learner.initial_shared(), np.arange(N_ITEMS), 2, torch.device("cpu"), torch.float64
+    )
+    found = shrinking(learner.algorithm, start)["item_embedding"]
+    assert found.numpy() == pytest.approx([0, -0.2828427, 0.7171573 * 0.8585786 - 1], abs=1e-7)
 
 
 def test_rows_that_nobody_holds_or_draws_shrink_as_everybody_s(users):
@@ -159,7 +179,15 @@ def test_settings_without_a_meaning_are_refused(algorithm, key):
 
 def test_low_rank_updates_and_noise_are_refused():
     (problem,) = check_plan(plan_of({"structure": "colr", "rank": 2}))
-    assert "row by row" in problem
+    assert "tables of their own" in problem
+    assert problem.endswith('Set algorithm.tables = "shared", or update.structure = "dense".')
+    (problem,) = check_plan(plan_of({"structure": "topk"}, tables="shared"))
+    assert "compress the decay" in problem
+    (problem,) = check_plan(
+        plan_of({"structure": "colr", "rank": 2}, tables="shared", noise_where="upload")
+    )
+    assert 'algorithm.noise_where is "upload"' in problem
+    assert check_plan(plan_of({"structure": "colr", "rank": 2}, tables="shared")) == []
     noisy = Plan.model_validate(
         plan_of().model_dump() | {"privacy": {"mechanism": "gaussian"}, "rounds": {"total": 3}}
     )
@@ -227,3 +255,16 @@ def test_what_noise_is_worth():
     worth, costs = FedRAP.about.warnings(at)
     assert f"epsilon {accounted_epsilon(1.0, 1000, 1e-5):,.0f} at delta 1e-05" in worth
     assert "53,824 numbers" in costs
+
+
+def test_a_subspace_in_which_decay_overshoots_is_said():
+    """By hand: 200 x .002 x sqrt(32 / 4) = 1.13."""
+    at = Circumstances(
+        settings=FedRAPSettings(tables="shared", weight_decay=0.002),
+        update=UpdateSettings(structure="colr", rank=4), n_items=1682, n_rounds=100,
+        minimum_item_users=1, user_fraction=1.0, clients_per_round=0, minimum_clients=3,
+    )  # fmt: skip
+    (said,) = FedRAP.about.warnings(at)
+    assert "2.82843 times as fast" in said
+    wider = replace(at, update=UpdateSettings(structure="colr", rank=8))
+    assert FedRAP.about.warnings(wider) == []

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from reference.plain_pfedrec import minibatch, train_user
 
+from fedrec.algorithms import Circumstances, PFedRec, PFedRecSettings
+from fedrec.config.algorithm import accelerator_of
 from fedrec.config.combinations import check_plan
-from fedrec.config.schema import Plan
+from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.model.state import PrivateState, SharedState
@@ -216,9 +220,28 @@ def test_it_goes_with_every_protection_and_protocol(protection, protocol):
     assert check_plan(plan) == []
 
 
-def test_it_has_no_low_rank_form():
-    (sentence,) = check_plan(plan_of(update={"structure": "colr"}))
-    assert "item tables" in sentence and 'update.structure = "dense"' in sentence
+def test_of_low_rank_forms_it_has_one():
+    assert check_plan(plan_of(update={"structure": "colr", "rank": 2})) == []
+    for structure in ("scolr", "svd", "topk"):
+        (sentence,) = check_plan(plan_of(update={"structure": structure, "rank": 2}))
+        assert "another mean" in sentence and 'update.structure = "' in sentence
+
+
+def test_compiled_kernels_train_whole_rows_alone():
+    assert accelerator_of(plan_of()) is not None
+    assert accelerator_of(plan_of(update={"structure": "colr", "rank": 2})) is None
+
+
+def test_low_rank_updates_learn(users):
+    """Clusters of taste, in a subspace of two of five dimensions that is another one each round."""
+    learner, shared, private = states_of(plan_of(update={"structure": "colr", "rank": 2}), users)
+    losses = []
+    for round_id in range(2, 14):
+        part = learner.contribute("train", round_id, shared, users, private)
+        shared = learner.apply("train", round_id, shared, part.vector)
+        private = part.private
+        losses.append(learner.metrics(part.vector).loss)
+    assert losses[-1] < 0.8 * losses[0]
 
 
 def test_a_history_is_folded_into_a_head(users):
@@ -227,3 +250,16 @@ def test_a_history_is_folded_into_a_head(users):
     vector = learner.algorithm.fold_in(items, held)
     scores = items @ vector
     assert scores[held].mean() > np.delete(scores, held).mean() + 0.5
+
+
+def test_a_narrow_range_is_said_to_be_that_of_a():
+    at = Circumstances(
+        settings=PFedRecSettings(), update=UpdateSettings(structure="colr", clip=16.0),
+        n_items=1682, n_rounds=100, minimum_item_users=1, user_fraction=1.0, clients_per_round=0,
+        minimum_clients=3,
+    )  # fmt: skip
+    (low,) = PFedRec.about.warnings(at)
+    whole = replace(at, update=UpdateSettings(structure="dense", clip=16.0))
+    (dense,) = PFedRec.about.warnings(whole)
+    assert low.startswith(dense) and "that of A" in low
+    assert PFedRec.about.warnings(replace(at, update=UpdateSettings(clip=256.0))) == []

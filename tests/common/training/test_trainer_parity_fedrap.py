@@ -30,6 +30,9 @@ VARIANTS = [
     {"batch_size": 1000},
     {"weight_decay": 0.0},
     {"tolerance": 0.03},
+    {"tables": "shared", "rank": 2},
+    {"tables": "shared", "rank": 1, "batch_size": 1000, "sparsity": "l2"},
+    {"tables": "shared", "rank": DIM, "tolerance": 0.03},
     # All rows are stepped, one by one, and clipping of C's gradients is all that noise leaves.
     {"noise_where": "grad", "noise_clip": 0.02, "noise_multiplier": 1e-12},
     {"noise_where": "grad", "noise_clip": 1e3, "noise_multiplier": 1e-14, "batch_size": 1000},
@@ -44,7 +47,7 @@ def users():
     return leave_one_out(data.interactions.take(place % 16 >= place // 16), data.catalogue)
 
 
-def learner_of(**changes):
+def learner_of(rank=0, **changes):
     algorithm = {
         "name": "fedrap", "dim": DIM, "learning_rate": RATE, "item_rate": ITEM_RATE,
         "weight_decay": DECAY, "batch_size": BATCH, "local_epochs": EPOCHS,
@@ -57,7 +60,8 @@ def learner_of(**changes):
     plan = {
         "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
         "algorithm": algorithm | changes,
-        "update": {"structure": "dense", "clip": 16.0, "fraction_bits": 34},
+        "update": {"structure": "dense", "clip": 16.0, "fraction_bits": 34}
+        | ({"structure": "colr", "rank": rank} if rank else {}),
     }
     return Learner(Plan.model_validate(plan), N_ITEMS, device="cpu")
 
@@ -67,7 +71,8 @@ def plain_round(learner, users, shared, private, round_id, number):
     settings = learner.algorithm.settings
     weight = schedule_of(settings.schedule, number)
     slower = settings.round_decay ** (number - 1)
-    change = np.zeros((N_ITEMS, DIM))
+    basis = learner.algorithm.structure.basis(7, round_id)
+    low, change = None if basis is None else torch.tensor(basis), np.zeros((N_ITEMS, DIM))
     after = {name: values.copy() for name, values in private.items()}
     epochs, losses, untouched = [], [], 0
     for index, key in enumerate(users.user_keys().tolist()):
@@ -91,6 +96,7 @@ def plain_round(learner, users, shared, private, round_id, number):
             clip=settings.noise_clip if settings.noise_where == "grad" else None,
             tables=settings.tables,
             sparsity=settings.sparsity,
+            basis=low,
             apart=weight * settings.difference_weight,
             sparse=weight * settings.sparsity_weight,
         )
@@ -101,8 +107,10 @@ def plain_round(learner, users, shared, private, round_id, number):
         for name in private:
             after[name][index] = found[name].numpy()
     assert untouched > 3 * N_ITEMS
+    # What travels of it: A, and B B^T = (dim / rank) I.
+    sent = change if basis is None else change @ basis.T * len(basis) / DIM
     return SimpleNamespace(
-        change=change, private=after, shared=shared + change / len(users), epochs=epochs,
+        change=sent, private=after, shared=shared + change / len(users), epochs=epochs,
         losses=np.array(losses),
     )  # fmt: skip
 

@@ -23,7 +23,8 @@ def users():
     return leave_one_out(data.interactions.take(place % 16 >= place // 16), data.catalogue)
 
 
-def learner_of(batch_size, epochs, personal):
+def learner_of(batch_size, epochs, personal, rank=0):
+    low = {"structure": "colr", "rank": rank} if rank else {"structure": "dense"}
     return Learner(
         Plan.model_validate(
             {
@@ -33,7 +34,7 @@ def learner_of(batch_size, epochs, personal):
                     "item_rate_scale": ITEM_SCALE, "batch_size": batch_size,
                     "local_epochs": epochs, "personal_items": personal,
                 },
-                "update": {"structure": "dense", "clip": 64.0, "fraction_bits": 34},
+                "update": {"clip": 64.0, "fraction_bits": 34} | low,
             }
         ),
         N_ITEMS,
@@ -41,7 +42,7 @@ def learner_of(batch_size, epochs, personal):
     )  # fmt: skip
 
 
-def plain_round(users, table, heads, biases, round_id, batch_size, epochs):
+def plain_round(users, table, heads, biases, round_id, batch_size, epochs, basis=None):
     """Return everybody's (w, c, own table) after a round."""
     found = []
     for index, key in enumerate(users.user_keys().tolist()):
@@ -50,7 +51,7 @@ def plain_round(users, table, heads, biases, round_id, batch_size, epochs):
             train_user(
                 heads[index], float(biases[index]), table, key, positives, positives, seed=7,
                 round_id=round_id, per_positive=4, epochs=epochs, batch_size=batch_size,
-                rate=RATE, item_rate=RATE * N_ITEMS * ITEM_SCALE,
+                rate=RATE, item_rate=RATE * N_ITEMS * ITEM_SCALE, basis=basis,
             )
         )  # fmt: skip
     return found
@@ -111,3 +112,25 @@ def test_three_rounds_on_the_grid(users, batch_size, epochs):
         assert np.array_equal(measured.numpy(), private.tensors["personal_scores"])
         shared = learner.apply("train", round_id, shared, part.vector)
         assert_near(shared.tensors["item_embedding"], table + change / len(users), 1e-5, "table")
+
+
+@pytest.mark.parametrize("rank", [1, 3])
+@pytest.mark.parametrize(("batch_size", "epochs"), [(7, 3), (1000, 1)])
+def test_three_low_rank_rounds(users, rank, batch_size, epochs):
+    """Rows are Q + A B, those that personal scores are made of, too."""
+    learner = learner_of(batch_size, epochs, True, rank)
+    shared, private = begin(learner, users)
+    table = shared.tensors["item_embedding"]
+    heads, biases = private["user_embedding"], private["user_bias"]
+    for round_id in (4, 5, 6):
+        basis = learner.algorithm.structure.basis(7, round_id)
+        visits = plain_round(users, table, heads, biases, round_id, batch_size, epochs, basis)
+        heads, biases, change, scores = parts_of(visits, table)
+        found = train_unrounded(learner, users, shared, private, round_id)
+        low = change @ basis.T * (rank / 5)
+        assert_near(found.change["item_embedding"], low, 1e-9, "change")
+        shared, private, table = found.shared, found.private, table + change / len(users)
+        assert_near(shared.tensors["item_embedding"], table, 1e-9, "table")
+        assert_near(private["user_embedding"], heads, 1e-9, "heads")
+        assert_near(private["user_bias"], biases, 1e-9, "biases")
+        assert_near(private["personal_scores"], scores, 1e-9, "scores")

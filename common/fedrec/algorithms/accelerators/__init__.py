@@ -25,7 +25,7 @@ ACCELERATORS: Mapping[str, Accelerator] = {
     "pfedrec": Accelerator(
         module="fedrec.algorithms.accelerators.pfedrec",
         version=1,
-        serves=lambda algorithm: True,
+        serves=lambda algorithm: algorithm.update.structure == "dense",
     ),
     "fedncf": Accelerator(
         module="fedrec.algorithms.accelerators.fedncf",
