@@ -296,13 +296,16 @@ def _expected_rows(expected: ExpectedPrice) -> list[tuple[str, str]]:
 
 def _explain(key: str, as_json: bool) -> None:
     from fedrec.config.explain import as_toml, explain
+    from fedrec.section import Section
 
     found = explain(key)
     if as_json:
         settings = [
             {
                 "key": setting.key,
-                "default": setting.default,
+                "default": setting.default.model_dump(mode="json")
+                if isinstance(setting.default, Section)
+                else setting.default,
                 "allowed": setting.allowed,
                 "meaning": setting.sentence,
                 "environment": setting.environment,

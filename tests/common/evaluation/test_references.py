@@ -41,6 +41,8 @@ def test_popularity_on_ml_100k_whatever_the_order_of_rows(ml_100k, ml_100k_inter
 
 CAPACITY = {
     "fedmf": {"dim": 64, "learning_rate": 4.0, "regularisation": 0.0},
+    "fedrap": {"schedule": "fixed"},
+    "fedrecgel": {},
     "pfedclr": {"local_epochs": 3},
     "pfedrec": {"dim": 32},
     "fedncf": {"dim": 32},
@@ -48,20 +50,25 @@ CAPACITY = {
 """Settings with which an algorithm could remember which items were never drawn."""
 
 
-def structureless(protocol, algorithm="fedmf", seed=11):
+def structureless(protocol, algorithm="fedmf", seed=11, rounds=40):
     """Nobody can learn anything here; whoever beats chance was told the answer."""
     data = generate(
         n_users=60, n_items=500, n_clusters=1, interactions_per_user=42, noise=1.0, seed=seed
     )
     users = leave_one_out(data.interactions, data.catalogue)
+    clip = (
+        {"clip": 8.0 if algorithm == "fedmf" else 256.0}
+        if ALGORITHMS[algorithm].about.clips
+        else {}
+    )
     settings = Settings.model_validate(
         {
             "federation": {"minimum_item_users": 1, "maximum_users": 64},
             "algorithm": {"name": algorithm, **CAPACITY[algorithm]},
-            "update": {"structure": "dense", "clip": 8.0 if algorithm == "fedmf" else 256.0},
+            "update": {"structure": "dense"} | clip,
             "protection": {"name": "none"},
             "evaluation": {"protocol": protocol, "every_rounds": 1000},
-            "rounds": {"total": 40},
+            "rounds": {"total": rounds},
         }
     )
     result = simulate(settings, users=users, catalogue=data.catalogue)
@@ -90,10 +97,15 @@ def test_without_structure_the_sampled_protocol_stays_at_chance(algorithm):
 
 
 @pytest.mark.slow
-def test_without_structure_the_papers_protocol_gives_the_answer_away():
-    model, counter = structureless("paper")
-    assert counter.hr >= 0.9
-    assert model.hr >= 0.25
+@pytest.mark.parametrize(
+    ("algorithm", "rounds", "least"), [("fedmf", 40, 0.25), ("fedrap", 20, 0.95)]
+)
+def test_without_structure_the_papers_protocol_gives_the_answer_away(algorithm, rounds, least):
+    """An independent sketch of FedRAP in numpy has .92 to .98 after 10 rounds, 1.00 after 20."""
+    model, counter = structureless("paper", algorithm, rounds=rounds)
+    if rounds == 40:
+        assert counter.hr >= 0.9
+    assert model.hr >= least
 
 
 @pytest.fixture
