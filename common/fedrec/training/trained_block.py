@@ -11,129 +11,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.batch import Batch, Values
-from fedrec.algorithms.kept_moments import own_moments
-from fedrec.algorithms.optimisers import (
-    MEAN_KEPT,
-    SMALL,
-    SQUARE_KEPT,
-    Adam,
-    Gradient,
-    Optimiser,
-    Phase,
-    Sgd,
-)
+from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
-from fedrec.privacy.paper_noise import gaussian_noise
-from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
-from fedrec.training.whole_decay import decaying, idle_change, shrinking
-from fedrec.training.whole_tables import BlockTables, RoundTables
+from fedrec.training.steps import length, step_adam, step_kept_adam, wide
+from fedrec.training.training_round import TrainingRound
+from fedrec.training.whole_decay import idle_change
+from fedrec.training.whole_tables import BlockTables
 
 if TYPE_CHECKING:
-    from fedrec.algorithms.trained import TrainedAlgorithm
     from fedrec.training.cohort import Chunk
 
-__all__ = ["TrainedBlock", "TrainingRound"]
+__all__ = ["TrainedBlock"]
 
 Tensors = dict[str, torch.Tensor]
-
-
-class TrainingRound:
-    """What all blocks of a round have in common.
-
-    Attributes:
-        parameters: what the algorithm declares, by name, but for what `apply` alone reads.
-        is_rows: names of those that have a row for each item.
-        phases: how training goes.
-        moved: names of the parameters that some optimiser moves, or takes the gradient of.
-        gradients_of: names of those that stay, and whose gradient users send.
-        moments: by name of a parameter, what Adam keeps of it between rounds.
-        tables: shared rows by name, with one row more, of zeros, for the places of a block's
-            tables that have no item.
-        low: names of the rows for which an update structure stands in.
-        sent: by moved parameter, the shared tensor that its change is summed for.
-        apart: rows whose gradients are divided by their own samples, the joint term's apart.
-        whole: users' tables as wholes.
-        shrinking: by table that decays as a whole, what its untouched rows change by.
-        decaying: what of each shared table decays, with one row of zeros more, as in `tables`: its
-            rows, or the coordinates of those for which A stands in.
-    """
-
-    def __init__(self, algorithm: TrainedAlgorithm, start: RoundStart) -> None:
-        self.algorithm, self.start = algorithm, start
-        self.parameters = {entry.name: entry for entry in algorithm.parameters if not entry.applied}
-        self.is_rows = {
-            name for name, entry in self.parameters.items() if entry.scope.endswith("rows")
-        }
-        self.phases = algorithm.phases(start.scalars)
-        self.moved = {
-            name
-            for phase in self.phases
-            for optimiser in phase.optimisers
-            for name in optimiser.rates
-        }
-        optimisers = [optimiser for phase in self.phases for optimiser in phase.optimisers]
-        self.gradients_of = {
-            name
-            for optimiser in optimisers
-            if isinstance(optimiser, Gradient)
-            for name in optimiser.names
-        }
-        self.moments = {
-            name: tuple(kept.name for kept in own_moments(self.parameters[name]))
-            for optimiser in optimisers
-            if isinstance(optimiser, Adam) and optimiser.kept
-            for name in optimiser.rates
-        }
-        self.tables = {
-            name: torch.cat([values, values.new_zeros((1, *values.shape[1:]))])
-            for name, values in start.shared.items()
-            if name in self.is_rows
-        }
-        structured = {name for name in self.moved if self.parameters[name].structured}
-        self.low = structured if start.basis is not None else set()
-        self.sent = {source: name for name, source in algorithm.sent_from.items()}
-        self.apart = {
-            name
-            for phase in self.phases
-            for optimiser in phase.optimisers
-            if isinstance(optimiser, Sgd) and optimiser.per_occurrence
-            for name in optimiser.rates
-            if name in self.is_rows
-        }
-        self.whole = RoundTables(algorithm, start)
-        self.shrinking = shrinking(algorithm, start)
-        self.decaying = {
-            name: torch.cat([values, values.new_zeros((1, *values.shape[1:]))])
-            if name in self.low
-            else self.tables[name]
-            for name, values in decaying(algorithm, start).items()
-        }
-        self._bits = RandomBits()
-
-    @property
-    def is_noisy(self) -> bool:
-        """Whether some optimiser adds noise to gradients, and all rows are stepped."""
-        return any(
-            isinstance(optimiser, Sgd) and optimiser.noise > 0
-            for phase in self.phases
-            for optimiser in phase.optimisers
-        )
-
-    def noise(self, like: torch.Tensor, deviation: float) -> torch.Tensor:
-        """Return Gaussian noise of a tensor's shape, type and device, made on the processor."""
-        if like.device.type == "meta":
-            return torch.empty_like(like)
-        drawn = torch.from_numpy(gaussian_noise(deviation, like.numel(), self._bits))
-        return drawn.view(like.shape).to(like.device, like.dtype)
-
-    @property
-    def written(self) -> set[str]:
-        """Names of the parameters that training changes, private moments among them."""
-        return self.moved.union(*self.moments.values())
 
 
 class TrainedBlock:
@@ -307,16 +200,18 @@ class TrainedBlock:
             return
         values = self.local[name]
         if optimiser.decay:
-            gradient = gradient + self._decaying(name) * _wide(optimiser.decay * live, values)
+            gradient = gradient + self._decaying(name) * wide(optimiser.decay * live, values)
         if isinstance(optimiser, Adam) and optimiser.kept:
-            _kept_adam(values, gradient, [self.kept[n] for n in self._of.moments[name]], rate, live)
+            step_kept_adam(
+                values, gradient, [self.kept[n] for n in self._of.moments[name]], rate, live
+            )
             return
         if isinstance(optimiser, Adam):
-            _adam(values, gradient, moments[name], rate, n_before + 1, live)
+            step_adam(values, gradient, moments[name], rate, n_before + 1, live)
             return
         rate *= optimiser.factor**n_before
         if optimiser.per_occurrence and name in self._of.is_rows:
-            gradient = gradient / _wide(batch.weight.clamp(min=SMALL), gradient)
+            gradient = gradient / wide(batch.weight.clamp(min=SMALL), gradient)
         self._add(values, name, gradient, -rate, index)
 
     def _add(
@@ -361,26 +256,26 @@ class TrainedBlock:
         for optimiser in step:
             own = list(optimiser.rates)
             if optimiser.radius:
-                norm = _length(gradients, own, live) + 1e-12
+                norm = length(gradients, own, live) + 1e-12
                 uphill = {
                     name: torch.addcmul(
                         leaves[name],
                         gradients[name],
-                        _wide(optimiser.radius / norm, gradients[name]),
+                        wide(optimiser.radius / norm, gradients[name]),
                     )
                     for name in own
                 }
                 _, there = self._differentiate(leaves | uphill, own, phase, index, batch, live)
                 gradients |= there
             if optimiser.longest:
-                norm = _length(gradients, own, live)
+                norm = length(gradients, own, live)
                 factor = optimiser.longest / norm.clamp(min=optimiser.longest)
                 for name in own:
-                    gradients[name] = gradients[name] * _wide(factor, gradients[name])
+                    gradients[name] = gradients[name] * wide(factor, gradients[name])
             if isinstance(optimiser, Sgd) and optimiser.noise:
                 for name in own:
                     noise = self._of.noise(gradients[name], optimiser.noise)
-                    gradients[name] = gradients[name] + noise * _wide(live, noise)
+                    gradients[name] = gradients[name] + noise * wide(live, noise)
         return loss, gradients
 
     def _read(self, name: str, index: torch.Tensor | None) -> torch.Tensor:
@@ -432,7 +327,7 @@ class TrainedBlock:
         found = torch.autograd.grad(mean, leaves, allow_unused=True, materialize_grads=True)
         beside = torch.autograd.grad(joint, leaves, allow_unused=True, materialize_grads=True)
         return {
-            name: own + (other * _wide(batch.weight, other) if name in divided else other)
+            name: own + (other * wide(batch.weight, other) if name in divided else other)
             for name, own, other in zip(moved, found, beside, strict=True)
         }
 
@@ -550,12 +445,12 @@ class TrainedBlock:
                         if other
                     }
                     left = self._of.whole.first_of(begun, name)
-                    values.index_copy_(0, own, left.mul_(_wide(kept, left)))
+                    values.index_copy_(0, own, left.mul_(wide(kept, left)))
                 where = self._start.active[self._item[:n_users]]
                 # Places without an item repeat the first one's row, so that order has no say.
                 there = block.item[:n_users] < self._chunk.n_items
                 rows = self.local[name][:n_users]
-                rows = torch.where(_wide(there, rows), rows, rows[:, :1])
+                rows = torch.where(wide(there, rows), rows, rows[:, :1])
                 values[own[:, None], where] = rows
             else:
                 values.index_copy_(0, own, self.local[name][:n_users])
@@ -592,55 +487,3 @@ class TrainedBlock:
         # The last column takes the places without an item.
         wider = torch.cat([everything, everything[:, :1]], dim=1)
         return wider.scatter(1, item, trained)[:n_users, :-1]
-
-
-def _length(tensors: Tensors, names: list[str], live: torch.Tensor) -> torch.Tensor:
-    """Return the L2 norm of each user's tensors together, (B,)."""
-    squares = [tensors[name].square().reshape(len(live), -1).sum(1) for name in names]
-    return torch.stack(squares).sum(0).sqrt()
-
-
-def _wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """Return values with axes of one behind theirs, ready to meet tensors of `like`'s shape."""
-    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))
-
-
-def _adam(
-    values: torch.Tensor,
-    gradient: torch.Tensor,
-    moments: tuple[torch.Tensor, torch.Tensor],
-    rate: float,
-    age: int,
-    live: torch.Tensor,
-) -> None:
-    """Take one step in place; `age` counts it."""
-    mean, square = moments
-    mean.lerp_(gradient, 1.0 - MEAN_KEPT)
-    square.mul_(SQUARE_KEPT).addcmul_(gradient, gradient, value=1.0 - SQUARE_KEPT)
-    below = square.sqrt().div_(math.sqrt(1.0 - SQUARE_KEPT**age)).add_(SMALL)
-    values.addcdiv_(mean * _wide(live, mean), below, value=-rate / (1.0 - MEAN_KEPT**age))
-
-
-def _kept_adam(
-    values: torch.Tensor,
-    gradient: torch.Tensor,
-    moments: list[torch.Tensor],
-    rate: float,
-    live: torch.Tensor,
-) -> None:
-    """Take one step in place, by moments that go on from each user's last round.
-
-    Args:
-        moments: as `own_moments` names them; those of users who stopped stay as they are.
-    """
-    mean, square, mean_weight, square_weight = moments
-    one = torch.ones_like(live)
-    for moment, weight, value, kept in (
-        (mean, mean_weight, gradient, MEAN_KEPT),
-        (square, square_weight, gradient.square(), SQUARE_KEPT),
-    ):
-        moment.lerp_(value, _wide((1.0 - kept) * live, moment))
-        weight.lerp_(one, (1.0 - kept) * live)
-    below = (square / _wide(square_weight, square)).sqrt_().add_(SMALL)
-    step = mean / _wide(mean_weight, mean) * _wide(live, mean)
-    values.addcdiv_(step, below, value=-rate)

@@ -26,7 +26,8 @@ from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, blocks_of, buc
 from fedrec.training.changes import ChangeSink
 from fedrec.training.out_of_memory import in_halves, smaller
 from fedrec.training.samplers import Samples, draw_samples, with_every_row
-from fedrec.training.trained_block import TrainedBlock, TrainingRound
+from fedrec.training.trained_block import TrainedBlock
+from fedrec.training.training_round import TrainingRound
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import RoundStart
+from fedrec.training.steps import wide
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
@@ -62,7 +63,7 @@ class RoundTables:
         own, active = private[name], self.start.active
         if name not in self.copied:
             return own.clone()
-        fresh, table = _wide(self.fresh(private), own), self.start.shared[self.copied[name]]
+        fresh, table = wide(self.fresh(private), own), self.start.shared[self.copied[name]]
         if len(active) == own.shape[1]:
             return torch.where(fresh, table, own)
         found = own.clone()
@@ -123,7 +124,7 @@ class BlockTables:
 
     def begun(self, name: str, rows: torch.Tensor, first: torch.Tensor) -> torch.Tensor:
         """Return the rows that users start with, given stored ones and those of the version."""
-        return torch.where(_wide(self.fresh, rows), first, rows)
+        return torch.where(wide(self.fresh, rows), first, rows)
 
     def squares(self, local: Tensors, left: Tensors) -> Tensors:
         """Return the squared norms of whole tables, (B,) each, with touched rows as they are.
@@ -147,7 +148,3 @@ class BlockTables:
 def _row_squares(rows: torch.Tensor) -> torch.Tensor:
     """Return the squared lengths of rows, (n_users, n_rows)."""
     return rows.square().flatten(2).sum(2)
-
-
-def _wide(values: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    return values.view(*values.shape, *[1] * (like.dim() - values.dim()))

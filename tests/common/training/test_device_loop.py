@@ -22,8 +22,9 @@ from fedrec.data import generate, leave_one_out
 from fedrec.training import blocks, samplers
 from fedrec.training.blocks import Block
 from fedrec.training.cohort import Chunk
-from fedrec.training.trained_block import TrainedBlock, TrainingRound
+from fedrec.training.trained_block import TrainedBlock
 from fedrec.training.trainer import Trainer
+from fedrec.training.training_round import TrainingRound
 from fedrec.updates.topk import TopK
 
 META = torch.device("meta")
