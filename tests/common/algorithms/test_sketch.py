@@ -320,7 +320,7 @@ def test_protected_sums_are_exact_integers(protection):
     plan = plan_of(3, protection={"name": protection})
     assert find_conflicts(plan) == []
     spec = vector_spec(plan, 100)
-    # 256 rows of 4 values, up to 1024 users of 2^16 steps; 23 candidates of up to 4 directions.
+    # 256 rows of 4 values, up to 1024 users of 2^16 steps; 3 x 5 x 2 candidates and the settings.
     assert spec.segments[0].length == 1024
     assert spec.segments[0].max_abs_sum == 1024 << 16
     assert spec.segments[1].length == 31
