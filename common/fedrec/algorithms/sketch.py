@@ -161,6 +161,9 @@ class Sketch(Algorithm):
 
     def candidates(self, shared: SharedState) -> Iterator[SharedState]:
         """Yield the version as each candidate would have it, once all sums are there."""
+        if self.n_rounds == self.settings.sums:
+            # No round grades, so that updates have no room for gains; audits train on.
+            return
         if not self._is_summed(shared) or float(shared.kept["choice"]) >= 0:
             return
         for place in range(len(self.ways)):
