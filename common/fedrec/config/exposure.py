@@ -63,7 +63,7 @@ def check_exposure(plan: Plan, *, accepted: bool) -> None:
         return
     reason, instead = (
         f'protection.name = "none" with {plan.algorithm.name}',
-        ('Set protection.name = "bfv"'),
+        'Set protection.name = "bfv"',
     )
     if plan.update.indices == "clear":
         reason, instead = 'update.indices = "clear"', 'Set update.indices = "hidden"'

@@ -65,6 +65,9 @@ class Ranking:
         """
         users = self._users
         held = (users.validation_items if split == "validation" else users.test_items)[rows]
+        if columns is not None and not len(columns):
+            # No item has a score: as if the first had one that is never recommended.
+            scores, columns = scores.new_full((len(rows), 1), -torch.inf), np.zeros(1, np.int64)
         place = self._places(columns)
         own = _scores_at(scores, self._move(np.maximum(held, 0))[:, None], place)
         if protocol == "full":

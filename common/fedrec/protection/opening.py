@@ -1,7 +1,7 @@
 """How long it takes to open a sum of entries: what waits for key holders follows from it.
 
 A sum has an entry for every index that any of its messages had, so that it grows with the clients
-of a round, and decrypting it takes from seconds to half an hour. The price is that of a slow
+of a round, and decrypting it takes from seconds to hours. The price is that of a slow
 machine on a slow line and of the expected union of indices; see `ProtectionPlan.expected_blocks`.
 """
 

@@ -235,6 +235,15 @@ def test_settings_win_where_nobody_has_a_validation_item():
     assert (own.dim, own.regularisation, own.form) == (4, 1.0, "plain")
 
 
+def test_rounds_after_the_last_sum_of_a_plan_that_does_not_grade():
+    """An audit trains for as many rounds as it is asked for."""
+    learner, users = Learner(plan_of(2), 4, device="cpu"), split_of(HISTORIES)
+    *_, last = versions(learner, [users])
+    private = learner.initial_private(users)
+    part = learner.contribute("train", 4, last, users, private)
+    assert learner.apply("train", 4, last, part.vector).canonical_bytes() == last.canonical_bytes()
+
+
 def test_a_simulation_publishes_its_choice_and_serves_histories(data, users, tmp_path):
     plan = plan_of(3, algorithm={"dim": 12}, federation={"minimum_item_users": 2})
     settings = Settings.model_validate(plan.model_dump() | {"client": {"device": "cpu"}})
@@ -320,7 +329,7 @@ def test_protected_sums_are_exact_integers(protection):
     plan = plan_of(3, protection={"name": protection})
     assert find_conflicts(plan) == []
     spec = vector_spec(plan, 100)
-    # 256 rows of 4 values, up to 1024 users of 2^16 steps; 23 candidates of up to 4 directions.
+    # 256 rows of 4 values, up to 1024 users of 2^16 steps; 3 x 5 x 2 candidates and the settings.
     assert spec.segments[0].length == 1024
     assert spec.segments[0].max_abs_sum == 1024 << 16
     assert spec.segments[1].length == 31

@@ -161,3 +161,15 @@ def test_one_row_of_scores_for_everybody_ranks_as_its_copies() -> None:
     rows = np.arange(40)
     copies = ranking.ranks(row.repeat(40, 1), rows, "test", "full")
     assert np.array_equal(ranking.ranks(row.expand(40, -1), rows, "test", "full"), copies)
+
+
+@pytest.mark.parametrize("protocol", ["full", "sampled"])
+def test_where_no_item_has_a_score_all_are_equal(users, protocol):
+    """A catalogue of which no item has enough holders: as if all were never recommended."""
+    rows = np.arange(37)
+    ranking = Ranking(users, 150, seed=4, device=CPU)
+    nothing = torch.full((37, 150), -torch.inf)
+    whole = ranking.ranks(nothing, rows, "test", protocol)
+    none = np.zeros(0, dtype=np.int64)
+    found = ranking.ranks(torch.zeros((37, 0)), rows, "test", protocol, none)
+    assert np.array_equal(found, whole)

@@ -354,3 +354,34 @@ def _without(total: bytes, *, place: int) -> bytes:
     at = indices_of(total, n_entries).index(place)
     index, entry = HEADER_BYTES + 4 * at, HEADER_BYTES + 4 * n_entries + FRAME * at
     return total[:index] + total[index + 4 : entry] + total[entry + FRAME :]
+
+
+def test_values_moved_to_other_indices_are_refused(tagged: Party) -> None:
+    """A coordinator that lies about the union: the same ciphertexts beside other indices."""
+    total = summed(tagged, *messages_of(tagged))
+    n_entries = (len(total) - HEADER_BYTES - N_TAIL * FRAME) // (4 + FRAME)
+    honest = indices_of(total, n_entries)
+    # Index 39, which has a value, becomes 38, which nobody sent.
+    assert honest[-1] == 39 and 38 not in honest
+    with pytest.raises(WrongTags):
+        tagged.member.reveal(with_indices(total, [*honest[:-1], 38]), 3, NAMES)
+
+
+def test_an_entry_that_no_message_had_is_refused(tagged: Party) -> None:
+    first, second, third = messages_of(tagged)
+    honest = summed(tagged, first, second, third)
+    invented = tagged.member.protect(of({35: 3}), b"invented")
+    # The invented value, taken from a message that is not in the sum.
+    n_entries = (len(honest) - HEADER_BYTES - N_TAIL * FRAME) // (4 + FRAME)
+    at = indices_of(invented, KEPT).index(35)
+    start = HEADER_BYTES + 4 * KEPT + FRAME * at
+    indices = [*indices_of(honest, n_entries), 35]
+    entries = HEADER_BYTES + 4 * n_entries
+    frames = [honest[entries + FRAME * place :][:FRAME] for place in range(n_entries)]
+    frames.append(invented[start : start + FRAME])
+    order = np.argsort(indices)
+    raw = np.array(indices, dtype="<u4")[order].tobytes()
+    body = b"".join(frames[place] for place in order)
+    forged = honest[:HEADER_BYTES] + raw + body + honest[entries + FRAME * n_entries :]
+    with pytest.raises(WrongTags):
+        tagged.member.reveal(forged, 3, NAMES)
