@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import signal
-import threading
 from collections.abc import Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -22,9 +21,8 @@ from integration.support.children import (
     KillCoordinator,
     close_all,
 )
-from integration.support.links import DEADLINE_SECONDS, Acknowledged, poll
+from integration.support.links import Acknowledged, poll
 from integration.support.parties import Client, Federation, published_rounds
-from integration.support.proxy import Proxy
 
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
@@ -143,30 +141,16 @@ def test_a_client_killed_half_way_through_its_upload(found: Found) -> None:
     counting = Layout.counting(bench.plan, N_ITEMS).vector_spec
     whole = protection_of(bench.plan, N_ITEMS).plan_over(counting).message_bytes
     partial = bench.workspace.coordinator_state / "partial"
-    sent = [0]
-    held, cut = threading.Event(), threading.Event()
-
-    def hold(data: bytes) -> bool:
-        """Pass on the first upload and half of the second one."""
-        sent[0] += len(data)
-        if sent[0] < 1.6 * whole:
-            return True
-        held.set()
-        assert cut.wait(DEADLINE_SECONDS)
-        return False
-
     for number in range(VICTIM):
         federation.client(number)
-    proxy = Proxy(federation.address, hold)
     children: list[Child] = []
-    with closing(proxy), ending(children):
-        children.append(ClientProcess(bench, VICTIM, proxy.address))
-        assert held.wait(DEADLINE_SECONDS)
+    with ending(children):
+        half = KillClient(place="in the upload", round=2)
+        children.append(ClientProcess(bench, VICTIM, federation.address, half))
         # Another client's update may lie there whole for a moment.
-        assert poll(lambda: [size for size in sizes(partial) if 0 < size < whole])
+        assert poll(lambda: [size for size in sizes(partial) if whole / 2 <= size < whole])
         children[-1].process.kill()
         assert children[-1].ended() == -signal.SIGKILL
-        cut.set()
         children.append(ClientProcess(bench, VICTIM, federation.address))
         assert children[-1].told() == "all rounds are published"
         check_finished(federation)

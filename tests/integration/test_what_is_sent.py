@@ -33,10 +33,9 @@ class Tap:
         self._lock = threading.Lock()
         self.proxy = Proxy(address, self._keep)
 
-    def _keep(self, data: bytes) -> bool:
+    def _keep(self, data: bytes) -> None:
         with self._lock:
             self._parts.append(data)
-        return True
 
     @property
     def recorded(self) -> bytes:

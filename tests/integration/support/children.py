@@ -57,8 +57,9 @@ class KillClient:
     """Where a client dies.
 
     Attributes:
-        place: "in training", "before the upload", the name of an event, or under masks "before"
-            or "after" the sending of a step's message.
+        place: "in training", "before the upload", "in the upload" (it sends half of it and then
+            waits to be killed), the name of an event, or under masks "before" or "after" the
+            sending of a step's message.
         round: None where the event is about no round.
         number: the signal that it gets.
     """
@@ -164,8 +165,8 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)
     grpc_link.CHUNK_BYTES = PIECE_BYTES
-    grpc_link.split = _split
     training: list[int] = []
+    grpc_link.split = lambda data, start=0: _split(data, start, kill, training)
 
     def on_event(event: ClientEvent) -> None:
         if event.name == "training" and event.round is not None:
@@ -187,8 +188,14 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
         sys.exit(INTERRUPTED)
 
 
-def _split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
+def _split(
+    data: bytes, start: int, kill: KillClient | None, training: list[int]
+) -> Iterator[tuple[int, bytes]]:
     for offset in range(start, len(data), PIECE_BYTES):
+        # The update is the first that a client sends once it trained.
+        if kill is not None and kill.place == "in the upload" and training == [kill.round]:
+            while offset >= len(data) / 2:
+                signal.pause()
         yield offset, data[offset : offset + PIECE_BYTES]
 
 

@@ -1,4 +1,4 @@
-"""A TCP proxy between a client and the coordinator: it records, and it can cut."""
+"""A TCP proxy between a client and the coordinator that records."""
 
 from __future__ import annotations
 
@@ -15,14 +15,13 @@ class Proxy:
 
     Args:
         address: host:port of the coordinator.
-        on_sent: called with the bytes that the client sends before they are passed on; the
-            connection is cut where it returns False.
+        on_sent: called with the bytes that the client sends before they are passed on.
 
     Attributes:
         address: where clients connect to.
     """
 
-    def __init__(self, address: str, on_sent: Callable[[bytes], bool]) -> None:
+    def __init__(self, address: str, on_sent: Callable[[bytes], None]) -> None:
         host, _, port = address.rpartition(":")
         self._upstream = (host, int(port))
         self._on_sent = on_sent
@@ -53,7 +52,7 @@ class Proxy:
                 self._open += [client, server]
             for source, target, told in (
                 (client, server, self._on_sent),
-                (server, client, lambda data: True),
+                (server, client, lambda data: None),
             ):
                 thread = threading.Thread(
                     target=self._pass_on, args=(source, target, told), daemon=True
@@ -62,10 +61,11 @@ class Proxy:
                 thread.start()
 
     def _pass_on(
-        self, source: socket.socket, target: socket.socket, told: Callable[[bytes], bool]
+        self, source: socket.socket, target: socket.socket, told: Callable[[bytes], None]
     ) -> None:
         with suppress(OSError):
-            while (data := source.recv(PIECE_BYTES)) and told(data):
+            while data := source.recv(PIECE_BYTES):
+                told(data)
                 target.sendall(data)
         _close(source)
         _close(target)
