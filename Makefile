@@ -7,7 +7,7 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-fast lint protos bench clean docs
+.PHONY: setup demo test test-fast test-long lint protos bench clean docs
 
 setup: $(STAMP)
 
@@ -34,7 +34,10 @@ test: setup
 	$(PYTEST)
 
 test-fast: setup
-	$(PYTEST) tests/common tests/client tests/docs -m 'not cuda and not slow'
+	$(PYTEST) tests/common tests/client tests/docs -m 'not cuda and not slow and not long'
+
+test-long: setup
+	$(PYTEST) -m 'long and not cuda'
 
 lint: setup
 	$(BIN)/ruff check .

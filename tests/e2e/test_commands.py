@@ -84,6 +84,7 @@ def test_a_federation_of_separate_commands(
     assert coordinator.ended() == 0, coordinator.told
 
 
+@pytest.mark.long
 def test_one_value_to_a_ciphertext_over_processes(start: Start, tmp_path: Path) -> None:
     protection = {"name": "paillier", "preset": "single-2048"}
     workspace = folders(tmp_path, protection, total=1)

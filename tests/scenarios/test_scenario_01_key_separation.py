@@ -177,7 +177,15 @@ class Served:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("protection", ["bfv", "ckks", "ckks/approximate", "paillier/packed-2048"])
+@pytest.mark.parametrize(
+    "protection",
+    [
+        "bfv",
+        "ckks",
+        pytest.param("ckks/approximate", marks=pytest.mark.long),
+        pytest.param("paillier/packed-2048", marks=pytest.mark.long),
+    ],
+)
 def test_scenario_01_the_coordinator_has_no_key(tmp_path: Path, protection: str) -> None:
     workspace = prepare(tmp_path, plan_of(protection, total=1), data(), n_clients=3)
     secrets = secrets_of(workspace)

@@ -24,7 +24,7 @@ VALUES = 100
 SECONDS = 280
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(SECONDS + 60)
 def test_fifty_processes(tmp_path: Path) -> None:
     federation = federation_of(

@@ -341,7 +341,7 @@ def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) ->
     asyncio.run(scenario())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_thousand_clients_of_whom_a_tenth_drops_out(tmp_path: Path) -> None:
     """Half of them before their vectors, which are in no sum, and half after."""
     before, after = range(0, 1000, 20), range(1, 1000, 20)

@@ -75,8 +75,8 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
     ("name", "value"),
     [
         ("ATEN_CPU_CAPABILITY", "default"),
-        ("MKL_CBWR", "COMPATIBLE"),
-        ("OPENBLAS_CORETYPE", "Prescott"),
+        pytest.param("MKL_CBWR", "COMPATIBLE", marks=pytest.mark.long),
+        pytest.param("OPENBLAS_CORETYPE", "Prescott", marks=pytest.mark.long),
         ("NUMBA_CPU_NAME", "generic"),
     ],
 )
