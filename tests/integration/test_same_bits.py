@@ -9,55 +9,62 @@ from integration.support.bench import KINDS, Bench, data, federal, merged, plan_
 from integration.support.checks import check_against_one_process
 from integration.support.links import InTurn
 
+from fedrec.config.combinations import COMBINATIONS
 from fedrec.config.schema import Plan
 from fedrec.data import leave_one_out
 from fedrec.ids import RoundId
 
+ALWAYS = [
+    ("none", 3, "fedmf"),
+    ("none", 7, "fedmf"),
+    ("bfv", 3, "fedmf"),
+    ("bfv", 7, "fedmf"),
+    ("ckks", 3, "fedmf"),
+    ("paillier", 3, "fedmf"),
+    ("masks", 3, "fedmf"),
+    ("masks", 5, "fedmf"),
+    ("masks", 12, "fedmf"),
+    ("none", 7, "fedals"),
+    ("masks", 3, "fedals"),
+    ("bfv", 3, "fedals"),
+    ("paillier", 3, "fedals"),
+    ("none", 7, "pfedrec"),
+    ("bfv", 3, "pfedrec"),
+    ("none", 7, "fedncf"),
+    ("bfv", 3, "fedncf"),
+    ("none", 7, "fedrecgel"),
+    ("bfv", 3, "fedrecgel"),
+    ("ckks", 3, "fedrecgel"),
+    ("paillier", 3, "fedrecgel"),
+    ("masks", 3, "fedrecgel"),
+    ("none", 7, "ease"),
+    ("bfv", 3, "ease"),
+    ("ckks", 3, "ease"),
+    ("none", 7, "plgc"),
+    ("bfv", 3, "plgc"),
+    ("masks", 3, "plgc"),
+    ("none", 7, "fedrap"),
+    ("bfv", 3, "fedrap"),
+    ("ckks", 3, "fedrap"),
+    ("masks", 3, "fedrap"),
+    ("paillier", 3, "fedrap"),
+    ("none", 7, "pfedclr"),
+    ("bfv", 3, "pfedclr"),
+    ("paillier", 3, "pfedclr"),
+    ("none", 7, "sketch"),
+    ("bfv", 3, "sketch"),
+    ("masks", 3, "sketch"),
+]
+OTHERS = [
+    pytest.param(protection, 3, row.algorithm, marks=pytest.mark.long)
+    for row in COMBINATIONS
+    for protection in row.protections
+    if protection not in {always[0] for always in ALWAYS if always[2] == row.algorithm}
+]
+"""Every protection of every algorithm that is not among the former."""
 
-@pytest.mark.parametrize(
-    ("protection", "n_clients", "algorithm"),
-    [
-        ("none", 3, "fedmf"),
-        ("none", 7, "fedmf"),
-        ("bfv", 3, "fedmf"),
-        ("bfv", 7, "fedmf"),
-        ("ckks", 3, "fedmf"),
-        ("paillier", 3, "fedmf"),
-        ("masks", 3, "fedmf"),
-        ("masks", 5, "fedmf"),
-        ("masks", 12, "fedmf"),
-        ("none", 7, "fedals"),
-        ("masks", 3, "fedals"),
-        ("bfv", 3, "fedals"),
-        ("paillier", 3, "fedals"),
-        ("none", 7, "pfedrec"),
-        ("bfv", 3, "pfedrec"),
-        ("none", 7, "fedncf"),
-        ("bfv", 3, "fedncf"),
-        ("none", 7, "fedrecgel"),
-        ("bfv", 3, "fedrecgel"),
-        ("ckks", 3, "fedrecgel"),
-        ("paillier", 3, "fedrecgel"),
-        ("masks", 3, "fedrecgel"),
-        ("none", 7, "ease"),
-        ("bfv", 3, "ease"),
-        ("ckks", 3, "ease"),
-        ("none", 7, "plgc"),
-        ("bfv", 3, "plgc"),
-        ("masks", 3, "plgc"),
-        ("none", 7, "fedrap"),
-        ("bfv", 3, "fedrap"),
-        ("ckks", 3, "fedrap"),
-        ("masks", 3, "fedrap"),
-        ("paillier", 3, "fedrap"),
-        ("none", 7, "pfedclr"),
-        ("bfv", 3, "pfedclr"),
-        ("paillier", 3, "pfedclr"),
-        ("none", 7, "sketch"),
-        ("bfv", 3, "sketch"),
-        ("masks", 3, "sketch"),
-    ],
-)
+
+@pytest.mark.parametrize(("protection", "n_clients", "algorithm"), [*ALWAYS, *OTHERS])
 def test_equal_to_one_process(
     found: Found, protection: str, n_clients: int, algorithm: str
 ) -> None:
