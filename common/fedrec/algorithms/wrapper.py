@@ -33,7 +33,8 @@ class WrapperSettings(AlgorithmSettings):
     """Which algorithm is wrapped, with its settings.
 
     Attributes:
-        base_defaults: what the base's settings are where its table says nothing.
+        base_defaults: what the base's settings are where its table says nothing; those that a
+            base does not take are left out.
     """
 
     base_defaults: ClassVar[Mapping[str, Any]] = {}
@@ -57,8 +58,7 @@ class WrapperSettings(AlgorithmSettings):
         kind = ALGORITHMS[name]
         if not issubclass(kind, TrainedAlgorithm) or issubclass(kind, Wrapper):
             raise ValueError(f"{name} has no loss of its own that could be wrapped.")
-        fields = kind.settings_type.model_fields
-        usual = {key: own for key, own in cls.base_defaults.items() if key in fields}
+        usual = {key: own for key, own in cls.base_defaults.items() if _takes(kind, key, own)}
         try:
             return kind.settings_type.model_validate(usual | dict(value))
         except ValidationError as error:
@@ -168,3 +168,12 @@ class Wrapper(TrainedAlgorithm):
     ) -> NDArray[np.float32]:
         """Return the base's vector of a history."""
         return self.base.fold_in(items, positives)
+
+
+def _takes(kind: type[TrainedAlgorithm], key: str, value: Any) -> bool:
+    """Return whether an algorithm has a setting, and this is a value of it."""
+    try:
+        kind.settings_type.model_validate({key: value})
+    except ValidationError:
+        return False
+    return key in kind.settings_type.model_fields
