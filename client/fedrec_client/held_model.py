@@ -58,7 +58,6 @@ def read_held_model(settings: Settings, which: Which) -> HeldModel:
             remedy="Restore the catalogue of the federation.",
         )
     version, shared, private = _chosen(state, which)
-    memory_bytes = settings.client.memory_mib << 20
     plan = plan_from_json(state.pin.plan_json.encode())
     initial = algorithm_of(plan, len(catalogue)).initial_shared
     return HeldModel(
@@ -68,7 +67,7 @@ def read_held_model(settings: Settings, which: Which) -> HeldModel:
         catalogue=catalogue,
         version=version,
         shared=SharedState.from_bytes(store.read(shared), initial),
-        private=None if private is None else store.read_private(private, map_above=memory_bytes),
+        private=None if private is None else store.read_private(private),
     )
 
 

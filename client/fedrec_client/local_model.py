@@ -74,7 +74,7 @@ class LocalModel:
             self._private = (
                 self._learner.initial_private(self.users)
                 if ref is None
-                else self._store.read_private(ref, map_above=self._learner.room.memory_bytes)
+                else self._store.read_private(ref).in_room(self._learner.room)
             )
         return self._private
 

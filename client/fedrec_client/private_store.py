@@ -14,6 +14,8 @@ from typing import Any
 
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import RoundId
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState
 from fedrec.provenance import Provenance
 from fedrec.wire.messages import UploadHeader
@@ -60,6 +62,7 @@ class PrivateStore:
     def __init__(self, folder: Path, *, read_only: bool = False) -> None:
         self.folder = folder
         self._lock: FolderLock | None = None
+        self._blocks = BlockFolder.at(folder / BLOCKS)
         self._check_format()
         if not read_only:
             make_private_folder(folder)
@@ -86,6 +89,7 @@ class PrivateStore:
     def close(self) -> None:
         """Let go of the folder."""
         if self._lock is not None:
+            self._blocks.close()
             self._lock.release()
             self._lock = None
 
@@ -223,11 +227,9 @@ class PrivateStore:
         """Return the content of one of the state's files, checked."""
         return read_checked(self.folder, ref)
 
-    def read_private(self, ref: FileRef, *, map_above: int) -> PrivateState:
-        """Return a private state; from a file of more than `map_above` bytes mapped, not read."""
-        if ref.length > map_above:
-            return PrivateState.open(checked_path(self.folder, ref))
-        return PrivateState.from_bytes(self.read(ref))
+    def read_private(self, ref: FileRef) -> PrivateState:
+        """Return a private state, of which nothing is read as yet but to check it."""
+        return PrivateState.open(checked_path(self.folder, ref), self._blocks)
 
     def stage(
         self,
@@ -462,7 +464,11 @@ class PrivateStore:
 
     def _collect_garbage(self) -> None:
         needed = set() if self._state is None else self._state.files()
+        blocks: set[str] = set()
+        for ref in () if self._state is None else self._state.private_files():
+            blocks |= names_in(read_manifest(self.folder / ref.name) or {})
         for pattern in ("*.bin", ".*.new"):
             for path in self.folder.glob(pattern):
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
+        self._blocks.keep(blocks)

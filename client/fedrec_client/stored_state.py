@@ -209,6 +209,12 @@ class StoredState(_Record):
             refs += [self.best.shared, self.best.private]
         return {ref.name for ref in refs if ref is not None}
 
+    def private_files(self) -> list[FileRef]:
+        """Return the files of private states, which may name others."""
+        refs = [self.private]
+        refs += [record.private for record in (self.staged, self.masking, self.best) if record]
+        return [ref for ref in refs if ref is not None]
+
     def to_bytes(self) -> bytes:
         """Return three lines: the format, the record, and the SHA-256 of both."""
         body = f"{_NAME}{STATE_FORMAT}\n{self.model_dump_json()}\n".encode()

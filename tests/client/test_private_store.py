@@ -1,8 +1,8 @@
 """The state folder: who may read it, one process at a time, and damage that is noticed."""
 
+import gc
 import stat
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from fedrec.errors import PlanMismatch, StorageError, VersionMismatch
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import is_mapped
+from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore
@@ -280,18 +280,76 @@ def test_the_pin_is_compared(store: PrivateStore) -> None:
         store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)
 
 
-def test_a_private_state_is_mapped_above_the_limit_and_checked_first(store: PrivateStore) -> None:
+def test_a_private_state_is_checked_before_it_is_read(store: PrivateStore) -> None:
     values = np.arange(12, dtype=np.float32).reshape(3, 4)
-    private = PrivateState(MappingProxyType({"user_embedding": values}))
+    private = PrivateState.of({"user_embedding": values})
     store.stage(header(1), b"update", private.parts)
     staged = store.state.staged
     assert staged is not None
     assert store.read(staged.private) == private.to_bytes()
-    for limit in (staged.private.length, staged.private.length - 1):
-        found = store.read_private(staged.private, map_above=limit).tensors["user_embedding"]
-        assert is_mapped(found) == (limit < staged.private.length)
-        assert np.array_equal(found, values)
+    found = store.read_private(staged.private)
+    assert not found.in_files
+    assert np.array_equal(found.tensors["user_embedding"], values)
     path = store.folder / staged.private.name
     path.write_bytes(path.read_bytes()[:-1] + b"?")
     with pytest.raises(StorageError, match="is damaged"):
-        store.read_private(staged.private, map_above=0)
+        store.read_private(staged.private)
+
+
+def blocks_of(private: PrivateState) -> set[str]:
+    return {name for table in private.tensors.values() for name in table.names}
+
+
+def test_versions_share_the_blocks_in_which_they_agree(
+    store: PrivateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four users a block.
+    monkeypatch.setattr("fedrec.model.blocked_table.BLOCK_BYTES", 64)
+    store.bind(PIN, 1)
+    room = room_in(store.folder, 0)
+
+    def trained(
+        before: PrivateState, user: int, value: float, room: TableRoom = room
+    ) -> PrivateState:
+        new = room.new(12, {"table": (4,)})["table"]
+        new.write(np.array([user]), np.full((1, 4), value, dtype=np.float32))
+        return PrivateState.of({"table": new.finish(before.tensors["table"])})
+
+    def on_disk() -> set[str]:
+        return {path.name for path in (store.folder / "blocks").glob("*.bin")}
+
+    first = PrivateState.of({"table": np.arange(48, dtype=np.float32).reshape(12, 4)}).in_room(room)
+    store.stage(header(1), b"update 1", first.parts)
+    store.publish(RoundId(1), b"shared 1", content=CONTENT, counted=True)
+    second = trained(first, 5, 7.0)
+    store.stage(header(2), b"update 2", second.parts)
+    one, two = blocks_of(first), blocks_of(second)
+    assert (len(one), len(two), len(one | two)) == (3, 3, 4)
+    del first
+    # Committed and staged.
+    assert on_disk() == one | two
+    store.publish(RoundId(2), b"shared 2", content=CONTENT, counted=True)
+    assert on_disk() == two
+    third = trained(second, 11, 8.0)
+    store.stage(header(3), b"update 3", third.parts)
+    three = blocks_of(third)
+    del second, third, room
+    store.close()
+    # As a process that was killed leaves it, in the middle of the next version.
+    (store.folder / "blocks" / ".dead-0.new").write_bytes(b"half a block")
+    again = PrivateStore(store.folder)
+    assert on_disk() == two | three
+    staged = again.state.staged
+    assert staged is not None
+    found = again.read_private(staged.private).tensors["table"]
+    expected = np.arange(48, dtype=np.float32).reshape(12, 4)
+    expected[5], expected[11] = 7.0, 8.0
+    assert np.array_equal(found[:], expected)
+    again.roll_back()
+    del found
+    gc.collect()
+    assert on_disk() == two
+    assert again.state.private is not None
+    left = again.read_private(again.state.private).tensors["table"]
+    assert np.array_equal(left[np.array([5, 11])], [[7.0] * 4, [44.0, 45.0, 46.0, 47.0]])
+    again.close()

@@ -232,7 +232,7 @@ class PFedCLR(TrainedAlgorithm):
         begun = super().initial_private(user_keys)
         if not self.kept_scores:
             return begun
-        tensors = dict(begun.tensors)
+        tensors = begun.arrays()
         table = self.initial_shared().tensors["item_embedding"]
         vectors, kept = tensors["user_embedding"].astype(np.float64), tensors[self.kept_scores]
         for begin in range(0, len(vectors), _SCORED_USERS):

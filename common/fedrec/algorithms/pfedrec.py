@@ -127,7 +127,7 @@ class PFedRec(TrainedAlgorithm):
         begun = super().initial_private(user_keys)
         if not self.kept_scores or not len(user_keys):
             return begun
-        tensors = dict(begun.tensors)
+        tensors = begun.arrays()
         table = self.initial_shared().tensors["item_embedding"]
         head = tensors["user_embedding"][0].astype(np.float64)
         scores = product(table, head[:, None])[:, 0] + tensors["user_bias"][0]

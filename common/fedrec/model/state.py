@@ -17,6 +17,10 @@ from safetensors.numpy import load, save
 
 from fedrec.errors import StorageError
 from fedrec.ids import canonical
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.blocked_table import BlockedTable
+from fedrec.model.private_manifest import BLOCKS, manifest_of, read_manifest
+from fedrec.model.tables import Table, TableRoom, array_of, is_in_files
 from fedrec.model.tensor_file import file_parts, mapped_tensors
 
 __all__ = ["PrivateState", "Rest", "SharedState"]
@@ -263,27 +267,83 @@ class PrivateState:
     """Users' own parameters: they are stored on the client and have no form that travels.
 
     Attributes:
-        tensors: float32 arrays by parameter name; the first axis is the user. None at all
-            where the algorithm keeps nothing of users but their history.
+        tensors: float32 tables by parameter name; the first axis is the user. None at all
+            where the algorithm keeps nothing of users but their history. Arrays, or all of them
+            `BlockedTable`s, where they outgrow memory.
     """
 
-    tensors: Mapping[str, NDArray[np.float32]]
+    tensors: Mapping[str, Table]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Table]) -> PrivateState:
+        """Return the state of these tables."""
+        return cls(MappingProxyType(dict(tensors)))
+
+    @property
+    def in_files(self) -> bool:
+        """Whether the tables lie in files, of which rows are read as they are needed."""
+        return any(map(is_in_files, self.tensors.values()))
+
+    def widths(self) -> dict[str, tuple[int, ...]]:
+        """Return the shape of one user's row by name."""
+        return {name: values.shape[1:] for name, values in self.tensors.items()}
+
+    def arrays(self) -> dict[str, NDArray[np.float32]]:
+        """Return all tables in memory; those that are there already are not copied."""
+        return {name: array_of(values) for name, values in self.tensors.items()}
+
+    def rows(self, rows: NDArray[np.int64]) -> PrivateState:
+        """Return the state of some users, in memory."""
+        return PrivateState.of({name: values[rows] for name, values in self.tensors.items()})
+
+    def in_room(self, room: TableRoom) -> PrivateState:
+        """Return the state where a room's tables lie: in memory while they fit, else in its files.
+
+        Raises:
+            StorageError: it has to go to files, for which there is no room, or its own are damaged.
+        """
+        n_users = len(next(iter(self.tensors.values()), ()))
+        if room.is_enough_for(n_users, self.widths()):
+            return PrivateState.of(self.arrays())
+        if all(map(room.has, self.tensors.values())):
+            return self
+        new = room.new(n_users, self.widths())
+        return PrivateState.of(
+            {name: table.finish(self.tensors[name]) for name, table in new.items()}
+        )
 
     def to_bytes(self) -> bytes:
-        """Return the state in safetensors form, for the client's own disk."""
+        """Return what is stored of the state, on the client's own disk; see `parts`."""
         return b"".join(self.parts())
 
     def parts(self) -> Iterator[bytes]:
-        """Yield `to_bytes` in parts, for tables that are larger than memory."""
+        """Yield what is stored of the state in parts.
+
+        Arrays are stored as a safetensors file. Of tables in files the names of these are stored,
+        and the files lie beside; see `fedrec.model.private_manifest`.
+        """
+        blocked = {
+            name: table for name, table in self.tensors.items() if isinstance(table, BlockedTable)
+        }
+        if blocked:
+            assert len(blocked) == len(self.tensors)
+            return iter([manifest_of(blocked)])
         return file_parts({f"private.{name}": value for name, value in self.tensors.items()})
 
     @classmethod
-    def open(cls, path: Path) -> PrivateState:
-        """Return what a file of `to_bytes` holds, mapped from it: nothing is read as yet.
+    def open(cls, path: Path, blocks: BlockFolder | None = None) -> PrivateState:
+        """Return what a file of `to_bytes` holds; nothing is read as yet.
+
+        Args:
+            blocks: folder of the tables' files; by default the one beside.
 
         Raises:
             StorageError: when the file is no private state.
         """
+        tables = read_manifest(path)
+        if tables is not None:
+            folder = blocks or BlockFolder.at(path.parent / BLOCKS)
+            return cls.of({name: folder.table(**stored) for name, stored in tables.items()})
         try:
             return cls._of(mapped_tensors(path))
         except (SafetensorError, OSError, ValueError, KeyError) as error:

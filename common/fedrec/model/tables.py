@@ -1,19 +1,14 @@
-"""Users' private tables: in memory, or in memory-mapped files where they outgrow it.
+"""Users' private tables: in memory, or in files where they outgrow it.
 
-A mapped table is an array like any other. What differs is that whoever reads or writes many of its
-rows does so block by block and gives the pages back in between: they stay in the system's cache,
-which any process may claim, and no longer count as memory of this one.
-
-The files have no name: nobody else can open them, and the system frees them with the last array
-that looks into them, even if the process is killed. They are no storage; see
-`fedrec.model.tensor_file` for that.
+Tables that fit memory are arrays. Others are `BlockedTable`s in the folder of the state that they
+belong to: whoever needs rows reads these alone. What worker processes share of a round, a table
+that fits memory included, are memory-mapped files of the round.
 """
 
 from __future__ import annotations
 
 import mmap
 import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -21,35 +16,39 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.errors import StorageError
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.blocked_table import BLOCK_BYTES, BlockedTable
+from fedrec.model.new_table import NewArray, NewBlocks, NewTable, Table
+from fedrec.model.private_manifest import BLOCKS
 
 __all__ = [
     "BLOCK_BYTES",
+    "BlockedTable",
+    "NewTable",
+    "Table",
     "TableRoom",
+    "array_of",
     "copy_rows",
     "give_back",
-    "is_mapped",
+    "is_in_files",
     "reserve",
+    "room_in",
     "rows_of",
+    "table_bytes",
 ]
-
-BLOCK_BYTES = 4 << 20
-"""Bytes of a mapped table that are looked at before its pages are given back."""
-
-Table = NDArray[np.float32]
 
 
 class TableRoom:
     """Where private tables lie.
 
     Args:
-        memory_bytes: tables that together take more are mapped.
-        folder: where their files are made; None for the system's temporary folder.
+        memory_bytes: tables that together take more lie in files.
+        blocks: where; None for a temporary folder.
     """
 
-    def __init__(self, memory_bytes: int, folder: Path | None = None) -> None:
+    def __init__(self, memory_bytes: int, blocks: BlockFolder | None = None) -> None:
         self.memory_bytes = memory_bytes
-        self.folder = folder
+        self.blocks = BlockFolder() if blocks is None else blocks
 
     def is_enough_for(self, n_users: int, widths: Mapping[str, tuple[int, ...]]) -> bool:
         """Return whether tables of so many users fit into memory.
@@ -57,34 +56,37 @@ class TableRoom:
         Args:
             widths: the shape of one user's row, by name.
         """
-        values = sum(int(np.prod(width, dtype=np.int64)) for width in widths.values())
-        return 4 * n_users * values <= self.memory_bytes
+        return table_bytes(n_users, widths) <= self.memory_bytes
 
-    def empty(self, n_users: int, widths: Mapping[str, tuple[int, ...]]) -> dict[str, Table]:
-        """Return tables to be filled, float32 (n_users, ...) by name.
+    def new(self, n_users: int, widths: Mapping[str, tuple[int, ...]]) -> dict[str, NewTable]:
+        """Return tables in the making, (n_users, ...) by name.
 
         Raises:
-            StorageError: they have to be mapped, and the disk has no room for them.
+            StorageError: they have to lie in files, and their folder cannot be used.
         """
         shapes = {name: (n_users, *width) for name, width in widths.items()}
         if self.is_enough_for(n_users, widths):
-            return {name: np.empty(shape, dtype=np.float32) for name, shape in shapes.items()}
-        return {name: self._mapped(name, shape) for name, shape in shapes.items()}
+            return {name: NewArray(shape) for name, shape in shapes.items()}
+        return {name: NewBlocks(self.blocks, shape) for name, shape in shapes.items()}
 
-    def _mapped(self, name: str, shape: tuple[int, ...]) -> Table:
-        size = 4 * max(1, int(np.prod(shape, dtype=np.int64)))
-        folder = Path(tempfile.gettempdir()) if self.folder is None else self.folder
-        try:
-            with tempfile.TemporaryFile(dir=folder) as file:
-                reserve(file, size)
-                return np.memmap(file, dtype=np.float32, mode="r+", shape=shape)
-        except OSError as error:
-            raise StorageError(
-                f"The private table {name} takes {size >> 20} MiB, more than client.memory_mib "
-                f"allows, and cannot be laid out in {folder}: {error}.",
-                remedy=f"Free {size >> 20} MiB there, choose another folder (client.state for a "
-                "client, output.runs for a simulation), or raise client.memory_mib.",
-            ) from error
+    def has(self, table: Table) -> bool:
+        """Return whether a table lies in this room's files."""
+        return isinstance(table, BlockedTable) and table.path == self.blocks.path
+
+
+def room_in(folder: Path | None, memory_bytes: int) -> TableRoom:
+    """Return a room whose files lie in a folder of blocks inside a run's or a client's own.
+
+    Args:
+        folder: None for a temporary one.
+    """
+    return TableRoom(memory_bytes, None if folder is None else BlockFolder.at(folder / BLOCKS))
+
+
+def table_bytes(n_users: int, widths: Mapping[str, tuple[int, ...]]) -> int:
+    """Return what tables of float32 take, in memory or in files."""
+    values = sum(int(np.prod(width, dtype=np.int64)) for width in widths.values())
+    return 4 * n_users * values
 
 
 def reserve(file: IO[bytes], size: int) -> None:
@@ -97,9 +99,16 @@ def reserve(file: IO[bytes], size: int) -> None:
     file.flush()
 
 
-def is_mapped(table: NDArray[Any]) -> bool:
-    """Return whether a table lies in a file."""
-    return isinstance(table, np.memmap)
+def is_in_files(table: Table) -> bool:
+    """Return whether a private table lies in files."""
+    return isinstance(table, BlockedTable)
+
+
+def array_of(table: Table) -> NDArray[np.float32]:
+    """Return a whole table in memory."""
+    if isinstance(table, BlockedTable):
+        return table[:]
+    return np.array(table) if isinstance(table, np.memmap) else table
 
 
 def give_back(table: NDArray[Any]) -> None:
@@ -109,9 +118,9 @@ def give_back(table: NDArray[Any]) -> None:
         pages.madvise(mmap.MADV_DONTNEED)
 
 
-def rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
+def rows_of(table: Table, rows: NDArray[np.int64]) -> NDArray[np.float32]:
     """Return a copy of some rows, in memory."""
-    if not is_mapped(table):
+    if not isinstance(table, np.memmap):
         return table[rows]
     found = np.empty((len(rows), *table.shape[1:]), dtype=table.dtype)
     copy_rows(table, found, from_rows=rows, to_rows=np.arange(len(rows)))
@@ -119,13 +128,18 @@ def rows_of(table: Table, rows: NDArray[np.int64]) -> Table:
 
 
 def copy_rows(
-    source: Table, target: Table, *, from_rows: NDArray[np.int64], to_rows: NDArray[np.int64]
+    source: Table,
+    target: NDArray[np.float32],
+    *,
+    from_rows: NDArray[np.int64],
+    to_rows: NDArray[np.int64],
 ) -> None:
-    """Copy rows of one table to other rows of another, both of which may be mapped."""
+    """Copy rows of one table to other rows of another; arrays may be mapped."""
     width = source.itemsize * int(np.prod(source.shape[1:], dtype=np.int64))
     at_once = max(1, BLOCK_BYTES // max(1, width))
     for begin in range(0, len(from_rows), at_once):
         part = slice(begin, begin + at_once)
         target[to_rows[part]] = source[from_rows[part]]
-        give_back(source)
-        give_back(target)
+        for table in (source, target):
+            if isinstance(table, np.memmap):
+                give_back(table)

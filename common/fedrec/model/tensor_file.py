@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from fedrec.model.tables import BLOCK_BYTES, give_back
+from fedrec.model.tables import BLOCK_BYTES, Table, give_back
 
 __all__ = ["file_parts", "mapped_tensors"]
 
@@ -24,7 +24,7 @@ _TYPES = {name: np.dtype(kind) for kind, name in _NAMES.items()}
 
 
 def file_parts(
-    arrays: Mapping[str, NDArray[Any]], metadata: Mapping[str, str] | None = None
+    arrays: Mapping[str, NDArray[Any] | Table], metadata: Mapping[str, str] | None = None
 ) -> Iterator[bytes]:
     """Yield the content of a safetensors file in parts: its header, then the arrays."""
     order = sorted(arrays, key=lambda name: (-arrays[name].itemsize, name))
@@ -42,11 +42,14 @@ def file_parts(
     text += b" " * (-len(text) % 8)
     yield len(text).to_bytes(8, "little") + text
     for name in order:
-        array = np.atleast_1d(arrays[name])
+        array = arrays[name]
+        if not array.shape and isinstance(array, np.ndarray):
+            array = array.reshape(1)
         at_once = max(1, BLOCK_BYTES * max(1, len(array)) // max(1, array.nbytes))
         for begin in range(0, len(array), at_once):
             yield array[begin : begin + at_once].tobytes()
-            give_back(array)
+            if isinstance(array, np.memmap):
+                give_back(array)
 
 
 def mapped_tensors(path: Path) -> dict[str, NDArray[Any]]:

@@ -26,6 +26,7 @@ from fedrec.errors import FedrecError, StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.model.tables import Table
 from fedrec.model.tensor_file import file_parts
 from fedrec.recommender.storage import write_whole
 
@@ -136,7 +137,7 @@ class UsersFile:
 
     def save(self, path: Path) -> None:
         """Write the users' data with mode 0600, replacing a file of that name in one step."""
-        arrays: dict[str, NDArray[Any]] = {
+        arrays: dict[str, NDArray[Any] | Table] = {
             f"private.{name}": value for name, value in self.private.tensors.items()
         }
         ids = json.dumps(list(self.user_ids)).encode()

@@ -20,6 +20,8 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, digest
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.provenance import Provenance
 from fedrec.recommender.storage import write_whole
@@ -70,13 +72,12 @@ class Checkpoint:
 class CheckpointFolder:
     """Keeps one checkpoint inside a run folder.
 
-    Args:
-        map_above: private states whose files are larger are mapped from them, not read; None
-            reads them all.
+    Private tables in files lie in the run's folder of blocks, of which a checkpoint names those
+    that it needs.
     """
 
-    def __init__(self, run_folder: Path, *, map_above: int | None = None) -> None:
-        self._map_above = map_above
+    def __init__(self, run_folder: Path) -> None:
+        self._blocks = BlockFolder.at(run_folder / BLOCKS)
         self.path = self._folder = run_folder / "checkpoint"
         self._index = self._folder / "checkpoint.json"
 
@@ -87,6 +88,14 @@ class CheckpointFolder:
     def exists(self) -> bool:
         """Whether there is something to resume."""
         return self._index.is_file()
+
+    def open(self) -> None:
+        """Delete private tables of versions that no checkpoint names.
+
+        Raises:
+            StorageError: another process uses them.
+        """
+        self._keep_blocks()
 
     def save(self, checkpoint: Checkpoint, initial: SharedState) -> None:
         """Replace the checkpoint in one step.
@@ -170,6 +179,7 @@ class CheckpointFolder:
     def remove(self) -> None:
         """Delete the checkpoint of a simulation whose result is stored."""
         shutil.rmtree(self._folder, ignore_errors=True)
+        self._blocks.keep(())
 
     def _store(self, version: Version, initial: SharedState) -> dict[str, object]:
         return {
@@ -195,14 +205,9 @@ class CheckpointFolder:
             shared=SharedState.from_bytes(
                 self._checked(str(stored["shared"])).read_bytes(), initial
             ),
-            private=self._private(self._checked(str(stored["private"]))),
+            private=PrivateState.open(self._checked(str(stored["private"])), self._blocks),
             validation_ndcg=None if ndcg is None else float(str(ndcg)),
         )
-
-    def _private(self, path: Path) -> PrivateState:
-        if self._map_above is not None and path.stat().st_size > self._map_above:
-            return PrivateState.open(path)
-        return PrivateState.from_bytes(path.read_bytes())
 
     def _checked(self, name: str) -> Path:
         """Return where a file of the checkpoint lies, if it is what was written."""
@@ -220,6 +225,13 @@ class CheckpointFolder:
         for path in self._folder.glob("*.safetensors"):
             if path.name not in kept:
                 path.unlink(missing_ok=True)
+        self._keep_blocks()
+
+    def _keep_blocks(self) -> None:
+        needed: set[str] = set()
+        for path in self._folder.glob("private-*"):
+            needed |= names_in(read_manifest(path) or {})
+        self._blocks.keep(needed)
 
     @staticmethod
     def _check(record: dict[str, object], identity: str) -> None:

@@ -31,7 +31,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
-from fedrec.model.tables import TableRoom
+from fedrec.model.tables import room_in
 from fedrec.privacy.mechanism import fewest_clients
 from fedrec.provenance import provenance_of
 from fedrec.reports.round_report import RoundReport
@@ -96,7 +96,7 @@ class Federation:
         self._parties = make_parties(
             settings, len(catalogue), users, n_clients, also=also, scratch=scratch
         )
-        self._room = TableRoom(settings.client.memory_mib << 20, scratch)
+        self._room = room_in(scratch, settings.client.memory_mib << 20)
         self._learner = self._parties[0].learner
         self._adder, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
@@ -121,6 +121,11 @@ class Federation:
         if self.finished or round_kind(self._plan, coming) != "train":
             return False
         return not self._account.allows_another
+
+    @property
+    def in_files(self) -> bool:
+        """Whether private tables outgrow memory."""
+        return any(party.private.in_files for party in self._parties)
 
     @property
     def _round(self) -> RoundId:
@@ -319,11 +324,12 @@ def simulate(
     if users is None or catalogue is None:
         users, catalogue = read_users(settings.data, reader="a simulation")
     timer = clock or SystemClock()
-    memory_bytes = settings.client.memory_mib << 20
-    checkpoints = None if folder is None else CheckpointFolder(folder, map_above=memory_bytes)
+    checkpoints = None if folder is None else CheckpointFolder(folder)
     if resume and checkpoints is not None:
         # Before anything is made in the folder.
         checkpoints.check_format()
+    if checkpoints is not None:
+        checkpoints.open()
     federation = Federation(
         settings,
         catalogue,
@@ -361,7 +367,9 @@ def _run(
         if on_round is not None:
             on_round(report)
         stopping = not federation.finished and stop()
-        overdue = timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
+        # Tables in files are on disk already. The sooner they are the version to go back to, the
+        # sooner those before them go.
+        overdue = federation.in_files or timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
         if checkpoints is not None and not federation.finished and (stopping or overdue):
             federation.save(checkpoints)
             saved = timer.now()

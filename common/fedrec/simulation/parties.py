@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +17,7 @@ from fedrec.errors import SettingsError
 from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId, UserId, digest
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import TableRoom, copy_rows
+from fedrec.model.tables import BLOCK_BYTES, NewTable, TableRoom
 from fedrec.streams import Purpose, stream_key, uniform, user_stream
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.evaluator import Evaluator
@@ -98,9 +97,20 @@ class Party:
         self.learner = learner
         self.users = users
         self.user_index = user_index
-        self.private = learner.initial_private(users)
+        self.alone = alone
+        self._private: PrivateState | None = None
         self._evaluator = Evaluator(learner)
-        self._alone = alone
+
+    @property
+    def private(self) -> PrivateState:
+        """Its users' own parameters; the first ones are drawn when they are first needed."""
+        if self._private is None:
+            self._private = self.learner.initial_private(self.users)
+        return self._private
+
+    @private.setter
+    def private(self, private: PrivateState) -> None:
+        self._private = private
 
     def contribute(
         self,
@@ -118,7 +128,7 @@ class Party:
         if not len(self.users):
             nothing = np.zeros(layout.length, dtype=np.int64)
             return Contribution(vector=nothing, private=self.private, n_clipped=0)
-        if kind == "evaluate" and self._alone:
+        if kind == "evaluate" and self.alone:
             also = self._evaluator.measure_all(
                 shared, self.users, self.private, references=True, round_id=round_id, local=False
             )
@@ -132,7 +142,7 @@ class Party:
             )
         chosen = None if participating is None else participating[self.user_index]
         return self.learner.contribute(
-            kind, round_id, shared, self.users, self.private, chosen, abstains=not self._alone
+            kind, round_id, shared, self.users, self.private, chosen, abstains=not self.alone
         )
 
 
@@ -149,7 +159,7 @@ def make_parties(
 
     Args:
         also: protocols to measure under besides the plan's.
-        scratch: folder for the files of mapped tables.
+        scratch: folder for files; see `Learner`.
     """
     client = settings.client
     # Parties train one after the other, in the same processes.
@@ -194,22 +204,31 @@ def join_private(
     if len(parties) == 1:
         return states[0]
     n_users = sum(len(party.user_index) for party in parties)
-    joined = room.empty(n_users, _widths(states[0]))
+    joined = room.new(n_users, states[0].widths())
     for party, state in zip(parties, states, strict=True):
-        rows = np.arange(len(party.user_index))
-        for name, values in state.tensors.items():
-            copy_rows(values, joined[name], from_rows=rows, to_rows=party.user_index)
-    return PrivateState(MappingProxyType(joined))
+        _copy(state, joined, from_rows=np.arange(len(party.user_index)), to_rows=party.user_index)
+    return PrivateState.of({name: table.finish() for name, table in joined.items()})
 
 
 def split_private(party: Party, private: PrivateState) -> PrivateState:
-    """Return one party's share of everybody's private state."""
-    own = party.learner.room.empty(len(party.user_index), _widths(private))
-    rows = np.arange(len(party.user_index))
-    for name, values in private.tensors.items():
-        copy_rows(values, own[name], from_rows=party.user_index, to_rows=rows)
-    return PrivateState(MappingProxyType(own))
+    """Return one party's share of everybody's private state, where its tables lie."""
+    room = party.learner.room
+    if party.alone:
+        return private.in_room(room)
+    own = room.new(len(party.user_index), private.widths())
+    _copy(private, own, from_rows=party.user_index, to_rows=np.arange(len(party.user_index)))
+    return PrivateState.of({name: table.finish() for name, table in own.items()})
 
 
-def _widths(private: PrivateState) -> dict[str, tuple[int, ...]]:
-    return {name: values.shape[1:] for name, values in private.tensors.items()}
+def _copy(
+    state: PrivateState,
+    tables: Mapping[str, NewTable],
+    *,
+    from_rows: NDArray[np.int64],
+    to_rows: NDArray[np.int64],
+) -> None:
+    for name, values in state.tensors.items():
+        at_once = max(1, BLOCK_BYTES * len(values) // max(1, values.nbytes))
+        for begin in range(0, len(from_rows), at_once):
+            part = slice(begin, begin + at_once)
+            tables[name].write(to_rows[part], values[from_rows[part]])

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 import numpy as np
 import torch
@@ -26,7 +25,7 @@ from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import TableRoom, copy_rows
+from fedrec.model.tables import array_of, room_in
 from fedrec.training.block_memory import BlockRoom
 from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device, memory_on
@@ -76,11 +75,11 @@ class Learner:
         n_items: items in the catalogue.
         device: auto, cpu, cuda or cuda:N.
         memory_mib: memory that a chunk of users may take while it trains on a processor; private
-            tables that take more are mapped.
+            tables that take more lie in files.
         threads: CPU threads, 0 for torch's own choice.
         also: protocols to measure under besides the plan's, where one process holds everybody.
-        scratch: folder for the files of mapped tables, None for the system's temporary one.
-        table_bytes: private tables that take more are mapped; 0 for all of `memory_mib`.
+        scratch: folder for files, private tables in its `blocks`; None for temporary ones.
+        table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
         measure_withheld: measure also what is not released, where one process holds everybody.
         workers: processes that train, or the engine that learners share. Their owner closes it.
         device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
@@ -127,7 +126,7 @@ class Learner:
         self.accelerator = accelerator_of(plan)
         self._initial = initial or cache(self.algorithm.initial_shared)
         self.memory_bytes = memory_mib << 20
-        self.room = TableRoom(table_bytes or self.memory_bytes, scratch)
+        self.room = room_in(scratch, table_bytes or self.memory_bytes)
         self.device_bytes = memory_on(self.device, device_memory_mib)
         self.on_device = DeviceTables(
             self.device, self.device_bytes // 8 // beside if self.device_bytes else None
@@ -175,15 +174,14 @@ class Learner:
         widths = {name: values.shape[1:] for name, values in one.tensors.items()}
         if self.room.is_enough_for(len(keys), widths):
             return self.algorithm.initial_private(keys)
-        tables = self.room.empty(len(keys), widths)
+        tables = self.room.new(len(keys), widths)
         width = sum(values.nbytes for values in one.tensors.values())
         at_once = max(1, self.room.memory_bytes // (_PARTS_OF_INITIAL_TABLES * width))
         for begin in range(0, len(keys), at_once):
             part = self.algorithm.initial_private(keys[begin : begin + at_once])
             for name, values in part.tensors.items():
-                rows = np.arange(len(values))
-                copy_rows(values, tables[name], from_rows=rows, to_rows=rows + begin)
-        return PrivateState(MappingProxyType(tables))
+                tables[name].write(begin + np.arange(len(values)), array_of(values))
+        return PrivateState.of({name: table.finish() for name, table in tables.items()})
 
     def active_items(self, shared: SharedState) -> NDArray[np.int64]:
         """Return the rows of items that enough users hold (all, before they were counted)."""
@@ -498,9 +496,7 @@ class Learner:
         rows = np.array([user_index])
         whole = users.select(rows).whole()
         own = users.select(rows) if self.algorithm.keeps_vectors else whole
-        one = PrivateState(
-            MappingProxyType({name: values[rows] for name, values in private.tensors.items()})
-        )
+        one = private.rows(rows)
         ((_, scores),) = self.score_blocks(shared, own, one)
         row = scores[0].cpu().numpy()
         if exclude_seen:

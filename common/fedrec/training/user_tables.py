@@ -11,11 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import TableRoom, copy_rows, is_mapped, rows_of
+from fedrec.model.tables import Table, TableRoom, array_of, rows_of
 
 __all__ = ["DeviceTables", "UserTables", "open_tables"]
-
-Table = NDArray[np.float32]
 
 
 class UserTables(ABC):
@@ -70,7 +68,7 @@ class DeviceTables:
         for name, values in private.tensors.items():
             held = self._of(name, values)
             if held is None:
-                held = torch.from_numpy(values)
+                held = torch.from_numpy(array_of(values))
             # `copy` also where nothing moves: whoever asks writes into them.
             found[name] = held.to(self.device, copy=True)
         return found
@@ -129,20 +127,17 @@ class HeldTables(UserTables):
         return PrivateState(MappingProxyType(arrays))
 
 
-class MappedTables(UserTables):
-    """Only a chunk's rows on the device; new tables are written beside the old ones.
+class ChunkTables(UserTables):
+    """Only a chunk's rows on the device; new tables are made beside the old ones.
 
     Both lie in the processor's memory or in files; see `fedrec.model.tables`.
     """
 
     def __init__(self, private: PrivateState, room: TableRoom, device: torch.device) -> None:
         self._old = private.tensors
-        self._n_users = len(next(iter(private.tensors.values())))
-        self._new = room.empty(
-            self._n_users, {name: values.shape[1:] for name, values in self._old.items()}
-        )
+        n_users = len(next(iter(private.tensors.values())))
+        self._new = room.new(n_users, private.widths())
         self._device = device
-        self._put_back = np.zeros(self._n_users, dtype=np.bool_)
 
     def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
         """Read rows from the old tables."""
@@ -155,23 +150,20 @@ class MappedTables(UserTables):
     def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
         """Write rows to the new tables."""
         where = user_index.cpu().numpy()
-        self._put_back[where] = True
         for name, values in rows.items():
             array = values.cpu().numpy()
             self.finite = self.finite and bool(np.isfinite(array).all())
-            copy_rows(array, self._new[name], from_rows=np.arange(len(where)), to_rows=where)
+            self._new[name].write(where, array)
 
     def finish(self) -> PrivateState:
-        """Copy everybody else's rows."""
-        others = np.nonzero(~self._put_back)[0]
-        for name, values in self._old.items():
-            copy_rows(values, self._new[name], from_rows=others, to_rows=others)
-        return PrivateState(MappingProxyType(self._new))
+        """Take over everybody else's rows."""
+        return PrivateState.of(
+            {name: table.finish(self._old[name]) for name, table in self._new.items()}
+        )
 
 
 def open_tables(private: PrivateState, room: TableRoom, on_device: DeviceTables) -> UserTables:
     """Return a round's tables, where they fit: on the device, in memory, or in files."""
-    mapped = any(map(is_mapped, private.tensors.values()))
-    if mapped or not on_device.have_room_for(private):
-        return MappedTables(private, room, on_device.device)
+    if private.in_files or not on_device.have_room_for(private):
+        return ChunkTables(private, room, on_device.device)
     return HeldTables(private, on_device)

@@ -16,7 +16,7 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import StorageError, TrainingError
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import BLOCK_BYTES, TableRoom, copy_rows, is_mapped, rows_of
+from fedrec.model.tables import BLOCK_BYTES, copy_rows, is_in_files, room_in, rows_of
 from fedrec.model.tensor_file import file_parts
 from fedrec.training.learner import Learner
 
@@ -34,53 +34,40 @@ def state_of(**tensors):
     return PrivateState(MappingProxyType(tensors))
 
 
-@pytest.fixture
-def mapped(tmp_path):
-    """Tables of 3,000 rows and 9 MB that lie in a file, and what is in them."""
-    room = TableRoom(1 << 20, tmp_path)
-    tables = room.empty(3_000, {"vector": (7, 107), "bias": ()})
-    values = np.random.default_rng(0).normal(size=(3_000, 7, 107)).astype(np.float32)
-    tables["vector"][:] = values
-    tables["bias"][:] = values[:, 0, 0]
-    return tables, values
-
-
-def test_only_tables_that_outgrow_memory_are_mapped(tmp_path):
-    room = TableRoom(4_000, tmp_path)
+def test_only_tables_that_outgrow_memory_lie_in_files(tmp_path):
+    room = room_in(tmp_path, 4_000)
     widths = {"vector": (9,), "bias": ()}
-    assert not any(map(is_mapped, room.empty(100, widths).values()))
-    assert all(map(is_mapped, room.empty(101, widths).values()))
-    assert room.empty(101, widths)["bias"].shape == (101,)
+    for n_users, in_files in ((100, False), (101, True)):
+        tables = room.new(n_users, widths)
+        found = [table.finish() for table in tables.values()]
+        assert [is_in_files(table) for table in found] == [in_files] * 2
+        assert found[1].shape == (n_users,)
 
 
-def test_the_files_have_no_name(mapped, tmp_path):
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_rows_of_mapped_tables_are_those_of_arrays(mapped):
-    tables, values = mapped
+def test_rows_of_mapped_arrays_are_those_of_arrays(tmp_path):
+    values = np.random.default_rng(0).normal(size=(3_000, 7, 107)).astype(np.float32)
     assert values.nbytes > 2 * BLOCK_BYTES
+    mapped = np.memmap(tmp_path / "table", dtype=np.float32, mode="w+", shape=values.shape)
+    mapped[:] = values
     rows = np.random.default_rng(1).integers(0, 3_000, 2_500)
-    found = rows_of(tables["vector"], rows)
-    assert not is_mapped(found)
+    found = rows_of(mapped, rows)
+    assert not isinstance(found, np.memmap)
     assert np.array_equal(found, values[rows])
     target = np.zeros_like(values)
-    copy_rows(tables["vector"], target, from_rows=rows, to_rows=rows)
+    copy_rows(mapped, target, from_rows=rows, to_rows=rows)
     assert np.array_equal(target[rows], values[rows])
     assert np.count_nonzero(target) == np.unique(rows).size * 7 * 107
-    assert np.array_equal(rows_of(tables["bias"], rows), values[rows, 0, 0])
 
 
-def test_a_state_in_parts_is_the_librarys_file(mapped, tmp_path):
-    tables, values = mapped
-    raw = b"".join(state_of(**tables).parts())
-    expected = {"private.vector": values, "private.bias": values[:, 0, 0].copy()}
-    assert raw == save(expected)
-    assert max(map(len, state_of(**tables).parts())) <= BLOCK_BYTES
+def test_a_state_in_parts_is_the_librarys_file(tmp_path):
+    values = np.random.default_rng(0).normal(size=(3_000, 7, 107)).astype(np.float32)
+    state = state_of(vector=values, bias=values[:, 0, 0].copy())
+    raw = b"".join(state.parts())
+    assert raw == save({f"private.{name}": own for name, own in state.tensors.items()})
+    assert max(map(len, state.parts())) <= BLOCK_BYTES
     path = tmp_path / "state"
     path.write_bytes(raw)
     again = PrivateState.open(path)
-    assert all(map(is_mapped, again.tensors.values()))
     assert_same(again, PrivateState.from_bytes(raw))
     with pytest.raises(ValueError, match="read-only"):
         again.tensors["bias"][0] = 1.0
@@ -108,21 +95,13 @@ def test_other_files_are_no_private_state(tmp_path, content):
         PrivateState.open(path)
 
 
-def test_a_disk_without_room_is_named_before_anything_is_written(tmp_path):
-    room = TableRoom(1 << 20, tmp_path)
-    with pytest.raises(StorageError, match=r"personal_scores.*client\.memory_mib") as caught:
-        room.empty(1 << 28, {"personal_scores": (1 << 20,)})
-    assert str(tmp_path) in str(caught.value)
-    assert "raise client.memory_mib" in caught.value.remedy
-
-
 @pytest.mark.parametrize("name", sorted(ALGORITHMS))
-def test_mapped_tables_change_no_bit(name, users, tmp_path):
+def test_tables_in_files_change_no_bit(name, users, tmp_path):
     plan = plan_of(name, "dense")
     held = Party.of(plan, users)
     learner = Learner(plan, N_ITEMS, device="cpu", scratch=tmp_path, table_bytes=1)
     private = learner.initial_private(users)
-    assert all(map(is_mapped, private.tensors.values()))
+    assert all(map(is_in_files, private.tensors.values()))
     assert_same(private, held.private)
     shared, expected = held.shared, held.private
     for round_id in range(2, 5):
@@ -131,7 +110,7 @@ def test_mapped_tables_change_no_bit(name, users, tmp_path):
         one = learner.contribute("train", round_id, shared, users, private, some)
         other = held.learner.contribute("train", round_id, shared, users, expected, some)
         assert np.array_equal(one.vector, other.vector)
-        assert all(map(is_mapped, one.private.tensors.values()))
+        assert all(map(is_in_files, one.private.tensors.values()))
         assert_same(one.private, other.private)
         private, expected = one.private, other.private
         shared = learner.apply("train", round_id, shared, one.vector)
@@ -140,11 +119,13 @@ def test_mapped_tables_change_no_bit(name, users, tmp_path):
     assert np.array_equal(one.vector, other.vector)
 
 
-def test_divergence_is_seen_in_mapped_tables(users, tmp_path):
+def test_divergence_is_seen_in_tables_in_files(users, tmp_path):
     plan = plan_of("pfedrec", "dense")
     learner = Learner(plan, N_ITEMS, device="cpu", scratch=tmp_path, table_bytes=1)
-    private = learner.initial_private(users)
-    private.tensors["user_embedding"][:] = np.nan
+    tensors = learner.initial_private(users).arrays()
+    tensors["user_embedding"][:] = np.nan
+    private = PrivateState.of(tensors).in_room(learner.room)
+    assert private.in_files
     with pytest.raises(TrainingError, match=r"algorithm\.item_rate_scale"):
         learner.contribute("train", 2, learner.initial_shared(), users, private)
 

@@ -12,7 +12,8 @@ import torch
 from fedrec.algorithms import FedMF
 from fedrec.clock import FakeClock
 from fedrec.errors import DataError, RefusedError, SettingsError, StorageError, TrainingError
-from fedrec.model.tables import TableRoom, is_mapped
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom
 from fedrec.simulation import against_popularity, round_kind, simulate
 from fedrec.simulation.checkpoint import CheckpointFolder
 from fedrec.simulation.data_checks import check_data
@@ -23,7 +24,7 @@ pytestmark = pytest.mark.slow
 def bits(result):
     """Everything that a federation publishes, and what its users keep."""
     states = [
-        version.shared.canonical_bytes() + version.private.to_bytes()
+        version.shared.canonical_bytes() + PrivateState.of(version.private.arrays()).to_bytes()
         for version in (result.last, result.best)
     ]
     rounds = [replace(report, seconds=0.0, vector_bytes=0, n_clients=0) for report in result.rounds]
@@ -152,7 +153,7 @@ def test_stopped_and_resumed_equals_undisturbed(settings_of, data, alone, tmp_pa
 
 
 @pytest.mark.parametrize("algorithm", ["fedmf", "pfedrec"])
-def test_mapped_tables_give_the_same_bits_stopped_and_regrouped(
+def test_tables_in_files_give_the_same_bits_stopped_and_regrouped(
     settings_of, data, tmp_path, monkeypatch, algorithm
 ):
     changes = {"rounds": {"total": 4, "recompute_limit": 16, "user_fraction": 0.7}}
@@ -163,20 +164,16 @@ def test_mapped_tables_give_the_same_bits_stopped_and_regrouped(
     held = run(settings, data)
     # The least that the settings allow is more than these tables take.
     monkeypatch.setattr(TableRoom, "is_enough_for", lambda self, n_users, widths: False)
-    monkeypatch.setattr(
-        "fedrec.simulation.federation.CheckpointFolder",
-        lambda folder, map_above: CheckpointFolder(folder, map_above=0),
-    )
     seen = []
     stopped = run(
         settings, data, folder=tmp_path, on_round=seen.append, stop=lambda: len(seen) == 3
     )
     names = {path.name for path in tmp_path.iterdir()}
-    assert names == {"checkpoint"}
+    assert names == {"checkpoint", "blocks"}
     resumed = run(settings, data, folder=tmp_path, resume=True, n_clients=3)
     for result in (stopped, resumed):
         for version in (result.last, result.best):
-            assert all(map(is_mapped, version.private.tensors.values()))
+            assert version.private.in_files
     assert bits(resumed) == bits(held)
 
 

@@ -10,7 +10,7 @@ import torch
 
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
-from fedrec.training.user_tables import DeviceTables, HeldTables, MappedTables, open_tables
+from fedrec.training.user_tables import ChunkTables, DeviceTables, HeldTables, open_tables
 
 CPU = torch.device("cpu")
 ROOM = TableRoom(1 << 20)
@@ -43,7 +43,7 @@ def test_users_who_were_not_put_back_keep_what_they_had(n_bytes):
     tables, after = round_of(before, DeviceTables(CPU, n_bytes))
     # Twice, as the round found them and as it leaves them.
     fits = n_bytes is None or n_bytes >= 2 * BYTES
-    assert isinstance(tables, HeldTables if fits else MappedTables)
+    assert isinstance(tables, HeldTables if fits else ChunkTables)
     assert tables.finite
     assert before.tensors["bias"].tolist() == [0, 1, 2, 3, 4, 5]
     assert after.tensors["bias"].tolist() == [0, 101, 2, 3, 104, 5]

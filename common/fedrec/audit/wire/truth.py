@@ -11,12 +11,15 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import DataError, FedrecError
+
+if TYPE_CHECKING:
+    from fedrec.model.tables import Table
 
 __all__ = ["MODEL", "Search", "Truth"]
 
@@ -211,10 +214,11 @@ def _by_size(needles: Mapping[bytes, str]) -> Iterator[tuple[int, dict[bytes, st
             yield size, chosen
 
 
-def _vector_windows(tensors: Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
+def _vector_windows(tensors: Mapping[str, Table] | Mapping[str, NDArray[Any]]) -> Iterator[bytes]:
     """Yield every row of every tensor in pieces, in both widths."""
     for values in tensors.values():
-        rows = values.reshape(len(values), -1)[:MOST_ROWS]
+        first = values[:MOST_ROWS]
+        rows = first.reshape(len(first), -1)
         for kind in ("<f4", "<f8"):
             for row in np.ascontiguousarray(rows, dtype=kind):
                 data = row.tobytes()[:MOST_ROW_BYTES]

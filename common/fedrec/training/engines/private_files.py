@@ -1,73 +1,57 @@
-"""Users' private tables where workers read and write them: old ones and new ones, in files."""
+"""Users' private tables where workers read and write them: in files of the round, or in blocks.
+
+Tables that fit memory are copied to a file of the round, and trained rows come back from another.
+Tables that lie in blocks stay there: workers read rows of the old ones and write new ones.
+"""
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.model.new_table import BlockWriter, NewBlocks
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import copy_rows, is_mapped
+from fedrec.model.tables import BlockedTable, NewTable, Table, TableRoom, copy_rows
 from fedrec.training.engines.scratch import Place, Scratch
 
-__all__ = ["PrivateFiles", "PrivateRound"]
-
-
-class PrivateFiles:
-    """An engine's private tables; those that outgrow memory stay in the files of the last round."""
-
-    def __init__(self, scratch: Scratch) -> None:
-        self.scratch = scratch
-        self._places: dict[int, Place] = {}
-
-    def begin(self, private: PrivateState) -> PrivateRound:
-        """Return a round's tables."""
-        return PrivateRound(self, private)
-
-    def place_of(self, table: NDArray[Any]) -> Place | None:
-        """Return the file of a table that an earlier round left behind."""
-        return self._places.get(id(table))
-
-    def remember(self, table: NDArray[Any], place: Place) -> None:
-        """Keep a table's file as long as somebody has the table."""
-        self._places[id(table)] = place
-        weakref.finalize(table, self._forget, id(table), place)
-
-    def _forget(self, number: int, place: Place) -> None:
-        self._places.pop(number, None)
-        Path(place.path).unlink(missing_ok=True)
+__all__ = ["PrivateRound", "new_tables", "old_tables", "write_rows"]
 
 
 class PrivateRound:
-    """A round's private tables.
+    """A round's private tables."""
 
-    Attributes:
-        old, new: where workers read and write them.
-    """
-
-    def __init__(self, files: PrivateFiles, private: PrivateState) -> None:
-        self._files, self._private = files, private
-        self._mapped = any(map(is_mapped, private.tensors.values()))
-        self._own: list[Place] = []
-        self.old: dict[str, Place] = {}
-        self.new: dict[str, Place] = {}
+    def __init__(self, scratch: Scratch, private: PrivateState, room: TableRoom) -> None:
+        self._scratch, self._private = scratch, private
+        n_users = len(next(iter(private.tensors.values()), ()))
+        self._blocks: Mapping[str, NewTable] = (
+            room.new(n_users, private.widths()) if private.in_files else {}
+        )
+        self._places: dict[str, Place] = {}
+        self._sent: dict[str, dict[str, Any]] = {"old": {}, "new": {}}
         for name, values in private.tensors.items():
-            known = files.place_of(values)
-            self.old[name] = self._copied(values) if known is None else known
-            self.new[name] = self._laid_out(values)
+            new = self._blocks.get(name)
+            if isinstance(values, BlockedTable):
+                # Workers trust what they are told of.
+                values.check()
+                assert isinstance(new, NewBlocks)
+                self._tell(name, values.to_json(), new.writer.to_json())
+            else:
+                self._places[name] = self._laid_out(values)
+                self._tell(name, self._copied(values).to_json(), self._places[name].to_json())
+
+    def _tell(self, name: str, old: dict[str, Any], new: dict[str, Any]) -> None:
+        self._sent["old"][name], self._sent["new"][name] = old, new
 
     def _laid_out(self, like: NDArray[Any]) -> Place:
-        place = self._files.scratch.lay_out({"": (str(like.dtype), like.shape)})[""]
-        self._own.append(place)
-        return place
+        return self._scratch.lay_out({"": (str(like.dtype), like.shape)})[""]
 
     def _copied(self, values: NDArray[Any]) -> Place:
         place, rows = self._laid_out(values), np.arange(len(values))
+        self._places[f"old {len(self._places)}"] = place
         copy_rows(values, place.open("r+"), from_rows=rows, to_rows=rows)
         return place
 
@@ -78,35 +62,48 @@ class PrivateRound:
             trained: users whose rows are in the new tables.
             finite: whether these rows are.
         """
-        tables: dict[str, NDArray[Any]] = {}
-        others = np.ones(self._n_users, dtype=np.bool_)
-        others[trained] = False
-        rest = np.nonzero(others)[0]
+        tables: dict[str, Table] = {}
         for name, values in self._private.tensors.items():
-            new = self.new[name].open("r+")
-            if self._mapped:
-                copy_rows(values, new, from_rows=rest, to_rows=rest)
-                self._own.remove(self.new[name])
-                self._files.remember(new, self.new[name])
-                tables[name] = new
+            if isinstance(values, BlockedTable):
+                self._blocks[name].note(trained)
+                tables[name] = self._blocks[name].finish(values)
             else:
-                tables[name] = values.copy()
-                tables[name][trained] = new[trained]
-                finite = finite and bool(np.isfinite(tables[name]).all())
-        return PrivateState(MappingProxyType(tables)), finite
-
-    @property
-    def _n_users(self) -> int:
-        return len(next(iter(self._private.tensors.values()), ()))
+                tables[name] = found = values.copy()
+                found[trained] = self._places[name].open("r+")[trained]
+                finite = finite and bool(np.isfinite(found).all())
+        return PrivateState.of(tables), finite
 
     def sent(self) -> Mapping[str, Any]:
         """Return where the tables are, as workers are told."""
-        return {
-            "old": {name: place.to_json() for name, place in self.old.items()},
-            "new": {name: place.to_json() for name, place in self.new.items()},
-        }
+        return self._sent
 
     def remove(self) -> None:
-        """Delete the files that nobody needs any more."""
-        for place in self._own:
+        """Delete the files of the round."""
+        for place in self._places.values():
             Path(place.path).unlink(missing_ok=True)
+
+
+def old_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, Table]:
+    """Return the tables that a round starts from, in a worker."""
+    return {
+        name: BlockedTable.of_json(table) if "blocks" in table else Place.of_json(table).open()
+        for name, table in sent.items()
+    }
+
+
+def new_tables(sent: Mapping[str, Mapping[str, Any]]) -> dict[str, BlockWriter | NDArray[Any]]:
+    """Return where a worker writes trained rows."""
+    return {
+        name: BlockWriter.of_json(table) if "blocks" in table else Place.of_json(table).open("r+")
+        for name, table in sent.items()
+    }
+
+
+def write_rows(
+    target: BlockWriter | NDArray[Any], rows: NDArray[np.int64], values: NDArray[np.float32]
+) -> None:
+    """Write trained rows in a worker."""
+    if isinstance(target, BlockWriter):
+        target.write(rows, values)
+    else:
+        copy_rows(values, target, from_rows=np.arange(len(rows)), to_rows=rows)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
 from fedrec.telemetry import logger_of
 from fedrec.training.engines.engine import Job, Trained
+from fedrec.training.engines.private_files import PrivateRound
 from fedrec.training.engines.recipe import recipe_of
 from fedrec.training.engines.scratch import Place
 from fedrec.training.engines.tasks import Task
@@ -67,7 +68,7 @@ class ProcessRound:
         self._briefing: list[tuple[object, dict[str, Any]]] = []
 
     def __enter__(self) -> ProcessRound:
-        self._private = self._crew.private.begin(self._job.private)
+        self._private = PrivateRound(self._crew.scratch, self._job.private, self._job.room)
         return self
 
     def __exit__(

@@ -16,7 +16,6 @@ from typing import Any
 
 from fedrec.training.cohort import Cohort
 from fedrec.training.engines.engine import Engine, Job, Trained
-from fedrec.training.engines.private_files import PrivateFiles
 from fedrec.training.engines.process_round import ProcessRound
 from fedrec.training.engines.recipe import can_be_made_again
 from fedrec.training.engines.scratch import Scratch
@@ -108,7 +107,6 @@ class Crew:
 
     def __init__(self, folder: Path | None) -> None:
         self.scratch = Scratch(folder)
-        self.private = PrivateFiles(self.scratch)
         self.heard: queue.Queue[tuple[WorkerProcess, dict[str, Any] | None]] = queue.Queue()
         self.workers: list[WorkerProcess] = []
         self._cohorts: weakref.WeakKeyDictionary[Cohort, dict[str, Any]] = (

@@ -6,8 +6,6 @@ engine; where that was killed, its workers remove it.
 
 from __future__ import annotations
 
-import fcntl
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -18,13 +16,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
+from fedrec.model.own_folder import OwnFolder
 from fedrec.model.tables import reserve
 
 __all__ = ["Place", "Scratch", "opened"]
 
 Form = tuple[str, Sequence[int]]
 _ALIGNED = 64
-_PREFIX, _LOCK = "fedrec-workers-", "lock"
+_PREFIX = "fedrec-workers-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,16 +72,12 @@ class Scratch:
     """
 
     def __init__(self, parent: Path | None) -> None:
-        within = Path(tempfile.gettempdir()) if parent is None else parent
         try:
-            _remove_abandoned(within)
-            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=within))
-            # Locked before it has its name, so that nobody takes it for abandoned.
-            self._lock = (self.path / "new").open("wb")
-            fcntl.flock(self._lock, fcntl.LOCK_EX)
-            (self.path / "new").rename(self.path / _LOCK)
+            self._folder = OwnFolder(parent, _PREFIX)
         except OSError as error:
+            within = Path(tempfile.gettempdir()) if parent is None else parent
             raise self._failed(within, 0, error) from error
+        self.path = self._folder.path
         self._n_files = 0
 
     def lay_out(self, forms: Mapping[str, Form]) -> dict[str, Place]:
@@ -119,8 +114,7 @@ class Scratch:
 
     def remove(self) -> None:
         """Delete the folder; arrays that are mapped from it stay as they are."""
-        shutil.rmtree(self.path, ignore_errors=True)
-        self._lock.close()
+        self._folder.remove()
 
     @staticmethod
     def _failed(folder: Path, n_bytes: int, error: OSError) -> StorageError:
@@ -132,15 +126,3 @@ class Scratch:
             "output.runs for a simulation, TMPDIR where there is neither), or set "
             "client.workers = 1 to train in this process.",
         )
-
-
-def _remove_abandoned(within: Path) -> None:
-    """Delete the folders of engines that were killed together with all their workers."""
-    for folder in within.glob(f"{_PREFIX}*"):
-        try:
-            with (folder / _LOCK).open("rb") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except OSError:
-            # In use, another account's, or just being made.
-            continue

@@ -11,9 +11,11 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.declarations import UpdateTensor
-from fedrec.model.tables import copy_rows, give_back, rows_of
+from fedrec.model.new_table import BlockWriter
+from fedrec.model.tables import Table, give_back, rows_of
 from fedrec.training.cohort import CohortTables
 from fedrec.training.engines.chunk_metrics import training_sums
+from fedrec.training.engines.private_files import new_tables, old_tables, write_rows
 from fedrec.training.engines.recipe import algorithm_from
 from fedrec.training.engines.scratch import opened
 from fedrec.training.fitting import Fit, fit_of
@@ -34,8 +36,8 @@ class TrainedTasks:
     _fit: Fit
 
     def __init__(self) -> None:
-        self._old: dict[str, NDArray[Any]] = {}
-        self._new: dict[str, NDArray[Any]] = {}
+        self._old: dict[str, Table] = {}
+        self._new: dict[str, BlockWriter | NDArray[Any]] = {}
         self._own: dict[str, NDArray[Any]] = {}
 
     def hear(self, header: dict[str, Any], body: bytes) -> dict[str, Any] | None:
@@ -67,7 +69,7 @@ class TrainedTasks:
             basis=basis,
             party_key=header["party_key"],
         )
-        self._old, self._new = opened(header["old"]), opened(header["new"], "r+")
+        self._old, self._new = old_tables(header["old"]), new_tables(header["new"])
 
     def _take_sums(self, header: dict[str, Any], _: bytes) -> None:
         shape = header["shape"]
@@ -84,11 +86,11 @@ class TrainedTasks:
         chunk = self._tables.chunk_of(members, _CPU, n_steps=header["n_steps"])
         private = {name: torch.from_numpy(rows_of(own, members)) for name, own in self._old.items()}
         result = self._fit(chunk, private)
-        finite, rows = True, np.arange(len(members))
+        finite = True
         for name, values in result.private.items():
             array = values.numpy()
             finite = finite and bool(np.isfinite(array).all())
-            copy_rows(array, self._new[name], from_rows=rows, to_rows=members)
+            write_rows(self._new[name], members, array)
         for own in self._own.values():
             give_back(own)
         return {

@@ -15,7 +15,6 @@ from conformance.toys import TOYS, registered
 
 from fedrec.errors import InternalError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
-from fedrec.model.tables import is_mapped
 from fedrec.training.engines import process_round
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.engines.processes import ProcessEngine
@@ -145,17 +144,13 @@ def test_tables_larger_than_memory_stay_in_files(plan_of, play, same, own, tmp_p
     plan = plan_of(**KINDS["pfedrec"])
     learner = Learner(plan, 200, device="cpu", workers=own, scratch=tmp_path, table_bytes=1)
     found, kept = play(learner), play(Learner(plan, 200, device="cpu"))
-    assert all(map(is_mapped, found[1].private.tensors.values()))
+    assert found[1].private.in_files
     same(found, kept)
     folder = own._crew.scratch.path
-    # Three tables after each of two rounds, with names as long as somebody has them.
-    assert len(own._crew.private._places) == 6
-    del found[0]
-    gc.collect()
-    assert len(own._crew.private._places) == 3
+    assert not list(folder.glob("*.tables")) or own._crew._cohorts
     own.close()
     assert not folder.exists()
-    same(found, kept[1:])
+    same(found, kept)
 
 
 class Killing:

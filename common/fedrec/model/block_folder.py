@@ -1,0 +1,256 @@
+"""The files of blocked tables: named by their content, deleted when no version needs them.
+
+Two kinds of users keep a block: tables that are alive in this process, and versions that somebody
+committed (`keep`). Whatever moment the process dies at, the blocks of committed versions are there;
+all others go when the next process opens the folder.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import re
+import threading
+import weakref
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from fedrec.errors import StorageError
+from fedrec.model.blocked_table import BlockedTable, reported
+from fedrec.model.own_folder import OwnFolder
+
+__all__ = ["BlockFolder"]
+
+_NAME = re.compile(r"block-[0-9a-f]{64}\.bin")
+_FOLDERS: weakref.WeakValueDictionary[Path, BlockFolder] = weakref.WeakValueDictionary()
+
+
+class BlockFolder:
+    """A folder of blocks, of which a process has one object; see `at`.
+
+    Nothing is made before something is written.
+
+    Args:
+        path: the folder; None for one of the process's own, which goes with it.
+    """
+
+    def __init__(self, path: Path | None = None) -> None:
+        self._path = path
+        self._own: OwnFolder | None = None
+        self._unlock: weakref.finalize[[int], BlockFolder] | None = None
+        self._owner = os.getpid()
+        # Tables end whenever the collector says so, also while the lock is held.
+        self._lock = threading.RLock()
+        self._live: Counter[str] = Counter()
+        # None until somebody has said what is committed: before that nothing can be superseded.
+        self._kept: frozenset[str] | None = None
+        self._checked: set[str] = set()
+
+    @staticmethod
+    def at(path: Path) -> BlockFolder:
+        """Return this process's object for a folder."""
+        place = path.absolute()
+        found = _FOLDERS.get(place)
+        if found is None:
+            found = _FOLDERS[place] = BlockFolder(place)
+        return found
+
+    @property
+    def path(self) -> Path:
+        """The folder.
+
+        Raises:
+            StorageError: it is of the process's own, and nothing was written yet.
+        """
+        if self._path is None:
+            raise StorageError("No table was written here yet.")
+        return self._path
+
+    def open(self) -> Path:
+        """Make the folder where it is missing, lock others out, and return where it is.
+
+        Raises:
+            StorageError: it cannot be made, or another process writes there.
+        """
+        with self._lock:
+            if self._path is None:
+                with reported(Path("the system's temporary folder"), "written"):
+                    self._own = OwnFolder(None, "fedrec-blocks-")
+                self._path = self._own.path
+                weakref.finalize(self, _remove, self._own, self._owner)
+            elif self._own is None and self._unlock is None:
+                self._take_lock(self._path)
+            return self._path
+
+    def _take_lock(self, path: Path) -> None:
+        with reported(path, "written"):
+            path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            handle = os.open(path / "lock", os.O_WRONLY | os.O_CREAT, 0o600)
+        unlock = weakref.finalize(self, os.close, handle)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            unlock()
+            raise StorageError(
+                f"Another process keeps private tables in {path}.",
+                remedy="Wait until it has ended, or name another folder.",
+            ) from None
+        self._unlock = unlock
+        # What a killed process was making.
+        for file in path.glob(".*.new"):
+            file.unlink(missing_ok=True)
+
+    def take_in(self, file: Path, n_bytes: int) -> str:
+        """Move a finished file into the folder and return its name, in use until `let_go`.
+
+        Args:
+            n_bytes: its size, to which it is filled up with zeros.
+        """
+        with reported(file, "written"):
+            handle = os.open(file, os.O_RDWR | os.O_CREAT, 0o600)
+            with os.fdopen(handle, "r+b") as content:
+                content.truncate(n_bytes)
+                name = f"block-{hashlib.file_digest(content, 'sha256').hexdigest()}.bin"
+                target = self.path / name
+                with self._lock:
+                    # Before it is there: nobody may take it for superseded in between.
+                    self._live[name] += 1
+                    if target.exists() and name in self._checked:
+                        file.unlink()
+                        return name
+                if self._own is None:
+                    os.fsync(content.fileno())
+                os.replace(file, target)
+        with self._lock:
+            self._checked.add(name)
+        return name
+
+    def force(self) -> None:
+        """Force the names of new files to disk."""
+        if self._own is None and self._path is not None:
+            with reported(self._path, "written"):
+                handle = os.open(self._path, os.O_RDONLY)
+                try:
+                    os.fsync(handle)
+                finally:
+                    os.close(handle)
+
+    def table(
+        self,
+        shape: Sequence[int],
+        users_per_block: int,
+        names: Sequence[str],
+        *,
+        checked: bool = False,
+    ) -> BlockedTable:
+        """Return a table of these blocks, which stay as long as it is used.
+
+        Args:
+            checked: whether the files were written or read by this process already.
+        """
+        own = tuple(names)
+        table = BlockedTable(
+            self.path, shape, users_per_block, own, check=None if checked else self.check
+        )
+        with self._lock:
+            self._live.update(own)
+        # The callback keeps this folder's object for as long as the table is used.
+        weakref.finalize(table, self.let_go, own)
+        return table
+
+    def check(self, name: str) -> None:
+        """Look, once a process, whether a block is what was written.
+
+        Raises:
+            StorageError: it is missing or damaged.
+        """
+        with self._lock:
+            if name in self._checked:
+                return
+        path = self.path / name
+        with reported(path), path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if name != f"block-{found}.bin":
+            raise StorageError(
+                f"{path} is damaged: its content has the SHA-256 {found}.",
+                remedy="Restore the folder from a backup, or start again with an empty one.",
+            )
+        with self._lock:
+            self._checked.add(name)
+
+    def keep(self, names: Iterable[str]) -> None:
+        """Say which blocks committed versions need, all others having been superseded.
+
+        Raises:
+            StorageError: another process writes here.
+        """
+        kept = frozenset(names)
+        with self._lock:
+            if self._path is None or (not kept and not self._path.is_dir()):
+                self._kept = kept
+                return
+            self.open()
+            self._kept = kept
+            self._delete(file.name for file in self._path.iterdir() if _NAME.fullmatch(file.name))
+
+    def close(self) -> None:
+        """Let another process write here; tables stay readable as long as it keeps their blocks."""
+        with self._lock:
+            if self._own is not None:
+                return
+            if self._unlock is not None:
+                self._unlock()
+            # What is committed from now on is for others to say.
+            self._unlock = self._kept = None
+            if _FOLDERS.get(self._path or Path()) is self:
+                del _FOLDERS[self._path or Path()]
+
+    def hold(self, name: str) -> None:
+        """Count something as in use, until `let_go`; a name may also be that of a writer."""
+        with self._lock:
+            self._live[name] += 1
+
+    def let_go(self, names: Sequence[str]) -> None:
+        """Stop using names, once each, and delete what nobody needs any more."""
+        # A forked child has copies of the tables, and no say.
+        if os.getpid() != self._owner:
+            return
+        with self._lock:
+            self._live.subtract(names)
+            gone = [name for name in set(names) if self._live[name] <= 0]
+            for name in gone:
+                del self._live[name]
+            # Who only reads, beside the process whose folder it is, deletes nothing.
+            if self._own is not None or self._kept is not None:
+                self._delete(gone)
+
+    def _delete(self, names: Iterable[str]) -> None:
+        assert self._path is not None
+        kept = self._kept or frozenset()
+        for name in names:
+            if name not in kept and not self._live.get(name):
+                with suppress(OSError):
+                    (self._path / name).unlink()
+                self._checked.discard(name)
+        if not kept and not self._live and self._own is None:
+            self._close()
+
+    def _close(self) -> None:
+        """Remove the folder, if nothing is left in it."""
+        assert self._path is not None
+        if any(self._path.glob("*.bin")) or any(self._path.glob(".*.new")):
+            return
+        if self._unlock is not None:
+            self._unlock()
+            self._unlock = None
+        with suppress(OSError):
+            (self._path / "lock").unlink()
+            self._path.rmdir()
+
+
+def _remove(folder: OwnFolder, owner: int) -> None:
+    if os.getpid() == owner:
+        folder.remove()

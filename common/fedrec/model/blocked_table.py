@@ -1,0 +1,188 @@
+"""A table too large for memory, in files of consecutive users each: reading it.
+
+A version of a table is a list of file names. Versions that agree about a block name the same file,
+so that keeping three of them, of which two differ in a few users, takes little more than one.
+Nothing is mapped: rows are read where they are asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import StorageError
+
+__all__ = ["BLOCK_BYTES", "BlockedTable", "by_block", "reported", "users_of_block"]
+
+BLOCK_BYTES = 4 << 20
+"""Bytes of a table that are read or written at once: few for memory, many for a disk."""
+
+_WHOLE_BELOW = 1 << 16
+_DAMAGED = "Restore the folder from a backup, or start again with an empty one."
+
+
+def users_of_block(width: tuple[int, ...]) -> int:
+    """Return how many users' rows of a shape lie in one file."""
+    return max(1, BLOCK_BYTES // max(1, 4 * int(np.prod(width, dtype=np.int64))))
+
+
+def by_block(
+    rows: NDArray[np.int64], users_per_block: int
+) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield (block, places of `rows` that lie in it), by ascending block."""
+    blocks = rows // users_per_block
+    order = np.argsort(blocks, kind="stable")
+    found, begins = np.unique(blocks[order], return_index=True)
+    yield from zip(found.tolist(), np.split(order, begins[1:]), strict=True)
+
+
+class BlockedTable:
+    """One version of a table, read-only.
+
+    It is indexed like an array, by a row, a slice or an array of rows, and gives arrays in memory.
+
+    Args:
+        path: the folder of the blocks.
+        shape: (n_users, ...).
+        names: files, of `users_per_block` users each but the last.
+        check: called with a name before the first look into that file.
+    """
+
+    dtype = np.dtype(np.float32)
+    itemsize = 4
+
+    def __init__(
+        self,
+        path: Path,
+        shape: Sequence[int],
+        users_per_block: int,
+        names: Sequence[str],
+        check: Callable[[str], None] | None = None,
+    ) -> None:
+        self.path = path
+        self.shape = tuple(shape)
+        self.users_per_block = users_per_block
+        self.names = tuple(names)
+        self._check = check
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one user's row."""
+        return self.itemsize * int(np.prod(self.shape[1:], dtype=np.int64))
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all rows."""
+        return self.shape[0] * self.row_bytes
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, wanted: int | slice | NDArray[np.int64]) -> NDArray[np.float32]:
+        if isinstance(wanted, slice):
+            return self.rows(np.arange(*wanted.indices(len(self))))
+        rows = np.asarray(wanted, dtype=np.int64)
+        if rows.size and not (-len(self) <= rows.min() and rows.max() < len(self)):
+            raise IndexError(f"A table of {len(self)} users has no row {wanted}.")
+        rows = np.where(rows < 0, rows + len(self), rows)
+        return self.rows(rows) if rows.ndim else self.rows(rows[None])[0]
+
+    def rows(self, rows: NDArray[np.int64]) -> NDArray[np.float32]:
+        """Return a copy of some rows, (n_rows, ...).
+
+        Raises:
+            StorageError: a block is missing or damaged.
+        """
+        found = np.empty((len(rows), *self.shape[1:]), dtype=self.dtype)
+        if not found.size:
+            return found
+        flat = found.reshape(len(rows), -1)
+        for block, places in by_block(rows, self.users_per_block):
+            self._read(block, rows[places] - block * self.users_per_block, places, flat)
+        return found
+
+    def users_in(self, block: int) -> int:
+        """Return how many users' rows a block holds."""
+        return min(self.users_per_block, len(self) - block * self.users_per_block)
+
+    def _read(
+        self,
+        block: int,
+        rows: NDArray[np.int64],
+        places: NDArray[np.int64],
+        target: NDArray[np.float32],
+    ) -> None:
+        """Read rows of a block, counted within it, into places of a flat target."""
+        name = self.names[block]
+        if self._check is not None:
+            self._check(name)
+        with reported(self.path / name):
+            handle = os.open(self.path / name, os.O_RDONLY)
+            try:
+                if self.row_bytes < _WHOLE_BELOW:
+                    whole = np.empty((self.users_in(block), target.shape[1]), dtype=self.dtype)
+                    _read_into(handle, whole, 0)
+                    target[places] = whole[rows]
+                    return
+                for row, place in zip(rows.tolist(), places.tolist(), strict=True):
+                    _read_into(handle, target[place], row * self.row_bytes)
+            finally:
+                os.close(handle)
+
+    def check(self) -> None:
+        """Look at all blocks that this process has not looked at, if it is to.
+
+        Raises:
+            StorageError: one is missing or damaged.
+        """
+        if self._check is not None:
+            for name in self.names:
+                self._check(name)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what `of_json` reads in another process of this account."""
+        return {"blocks": str(self.path), **self.stored()}
+
+    def stored(self) -> dict[str, Any]:
+        """Return what a version says of the table, beside the folder that it is in."""
+        return {
+            "shape": list(self.shape),
+            "users_per_block": self.users_per_block,
+            "names": list(self.names),
+        }
+
+    @classmethod
+    def of_json(cls, sent: Mapping[str, Any]) -> BlockedTable:
+        """Return a table that another process keeps, and has checked."""
+        return cls(Path(sent["blocks"]), sent["shape"], sent["users_per_block"], sent["names"])
+
+
+@contextmanager
+def reported(path: Path, verb: Literal["read", "written"] = "read") -> Iterator[None]:
+    """Report what the system says about a file as an error of storage."""
+    try:
+        yield
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be {verb}: {error.strerror or error}.",
+            remedy=_DAMAGED
+            if verb == "read"
+            else "Check that the folder is writable and its disk has space, then start again; "
+            "what was kept before is intact.",
+        ) from error
+
+
+def _read_into(handle: int, target: NDArray[np.float32], offset: int) -> None:
+    view = memoryview(target.data).cast("B")
+    done = 0
+    while done < len(view):
+        got = os.preadv(handle, [view[done:]], offset + done)
+        if not got:
+            raise OSError(f"it ends {len(view) - done} bytes too early")
+        done += got
