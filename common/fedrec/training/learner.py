@@ -25,7 +25,7 @@ from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import array_of, room_in
+from fedrec.model.tables import array_of, room_in, table_bytes
 from fedrec.training.block_memory import BlockRoom
 from fedrec.training.cohort import Chunk, Cohort
 from fedrec.training.device import choose_device, memory_on
@@ -439,7 +439,11 @@ class Learner:
         cohort = self.cohort(shared, users)
         start = self.algorithm.start(shared, cohort.active, 0, self.device)
         n_columns = n_columns or len(cohort.active)
-        at_once = max(16, self.chunk_bytes // (BYTES_PER_SCORE * max(n_columns, 1)))
+        widths = private.widths()
+        wanted = {name: widths[name] for name in self.algorithm.scoring if name in widths}
+        # A user's own rows as they are read, as they are taken to the device, and a copy in work.
+        per_user = BYTES_PER_SCORE * max(n_columns, 1) + 3 * table_bytes(1, wanted)
+        at_once = max(16, self.chunk_bytes // per_user)
         for begin in range(0, len(users), at_once):
             rows = np.arange(begin, min(len(users), begin + at_once))
             own = self.on_device.rows(private, rows, self.algorithm.scoring)
