@@ -232,7 +232,7 @@ class ClientApp:
             check_users(membership.plan, len(users))
             self._bind(store, membership, users)
             self._stop.check()
-            learner = self._learner(membership, store.state.provenance)
+            learner = self._learner(membership, len(users), store.state.provenance)
             session = Session(
                 membership,
                 link,
@@ -252,7 +252,9 @@ class ClientApp:
             membership.secrets.destroy()
         return None if isinstance(ended, EpochChanged) else ended
 
-    def _learner(self, membership: Membership, provenance: Provenance | None) -> Learner:
+    def _learner(
+        self, membership: Membership, n_users: int, provenance: Provenance | None
+    ) -> Learner:
         # torch takes seconds to import; `fedrec client --help` must not wait for it.
         from fedrec.training.learner import Learner
 
@@ -267,6 +269,8 @@ class ClientApp:
             scratch=self._folder,
             workers=client.workers,
         )
+        # Before anything is trained that could not be kept.
+        learner.room.make_ready(n_users, learner.algorithm.private_widths)
         self._record_environment(provenance)
         # Before the first task: compiling must not eat a round's deadline, nor a Ctrl-C.
         self._stop.aside(learner.warm_up)

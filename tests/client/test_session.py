@@ -8,7 +8,9 @@ import pytest
 from client.fake_federation import FakeRound, Killed, World, down
 
 from fedrec.errors import RoundClosed
-from fedrec.model.tables import TableRoom, is_mapped
+from fedrec.model.private_manifest import names_in, read_manifest
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom
 from fedrec.wire.messages import Finished, Wait
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import JOURNAL_FILE
@@ -292,22 +294,16 @@ def test_a_pause_ends_when_asked_to_stop(tmp_path: Path) -> None:
         world.app(stop=stop, sleep=sleep).run()
 
 
-def test_mapped_private_tables_give_the_same_bits(
+def test_private_tables_in_files_give_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As for users whose tables outgrow client.memory_mib; the client starts anew for each."""
     kept = []
-    read_private = PrivateStore.read_private
-    for mapped in (False, True):
-        folder = tmp_path / str(mapped)
+    for in_files in (False, True):
+        folder = tmp_path / str(in_files)
         folder.mkdir()
-        if mapped:
+        if in_files:
             monkeypatch.setattr(TableRoom, "is_enough_for", lambda self, n_users, widths: False)
-            monkeypatch.setattr(
-                PrivateStore,
-                "read_private",
-                lambda self, ref, *, map_above: read_private(self, ref, map_above=0),
-            )
         world = World(folder, protection="none")
         world.whole_round(1, "count")
         world.app().run()
@@ -316,9 +312,13 @@ def test_mapped_private_tables_give_the_same_bits(
             world.app().run()
         store = stored(world)
         assert store.state.private is not None
-        kept.append(store.read(store.state.private))
-        loaded = store.read_private(store.state.private, map_above=1 << 26)
-        assert all(is_mapped(values) == mapped for values in loaded.tensors.values())
+        loaded = store.read_private(store.state.private)
+        assert loaded.in_files == in_files
+        kept.append(PrivateState.of(loaded.arrays()).to_bytes())
         named = {path.name for path in world.state.iterdir() if path.suffix in (".bin", ".new")}
         assert named == store.state.files()
+        blocks = {path.name for path in (world.state / "blocks").glob("*")} - {"lock"}
+        tables = [read_manifest(world.state / ref.name) for ref in store.state.private_files()]
+        assert blocks == set().union(*(names_in(own or {}) for own in tables))
+        assert bool(blocks) == in_files
     assert kept[0] == kept[1]

@@ -21,8 +21,10 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.combinations import find_conflicts
 from fedrec.config.schema import Plan
-from fedrec.data import UserSplit, generate, leave_one_out
+from fedrec.data import Catalogue, UserSplit, generate, leave_one_out
+from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.recommender import ModelFile, Recommender, UsersFile
 from fedrec.training.layout import shared_values
 from fedrec.training.learner import Contribution
 
@@ -274,6 +276,26 @@ class AlgorithmSuite(ContributionSuite):
             assert kept in named
             active = party.learner.active_items(shared)
             assert np.array_equal(private.tensors[kept][:, active], wanted[:, active])
+
+    def test_a_saved_model_recommends_what_the_learner_does(
+        self, party: Party, finished: tuple[SharedState, PrivateState]
+    ) -> None:
+        shared, private = finished
+        catalogue = Catalogue.of([f"item {row}" for row in range(N_ITEMS)])
+        model = ModelFile(
+            plan=party.learner.plan,
+            catalogue_fingerprint=catalogue.fingerprint(),
+            round=RoundId(ROUND),
+            shared=shared,
+        )
+        own = party.learner.refreshed(shared, party.users, private)
+        recommender = Recommender(model, catalogue, UsersFile.of(party.users, own))
+        for user in (0, 7):
+            rows, scores = party.learner.recommend(shared, party.users, private, user, 5)
+            found, said = recommender.recommend(party.users.user_ids[user], 5)
+            assert found.tolist() == list(catalogue.ids_of(rows))
+            # What is the same for all items of a user may be missing.
+            assert np.diff(said) == pytest.approx(np.diff(scores), rel=1e-3, abs=1e-4)
 
     # States on disk.
 

@@ -185,6 +185,15 @@ class Algorithm(ABC):
                 tensors[entry.name] = drawn.astype(np.float32)
         return PrivateState(MappingProxyType(tensors))
 
+    @property
+    def private_widths(self) -> dict[str, tuple[int, ...]]:
+        """The shape of one user's row of every private table, by name."""
+        return {
+            entry.name: entry.whole_shape(n_items=self.n_items, n_users=1)[1:]
+            for entry in self.parameters
+            if entry.private
+        }
+
     def steps(self, n_positives: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the size of each user's work; users of like size are trained side by side."""
         return n_positives

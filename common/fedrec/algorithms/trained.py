@@ -408,6 +408,23 @@ class TrainedAlgorithm(Algorithm):
         tensors["user_embedding"] = torch.from_numpy(vector)[None]
         return self.score(Values(tensors))[0].numpy()
 
+    def own_preferences(
+        self,
+        serving: Mapping[str, NDArray[np.float32]],
+        own: Mapping[str, NDArray[np.float32]],
+    ) -> NDArray[np.float32]:
+        """Return what `score` says of all items with all that is a user's own."""
+        import torch
+
+        if not any(entry.scope == "own_rows" for entry in self.parameters):
+            return super().own_preferences(serving, own)
+        tensors = {
+            name: torch.from_numpy(np.asarray(values))[None]
+            for name, values in (*serving.items(), *own.items())
+            if name in self.scoring
+        }
+        return self.score(Values(tensors))[0].numpy()
+
     @property
     def batch_size(self) -> int:
         """Samples in a minibatch."""

@@ -67,6 +67,7 @@ def check(
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.cli.pricing import parameter_sets, price, warnings_for
     from fedrec.cli.privacy_price import privacy_price, privacy_warnings
+    from fedrec.cli.private_pricing import private_price
     from fedrec.config.loading import load_with_sources
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
@@ -91,6 +92,9 @@ def check(
         active = _active_here(data, plan, interactions if n_users else None)
         found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
     warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
+    private = private_price(loaded.settings, n_users, found.n_items) if found and n_users else None
+    if private is not None:
+        warnings += private.warnings()
     privacy = privacy_price(plan, 0 if found is None else found.n_items)
     warnings += privacy_warnings(plan, n_users)
     least = plan.federation.minimum_item_users
@@ -112,6 +116,7 @@ def check(
             "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
             "users": n_users if interactions is not None else None,
             "price": None if found is None else asdict(found),
+            "private": None if private is None else asdict(private),
             "sets": [asdict(entry) for entry in sets],
             "privacy": None if privacy is None else asdict(privacy),
             "warnings": warnings,
@@ -126,6 +131,8 @@ def check(
         rows = _price_rows(found, source)
         if interactions is not None:
             rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
+        if private is not None:
+            rows += private.rows()
         _print_price(found, rows, sets)
     if privacy is None:
         typer.echo("\nNo differential privacy: sums are exact, so there is no epsilon.")

@@ -11,6 +11,8 @@ import fcntl
 import hashlib
 import os
 import re
+import shutil
+import tempfile
 import threading
 import weakref
 from collections import Counter
@@ -102,6 +104,21 @@ class BlockFolder:
         # What a killed process was making.
         for file in path.glob(".*.new"):
             file.unlink(missing_ok=True)
+
+    def room(self) -> tuple[Path, int]:
+        """Return where blocks lie, or will, and the bytes that they may take there in all.
+
+        Raises:
+            StorageError: the system does not say.
+        """
+        place = Path(tempfile.gettempdir()) if self._path is None else self._path
+        with reported(place):
+            here = 0
+            if place == self._path and place.is_dir():
+                here = sum(file.stat().st_size for file in place.glob("*.bin"))
+            while not place.exists():
+                place = place.parent
+            return place, here + shutil.disk_usage(place).free
 
     def take_in(self, file: Path, n_bytes: int) -> str:
         """Move a finished file into the folder and return its name, in use until `let_go`.

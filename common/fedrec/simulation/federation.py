@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import check_users
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
@@ -93,10 +94,11 @@ class Federation:
         self._users = users
         self._user_keys = users.user_keys()
         self._clock = clock
+        self._room = room_in(scratch, settings.client.memory_mib << 20)
+        self._room.make_ready(len(users), algorithm_of(plan, len(catalogue)).private_widths)
         self._parties = make_parties(
             settings, len(catalogue), users, n_clients, also=also, scratch=scratch
         )
-        self._room = room_in(scratch, settings.client.memory_mib << 20)
         self._learner = self._parties[0].learner
         self._adder, self._protection = make_adder(
             plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect

@@ -170,13 +170,12 @@ class Learner:
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
         keys = users.user_keys()
-        one = self.algorithm.initial_private(keys[:1])
-        widths = {name: values.shape[1:] for name, values in one.tensors.items()}
+        widths = self.algorithm.private_widths
         if self.room.is_enough_for(len(keys), widths):
             return self.algorithm.initial_private(keys)
         tables = self.room.new(len(keys), widths)
-        width = sum(values.nbytes for values in one.tensors.values())
-        at_once = max(1, self.room.memory_bytes // (_PARTS_OF_INITIAL_TABLES * width))
+        part_bytes = self.room.memory_bytes // _PARTS_OF_INITIAL_TABLES
+        at_once = max(1, part_bytes // max(1, table_bytes(1, widths)))
         for begin in range(0, len(keys), at_once):
             part = self.algorithm.initial_private(keys[begin : begin + at_once])
             for name, values in part.tensors.items():
