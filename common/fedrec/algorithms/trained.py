@@ -414,10 +414,10 @@ class TrainedAlgorithm(Algorithm):
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
         """Return what `score` says of all items with all that is a user's own."""
-        import torch
-
         if not any(entry.scope == "own_rows" for entry in self.parameters):
             return super().own_preferences(serving, own)
+        import torch
+
         tensors = {
             name: torch.from_numpy(np.asarray(values))[None]
             for name, values in (*serving.items(), *own.items())

@@ -27,7 +27,7 @@ from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import Table
-from fedrec.model.tensor_file import file_parts
+from fedrec.model.tensor_file import file_parts, mapped_tensors
 from fedrec.recommender.storage import write_whole
 
 __all__ = ["MODEL_NAME", "USERS_NAME", "ModelFile", "UsersFile"]
@@ -149,13 +149,13 @@ class UsersFile:
 
     @classmethod
     def load(cls, path: Path) -> UsersFile:
-        """Read what `save` wrote.
+        """Read what `save` wrote; of private tables, rows are read when they are asked for.
 
         Raises:
             StorageError: the file is missing, damaged or something else.
             VersionMismatch: it has another format.
         """
-        _, arrays = _read(path, _USERS_FORMAT)
+        arrays = _mapped(path, _USERS_FORMAT)
         try:
             ids = json.loads(arrays.pop("user_ids").tobytes())
             indptr = arrays.pop("seen_indptr").astype(np.int64)
@@ -163,7 +163,7 @@ class UsersFile:
         except (KeyError, ValueError) as error:
             raise _damaged(path, f"it has no readable {error}") from error
         private = {
-            name.removeprefix("private."): value.astype(np.float32)
+            name.removeprefix("private."): value.astype(np.float32, copy=False)
             for name, value in arrays.items()
         }
         lengths = {len(value) for value in private.values()} | {len(ids), len(indptr) - 1}
@@ -184,6 +184,15 @@ def _read(path: Path, expected: str) -> tuple[Mapping[str, str], dict[str, NDArr
             _check_format(path, metadata, expected)
             return metadata, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (OSError, SafetensorError) as error:
+        raise _damaged(path, f"it cannot be read ({error})") from error
+
+
+def _mapped(path: Path, expected: str) -> dict[str, NDArray[Any]]:
+    try:
+        with safe_open(path, framework="numpy") as file:
+            _check_format(path, file.metadata() or {}, expected)
+        return mapped_tensors(path)
+    except (OSError, SafetensorError, ValueError, KeyError) as error:
         raise _damaged(path, f"it cannot be read ({error})") from error
 
 
