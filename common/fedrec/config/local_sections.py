@@ -71,7 +71,7 @@ class ClientSettings(Section):
         default=2048,
         ge=64,
         description="Memory that a training chunk may take. "
-        "Private tables that take more lie in memory-mapped files.",
+        "Private tables that take more lie in files.",
     )
     threads: int = Field(default=0, ge=0, description="CPU threads; 0 leaves it to torch.")
     workers: Literal["auto"] | Annotated[int, Field(ge=1, le=256)] = Field(

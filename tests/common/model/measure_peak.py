@@ -1,6 +1,7 @@
-"""Prints this process's peak memory before and after a federation with large private tables.
+"""Prints peak memory before and after a federation with large private tables.
 
-Run by `test_tables.py`; three numbers on stdout: bytes before, bytes after, bytes of the table.
+Run by `test_tables.py` with a folder and a number of workers. Three numbers on stdout: bytes
+before, bytes after, bytes of the tables. Of workers it is the largest one's peak.
 """
 
 from __future__ import annotations
@@ -17,7 +18,6 @@ from fedrec.ids import UserId
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation import simulate
 
-N_USERS = N_ITEMS = 8_000
 HELD = 6
 
 
@@ -34,23 +34,24 @@ def federation(n_users: int, n_items: int) -> tuple[UserSplit, Catalogue]:
     return users, Catalogue.of([f"i{number:05d}" for number in range(n_items)])
 
 
-def peak() -> int:
+def peak(who: int) -> int:
     """Return the most memory that was resident so far, in bytes."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
+    return resource.getrusage(who).ru_maxrss << 10
 
 
-def run(n_users: int, n_items: int, folder: Path) -> int:
-    """Count, train and measure, stop, train again; return the size of the personal table."""
+def run(n_users: int, n_items: int, folder: Path, workers: int) -> int:
+    """Count, train and measure, stop, train again; return the size of the personal tables."""
     users, catalogue = federation(n_users, n_items)
+    alone = {"name": "pfedrec", "dim": 16, "item_rate_scale": 0.01}
     settings = Settings.model_validate(
         {
             "federation": {"minimum_item_users": 1},
-            "algorithm": {"name": "pfedrec", "dim": 16, "item_rate_scale": 0.01},
+            "algorithm": alone if workers == 1 else {"name": "fedrap", "local_epochs": 1},
             "update": {"structure": "dense", "clip": 256.0},
             "protection": {"name": "none"},
             "rounds": {"total": 2},
             "evaluation": {"every_rounds": 2},
-            "client": {"device": "cpu", "memory_mib": 64},
+            "client": {"device": "cpu", "memory_mib": 64, "workers": workers},
         }
     )
     seen: list[RoundReport] = []
@@ -65,15 +66,16 @@ def run(n_users: int, n_items: int, folder: Path) -> int:
             stop=lambda: len(seen) >= 2,
         )
     result.recommender().save(folder)
-    return result.last.private.tensors["personal_scores"].nbytes
+    return sum(table.nbytes for table in result.last.private.tensors.values())
 
 
 if __name__ == "__main__":
-    place = Path(sys.argv[1])
+    place, n_workers = Path(sys.argv[1]), int(sys.argv[2])
+    whose = resource.RUSAGE_SELF if n_workers == 1 else resource.RUSAGE_CHILDREN
     (place / "small").mkdir()
     # Imports and compiled code are no part of what is measured.
-    run(40, 40, place / "small")
-    before = peak()
+    run(40, 40, place / "small", n_workers)
+    before = peak(whose)
     (place / "large").mkdir()
-    table = run(N_USERS, N_ITEMS, place / "large")
-    print(before, peak(), table)
+    table = run(*((8_000, 8_000) if n_workers == 1 else (600, 4_000)), place / "large", n_workers)
+    print(before, peak(whose), table)
