@@ -25,7 +25,9 @@ from integration.support.links import Acknowledged, poll
 from integration.support.parties import Client, Federation, published_rounds
 
 from fedrec.identity.identity import Identity
+from fedrec.model.private_manifest import names_in, read_manifest
 from fedrec.training.layout import Layout, protection_of
+from fedrec_client.private_store import PrivateStore
 from fedrec_server.rounds.state import Round
 
 VICTIM = 2
@@ -82,6 +84,41 @@ def test_a_client_killed_in_training_and_around_the_upload(found: Found) -> None
         children.append(ClientProcess(federation.bench, VICTIM, federation.address))
         assert children[-1].told() == "all rounds are published"
         check_finished(federation)
+
+
+def test_a_client_killed_whose_tables_lie_in_files(found: Found) -> None:
+    federation = found(plan_of("none"))
+    for number in range(VICTIM):
+        federation.client(number)
+    children: list[Child] = []
+    state = Path(federation.bench.client_settings(VICTIM, federation.address).client.state)
+    with ending(children):
+        for kill in (
+            KillClient(place="in training", round=2),
+            KillClient(place="protected", round=3),
+            KillClient(place="sent", round=4),
+            None,
+        ):
+            child = ClientProcess(federation.bench, VICTIM, federation.address, kill, in_files=True)
+            children.append(child)
+            if kill is None:
+                assert child.told() == "all rounds are published"
+                assert child.ended() == 0
+            else:
+                assert child.ended(kill) == -signal.SIGKILL, kill
+            # Whatever the moment: all that the state names is there.
+            assert needed_blocks(state) <= {path.name for path in state.glob("blocks/*.bin")}
+        check_finished(federation)
+        left = {path.name for path in state.glob("blocks/*")} - {"lock"}
+        assert left == needed_blocks(state)
+        assert len(left) > 2
+
+
+def needed_blocks(state: Path) -> set[str]:
+    """Return the blocks that a client's committed state names."""
+    with PrivateStore(state, read_only=True) as store:
+        versions = [read_manifest(state / ref.name) for ref in store.state.private_files()]
+    return set().union(*(names_in(version or {}) for version in versions))
 
 
 def test_a_client_killed_in_every_step_of_a_masked_round(found: Found) -> None:

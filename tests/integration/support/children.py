@@ -134,12 +134,22 @@ class Child:
 
 
 class ClientProcess(Child):
-    """A client of the roster; `told` returns the reason why its run ended."""
+    """A client of the roster; `told` returns the reason why its run ended.
+
+    Args:
+        in_files: its private tables lie in files of two users each, as if they outgrew memory.
+    """
 
     def __init__(
-        self, bench: Bench, number: int, address: str, kill: KillClient | None = None
+        self,
+        bench: Bench,
+        number: int,
+        address: str,
+        kill: KillClient | None = None,
+        *,
+        in_files: bool = False,
     ) -> None:
-        super().__init__(_run_client, bench.client_settings(number, address), kill)
+        super().__init__(_run_client, bench.client_settings(number, address), kill, in_files)
 
 
 class CoordinatorProcess(Child):
@@ -156,7 +166,9 @@ def _die_with_the_tests() -> None:
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
-def _run_client(settings: Settings, kill: KillClient | None, parent: Connection) -> None:
+def _run_client(
+    settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
+) -> None:
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp, open_link
     from fedrec_client.events import ClientEvent
@@ -164,6 +176,8 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
 
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)
+    if in_files:
+        _put_tables_into_files(settings)
     grpc_link.CHUNK_BYTES = PIECE_BYTES
     training: list[int] = []
     grpc_link.split = lambda data, start=0: _split(data, start, kill, training)
@@ -186,6 +200,16 @@ def _run_client(settings: Settings, kill: KillClient | None, parent: Connection)
             parent.send(client.run().reason)
     except Stopped:
         sys.exit(INTERRUPTED)
+
+
+def _put_tables_into_files(settings: Settings) -> None:
+    from fedrec.config.algorithm import algorithm_of
+    from fedrec.model import blocked_table
+    from fedrec.model.tables import TableRoom, table_bytes
+
+    widths = algorithm_of(settings.plan, N_ITEMS).private_widths
+    blocked_table.BLOCK_BYTES = table_bytes(2, widths)
+    TableRoom.is_enough_for = lambda self, n_users, widths: False  # type: ignore[method-assign]
 
 
 def _split(
