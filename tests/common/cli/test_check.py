@@ -9,8 +9,11 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli.pricing import parameter_sets, price, warnings_for
+from fedrec.cli.private_pricing import private_price
 from fedrec.config.explain import all_settings, explain
-from fedrec.config.schema import Plan, ProtectionSettings
+from fedrec.config.schema import Plan, ProtectionSettings, Settings
+from fedrec.data import generate
+from fedrec.data.writing import write_interactions
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.protection import PROTECTIONS
 from fedrec.protection.planner import CKKS_PRESETS
@@ -61,6 +64,7 @@ def test_the_keys_of_its_json_are_stable(
         "price",
         "sets",
         "privacy",
+        "private",
         "warnings",
     }
     assert set(found["sources"]) == set(all_settings("fedmf"))
@@ -547,3 +551,54 @@ def test_no_privacy_is_said(fedrec: Fedrec, settings_file: Path) -> None:
     outcome = fedrec("check", settings_file)
     assert "No differential privacy" in outcome.out
     assert fedrec("check", settings_file, "--json").json["privacy"] is None
+
+
+def test_private_tables_are_priced_by_hand(tmp_path: Path) -> None:
+    settings = Settings.model_validate(
+        {
+            "algorithm": {"name": "fedrap", "dim": 32},
+            "update": {"structure": "dense"},
+            "protection": {"name": "none"},
+            "output": {"runs": str(tmp_path / "runs")},
+            "client": {"state": str(tmp_path / "state"), "memory_mib": 2048},
+        }
+    )
+    # A row of 32 values for each of 3,706 items, the head's 32 and its bias, 4 bytes each.
+    each = 4 * (3_706 * 32 + 32 + 1)
+    found = private_price(settings, 6_040, 3_706)
+    assert found.table_bytes == 6_040 * each
+    assert found.disk_bytes == 6_040 * each * 16 // 5
+    assert [name for name, _ in found.rows()] == ["private tables", "they lie in files"]
+    few = private_price(settings, (2048 << 20) // each, 3_706)
+    assert few.disk_bytes == 0
+    assert [name for name, _ in few.rows()] == ["private tables"]
+    assert list(few.warnings()) == []
+
+
+def test_a_disk_without_room_for_private_tables_is_warned_of(
+    fedrec: Fedrec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 240 x 100 rows of 1,024 values are 98 MB.
+    data = generate(n_users=240, n_items=100, n_clusters=3, interactions_per_user=8, seed=3)
+    interactions_file = tmp_path / "interactions.csv"
+    write_interactions(interactions_file, data.interactions)
+    monkeypatch.setattr("fedrec.model.block_folder.shutil.disk_usage", lambda _: Free(1 << 20))
+    path = tmp_path / "run.toml"
+    path.write_text(
+        f'[data]\npath = "{interactions_file}"\n[algorithm]\nname = "fedrap"\ndim = 1024\n'
+        '[update]\nstructure = "dense"\n[client]\nmemory_mib = 64\n'
+        "[federation]\nmaximum_users = 1024\n"
+    )
+    outcome = fedrec("check", path)
+    assert outcome.code == 0
+    assert "they lie in files" in outcome.out
+    for setting in ("output.runs", "client.state"):
+        assert f"warning: {setting}: private tables take up to" in outcome.out
+    assert "raise client.memory_mib above" in outcome.out
+
+
+class Free:
+    """What is said of a disk."""
+
+    def __init__(self, free: int) -> None:
+        self.free = free
