@@ -385,8 +385,15 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
 
 def _unplannable(plan: Plan) -> Iterator[Conflict]:
     """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
+    from fedrec.config.algorithm import algorithm_of
     from fedrec.training.layout import vector_spec
 
+    try:
+        # What an algorithm itself finds wrong is not about sums.
+        _ = algorithm_of(plan, 1).tensors
+    except SettingsError as error:
+        yield Conflict(keys=("rounds.total", "algorithm.name"), sentence=str(error))
+        return
     try:
         kind = PROTECTIONS[plan.protection.name]
         kind.plan(vector_spec(plan, 1), preset=plan.protection.preset)
