@@ -59,7 +59,7 @@ One TOML file holds the settings of a federation. `fedrec init` writes a first o
 
 - A flag wins over the environment, that over the file, and the file over the default. The flag is
   `--set KEY=VALUE` or one named after the setting; the variable of `rounds.total` is
-  `FEDREC_ROUNDS__TOTAL`.
+  `FEDREC_ROUNDS__TOTAL`, that of a setting inside `algorithm.base` `FEDREC_ALGORITHM__BASE__DIM`.
 - Sections marked *plan* are what coordinator and clients must agree on. Their values have one
   fingerprint, which every signature covers. A client refuses a coordinator whose plan differs
   from a value that the client's own file sets.

@@ -73,9 +73,8 @@ def step(values, rates, settings, epochs_of_batches, *, calibrated, longest=0.0)
             loss = loss_of(values | leaves, settings.variant, batch, calibrated=calibrated)
             loss.backward()
             if longest:
-                norm = torch.sqrt(sum((leaf.grad**2).sum() for leaf in leaves.values()))
-                for leaf in leaves.values():
-                    leaf.grad *= min(1.0, longest / float(norm))
+                table = leaves["item_embedding"]
+                table.grad *= min(1.0, longest / float(torch.sqrt((table.grad**2).sum())))
             optimiser.step()
             seen += [float(loss.detach())] * len(batch)
     values.update({name: leaf.detach() for name, leaf in leaves.items()})

@@ -76,6 +76,7 @@ class About:
         warnings: what somebody who chooses its settings should know.
         clips: whether `update.clip` and `update.fraction_bits` have a say in what users
             contribute; settings without a use are refused.
+        range_instead: what stands in for `update.clip` where it has no say, as a clause.
         not_under_noise: why noise on its sums and a fixed divisor have no meaning; empty where
             they do, as for sums of changes that are divided by the number of users.
         needs_everybody: why rounds over different clients do not belong together, as a clause
@@ -99,6 +100,7 @@ class About:
     contradiction: Callable[[AlgorithmSettings], Problem | None] = _no_contradiction
     warnings: Callable[[Circumstances], list[str]] = _no_warnings
     clips: bool = True
+    range_instead: str = "exact counts, none of which is clipped or rounded"
     not_under_noise: str = (
         "nobody has said what its sums mean with noise and divided by a fixed number"
     )

@@ -356,6 +356,24 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
                 "is nothing that it could be about. Leave it out, or set algorithm.tables = "
                 '"both".',
             )
+    if settings.tables == "private":
+        return None
+    if settings.sparsity == "none" and (
+        settings.sparsity_weight != fields["sparsity_weight"].default
+    ):
+        return (
+            ("algorithm.sparsity_weight", "algorithm.sparsity"),
+            'algorithm.sparsity_weight is set, but algorithm.sparsity is "none". Leave it out, or '
+            'set algorithm.sparsity = "l1" or "l2".',
+        )
+    sparse = settings.sparsity != "none" and settings.sparsity_weight > 0
+    apart = settings.tables == "both" and settings.difference_weight > 0
+    if not sparse and not apart and settings.schedule != fields["schedule"].default:
+        return (
+            ("algorithm.schedule", "algorithm.sparsity"),
+            f'algorithm.schedule is "{settings.schedule}", but no weight is above 0 that it could '
+            "move. Leave it out.",
+        )
     return None
 
 

@@ -247,6 +247,8 @@ FedRecGEL.about = About(
     "own history and so is not the same in rotated coordinates: a low-rank form of them would be "
     "another algorithm.",
     clips=False,
+    range_instead="gradients have ranges and steps of their own, algorithm.item_clip and "
+    "network_clip, item_fraction_bits and network_fraction_bits",
     warnings=_warnings,
     not_under_noise="its gradients of rows and of the network have grids of their own, and the "
     "length that noise is measured by is of one grid",

@@ -185,13 +185,16 @@ class PFedCLR(TrainedAlgorithm):
     def phases(self, scalars: Mapping[str, float]) -> tuple[Phase, ...]:
         """Return Step 1 and Step 2."""
         settings = self.settings
-        shared = {"item_embedding": settings.learning_rate}
+        vector = {"user_embedding": settings.learning_rate}
         personal = dict.fromkeys(self._calibration, settings.personal_rate)
-        where = shared if settings.variant == "af" else personal
-        where["user_embedding"] = settings.learning_rate
-        first = Adam(shared, longest=settings.gradient_clip)
+        first = [Adam({"item_embedding": settings.learning_rate}, longest=settings.gradient_clip)]
+        if settings.variant == "af":
+            # By an optimiser of its own: the limit is on what is uploaded.
+            first.append(Adam(vector))
+        else:
+            personal |= vector
         return (
-            Phase(steps=((first,),), epochs=settings.local_epochs, name=_SHARED),
+            Phase(steps=(tuple(first),), epochs=settings.local_epochs, name=_SHARED),
             Phase(steps=((Adam(personal),),), epochs=settings.local_epochs, name=_PERSONAL),
         )
 

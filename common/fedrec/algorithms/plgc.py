@@ -41,7 +41,7 @@ Readings, where the paper is silent: l is not differentiated; rates are the base
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -417,7 +417,40 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
             f'algorithm.upload is "table", but users of {base.name} train and send the shared '
             "table itself; their own one stays. Leave it out.",
         )
-    return Wrapper.contradiction_of_base(settings)
+    return _unused(made, phases) or Wrapper.contradiction_of_base(settings)
+
+
+def _unused(made: PLGC, phases: tuple[Phase, ...]) -> Problem | None:
+    """Refuse what is set and has no say."""
+    for name, reason in _without_a_say(made, phases):
+        if getattr(made.settings, name) != PLGCSettings.model_fields[name].default:
+            return (
+                (f"algorithm.{name}", "algorithm.regulariser"),
+                f"algorithm.{name} is set, but {reason}. Leave it out.",
+            )
+    return None
+
+
+def _without_a_say(made: PLGC, phases: tuple[Phase, ...]) -> Iterator[tuple[str, str]]:
+    """Yield settings that change nothing beside the others, and why."""
+    settings = made.settings
+    optimisers = [each for phase in phases for each in phase.optimisers]
+    if not any(isinstance(each, Sgd) and each.factor == 1.0 for each in optimisers):
+        yield "rate_factor", f"steps of {made.base.name} go by Adam or have a factor of their own"
+    if not settings.weight:
+        for name in ("regulariser", "off_weight", "projector", "projector_rate", "temperature"):
+            yield name, "algorithm.weight is 0, so that there is no regulariser"
+        return
+    other = f'algorithm.regulariser is "{settings.regulariser}", which does not have it'
+    if settings.regulariser != "duorec":
+        yield "temperature", other
+    if settings.regulariser not in ("err", "au"):
+        yield "off_weight", other
+    if settings.regulariser != "err":
+        yield "projector", other
+        yield "projector_rate", other
+    elif not settings.projector:
+        yield "projector_rate", "algorithm.projector is false"
 
 
 def _needs_everybody(settings: AlgorithmSettings) -> str:

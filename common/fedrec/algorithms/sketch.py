@@ -403,6 +403,7 @@ Sketch.about = About(
     "items out.",
     warnings=sketch_warnings,
     clips=False,
+    range_instead="their range follows from algorithm.longest_history",
     not_under_noise="its users add whole histories, as long as they are, and the counts that "
     "complete them; noise wants histories scaled to one length, and none of the counts",
     needs_everybody="every round of sketch adds another sum over the same users, all of them",

@@ -204,7 +204,7 @@ def _indices(plan: Plan) -> Iterator[Conflict]:
 
 
 def _unclipped(plan: Plan) -> Iterator[Conflict]:
-    """Refuse a public range where users contribute nothing that could be clipped or rounded."""
+    """Refuse a public range where it has no say in what users contribute."""
     if about_algorithm(plan).clips:
         return
     for name in ("clip", "fraction_bits"):
@@ -212,8 +212,8 @@ def _unclipped(plan: Plan) -> Iterator[Conflict]:
         if getattr(plan.update, name) != default:
             yield Conflict(
                 keys=(f"update.{name}", "algorithm.name"),
-                sentence=f"update.{name} is set, but {plan.algorithm.name} sums exact counts: "
-                "nothing is clipped or rounded. Leave it out.",
+                sentence=f"update.{name} is set, but has no say in what {plan.algorithm.name} "
+                f"sums: {about_algorithm(plan).range_instead}. Leave it out.",
             )
 
 
@@ -385,8 +385,15 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
 
 def _unplannable(plan: Plan) -> Iterator[Conflict]:
     """Ask the protection's planner, with a catalogue of one item: bounds do not depend on more."""
+    from fedrec.config.algorithm import algorithm_of
     from fedrec.training.layout import vector_spec
 
+    try:
+        # What an algorithm itself finds wrong is not about sums.
+        _ = algorithm_of(plan, 1).tensors
+    except SettingsError as error:
+        yield Conflict(keys=("rounds.total", "algorithm.name"), sentence=str(error))
+        return
     try:
         kind = PROTECTIONS[plan.protection.name]
         kind.plan(vector_spec(plan, 1), preset=plan.protection.preset)

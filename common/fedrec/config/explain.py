@@ -80,8 +80,9 @@ class SettingInfo:
 
     @property
     def environment(self) -> str:
-        """The environment variable that sets it."""
-        return f"FEDREC_{self.section}__{self.name}".upper()
+        """The environment variable that sets it; of a table, the one that names what it is of."""
+        inside = "__name" if isinstance(self.default, Section) else ""
+        return f"FEDREC_{self.section}__{self.name}{inside}".upper()
 
 
 @cache

@@ -113,8 +113,7 @@ def load_with_sources(
     settings = _validated(given)
     if settings is not None:
         for conflict in find_conflicts(settings.plan):
-            origins = [given.origins[key] for key in conflict.keys if key in given.origins]
-            given.refuse(origins[0] if origins else Origin(kind="default"), conflict.sentence)
+            given.refuse(given.origin_of(conflict.keys), conflict.sentence)
     if given.problems or settings is None:
         raise _refusal(path, given.ordered_problems())
     return LoadedSettings(
@@ -140,6 +139,14 @@ class _Given:
         if (origin, sentence) not in self.problems:
             self.problems.append((origin, sentence))
 
+    def origin_of(self, keys: Iterable[str]) -> Origin:
+        """Return where the first of these keys that was given comes from, or the table it is in."""
+        for key in keys:
+            for name in (key, key.rpartition(".")[0]):
+                if name in self.origins:
+                    return self.origins[name]
+        return Origin(kind="default")
+
     def ordered_problems(self) -> list[str]:
         """Return the problems in the order of the file, then those from elsewhere."""
         ordered = sorted(self.problems, key=lambda found: found[0].line or LARGEST_FILE_BYTES)
@@ -161,8 +168,7 @@ class _Given:
         for name in sorted(environ):
             if not name.startswith("FEDREC_") or "__" not in name:
                 continue
-            section, _, rest = name.removeprefix("FEDREC_").lower().partition("__")
-            key = f"{section}.{rest}"
+            key = name.removeprefix("FEDREC_").lower().replace("__", ".")
             value = _from_text(key, environ[name])
             origin = Origin(kind="environment", where=f"environment {name}")
             self._take(key, value, origin, "Rename or unset the variable.")

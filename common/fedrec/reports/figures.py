@@ -103,14 +103,16 @@ def size_bars(bars: Sequence[SizeBar]) -> str:
     def draw(axes: Axes) -> None:
         places = range(len(bars))
         colours = [_ORANGE if bar.chosen else _BLUE for bar in bars]
-        sizes = [bar.n_bytes for bar in bars]
+        # Nothing has no place on a logarithmic scale: it stands where one byte would.
+        sizes = [max(1, bar.n_bytes) for bar in bars]
         axes.barh(places, sizes, color=colours, height=0.6)
         axes.set_yticks(places, [bar.label for bar in bars])
         axes.invert_yaxis()
         axes.set_xscale("log")
         axes.set_xlim(min(sizes, default=1) / 4, max(sizes, default=1) * 6)
-        for place, size in zip(places, sizes, strict=True):
-            axes.text(size * 1.08, place, f"{size:,} bytes", va="center", fontsize=8, color=_INK)
+        for place, size, bar in zip(places, sizes, bars, strict=True):
+            text = f"{bar.n_bytes:,} bytes"
+            axes.text(size * 1.08, place, text, va="center", fontsize=8, color=_INK)
         axes.set_xlabel("bytes per client and round (logarithmic)")
 
     return _svg(draw, height_inches=1.0 + 0.36 * max(1, len(bars)))

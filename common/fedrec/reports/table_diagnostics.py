@@ -52,7 +52,8 @@ def diagnose(
     """
     found = []
     for entry in algorithm.parameters:
-        if len(entry.shape) != 1:
+        if len(entry.shape) != 1 or entry.applied:
+            # What an optimiser keeps of a table is none.
             continue
         if entry.scope == "rows" and entry.name in shared:
             rows = shared[entry.name][active]

@@ -170,6 +170,9 @@ def test_nothing_is_learned_together_without_a_shared_table(users):
         ({"tables": "private", "schedule": "fixed"}, "algorithm.schedule"),
         ({"tables": "private", "noise_where": "grad"}, "algorithm.noise_where"),
         ({"noise_multiplier": 2.0}, "algorithm.noise_multiplier"),
+        ({"sparsity": "none", "sparsity_weight": 0.2}, "algorithm.sparsity_weight"),
+        ({"tables": "shared", "sparsity": "none", "schedule": "sin"}, "algorithm.schedule"),
+        ({"difference_weight": 0, "sparsity_weight": 0, "schedule": "fixed"}, "algorithm.schedule"),
     ],
 )
 def test_settings_without_a_meaning_are_refused(algorithm, key):

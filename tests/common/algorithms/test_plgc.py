@@ -212,6 +212,16 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
         ),
         ({"base": {"name": "pfedclr"}}, "several phases"),
         ({"base": {"name": "fedrecgel"}}, "sends gradients"),
+        ({"temperature": 0.5}, 'algorithm.regulariser is "err", which does not have it'),
+        ({"regulariser": "duorec", "off_weight": 0.1}, "algorithm.off_weight is set"),
+        ({"regulariser": "au", "projector": False}, "algorithm.projector is set"),
+        ({"projector": False, "projector_rate": 0.2}, "algorithm.projector is false"),
+        ({"weight": 0.0, "regulariser": "au"}, "there is no regulariser"),
+        ({"base": {"name": "fedrap"}, "rate_factor": 0.9}, "steps of fedrap go by Adam or have"),
+        (
+            {"base": {"name": "fedncf", "optimiser": "adam"}, "rate_factor": 0.9},
+            "algorithm.rate_factor is set",
+        ),
     ],
 )  # fmt: skip
 def test_what_means_nothing_is_refused(changes, words):
@@ -225,6 +235,9 @@ def test_what_means_nothing_is_refused(changes, words):
         {"upload": "table", "rounds": {"user_fraction": 0.5}},
         {"mixing": False, "rounds": {"user_fraction": 0.5}},
         {"weight": 0.0, "base": {"name": "fedmf", "batch_size": 1}},
+        {"regulariser": "duorec", "temperature": 0.5, "rate_factor": 0.9},
+        {"regulariser": "au", "off_weight": 0.1},
+        {"projector": False, "off_weight": 0.1},
     ],
 )
 def test_what_means_something_is_taken(changes):

@@ -319,6 +319,9 @@ def test_rounds_that_are_missing_or_idle_are_told():
     with pytest.raises(SettingsError, match=r"rounds.total is 1, but algorithm.sums") as caught:
         Layout.of(plan_of(1), 256)
     assert "rounds.total = 3" in caught.value.remedy
+    (conflict,) = find_conflicts(plan_of(1))
+    assert conflict.keys[0] == "rounds.total"
+    assert conflict.sentence.startswith("rounds.total is 1, but algorithm.sums")
     assert any("no round that grades" in line for line in algorithm_warnings(plan_of(2)))
     assert any("change nothing" in line for line in algorithm_warnings(plan_of(9)))
     assert not any("grades candidates" in line for line in algorithm_warnings(plan_of(3)))

@@ -9,7 +9,8 @@ from reference.plain_fedrap import objective, visit
 
 from fedrec.algorithms import FedRAP, FedRAPSettings
 from fedrec.algorithms.declarations import Shapes
-from fedrec.comparison.references.centrap import Pool, PooledModel
+from fedrec.comparison.references.centrap import CentRAP, Pool, PooledModel
+from fedrec.config.schema import Settings
 from fedrec.updates.settings import UpdateSettings
 
 N_ITEMS, DIM = 7, 3
@@ -103,3 +104,16 @@ def test_scores_are_fedrap_s():
     expected = torch.einsum("uid,ud->ui", rows, private["user_embedding"])
     found = model.scores(np.array([0, 1]))
     assert found.numpy() == pytest.approx((expected + private["user_bias"][:, None]).numpy())
+
+
+@pytest.mark.parametrize("where", ["grad", "upload"])
+def test_nothing_is_hidden_where_nothing_is_sent(where):
+    """The paper's noise is on what users send; the reference is FedRAP without it."""
+    run = Settings.model_validate(
+        {"algorithm": {"name": "fedrap", "noise_where": where, "dim": DIM}}
+    )
+    trained = CentRAP().settings(run).algorithm
+    assert trained == FedRAPSettings(dim=DIM)
+    shapes = Shapes(n_items=N_ITEMS, seed=7, update=UpdateSettings(), n_rounds=4)
+    model = PooledModel(FedRAP(trained, shapes), *begun(1))
+    assert np.isfinite(model.train(pool_of(ONE), 0, torch.Generator().manual_seed(1)))

@@ -156,6 +156,24 @@ def test_statistics_of_solved_users_have_no_other_structure(structure: str) -> N
     assert 'update.structure = "dense"' in sentence
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("ease", "exact counts, none of which is clipped or rounded"),
+        ("fedrecgel", "algorithm.item_clip"),
+        ("sketch", "algorithm.longest_history"),
+    ],
+)
+def test_a_range_without_a_say_is_refused_with_what_stands_in_for_it(
+    name: str, instead: str
+) -> None:
+    plan = {"algorithm": {"name": name}, "update": {"structure": "dense", "clip": 2.0}}
+    conflicts = find_conflicts(Plan.model_validate(plan))
+    (found,) = [each for each in conflicts if each.keys[0] == "update.clip"]
+    assert f"has no say in what {name} sums" in found.sentence
+    assert instead in found.sentence
+
+
 def clear_indices(protection: str = "paillier", preset: str = "single-3072", **others: Any) -> Plan:
     return Plan.model_validate(
         {

@@ -197,3 +197,23 @@ def test_only_what_was_set_counts_as_set(tmp_path: Path) -> None:
     settings = load_settings(write(tmp_path, "[rounds]\ntotal = 7\n"), environ={})
     assert settings.rounds.model_fields_set == {"total"}
     assert settings.update.model_fields_set == set()
+
+
+def test_the_environment_reaches_the_settings_inside_a_table(tmp_path: Path) -> None:
+    path = write(tmp_path, '[algorithm]\nname = "plgc"\n')
+    assert all_settings()["algorithm.base"].environment == "FEDREC_ALGORITHM__BASE__NAME"
+    environ = {"FEDREC_ALGORITHM__BASE__NAME": "pfedrec", "FEDREC_ALGORITHM__BASE__DIM": "8"}
+    base = load_settings(path, {"update.structure": "dense"}, environ).algorithm.base
+    assert (base.name, base.dim) == ("pfedrec", 8)
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, {}, {"FEDREC_UPDATE__RANK__MORE": "1"})
+    assert "update.rank.more = " in caught.value.problems[0]
+
+
+def test_a_contradiction_inside_a_table_names_the_line_of_the_table(tmp_path: Path) -> None:
+    text = '[update]\nstructure = "dense"\n[algorithm]\nname = "plgc"\n[algorithm.base]\n'
+    path = write(tmp_path, text + 'name = "fedmf"\nbatch_size = 1\n')
+    with pytest.raises(SettingsError) as caught:
+        load_settings(path, environ={})
+    (problem,) = caught.value.problems
+    assert problem.startswith(f"{path}:5: algorithm.base.batch_size is 1")

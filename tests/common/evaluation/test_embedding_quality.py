@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.algorithms import FedMFSettings, PLGCSettings
+from fedrec.algorithms import FedMFSettings, FedRecGELSettings, PLGCSettings
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.evaluation.embedding_quality import (
@@ -68,3 +68,11 @@ def test_tables_of_a_model_shared_and_own() -> None:
     assert (second.table, second.n_users) == ("own_item_embedding", 2)
     assert second.quality.abundance == pytest.approx((2 + 1.5) / 2)
     assert "IA 1.3333" in as_text(found)
+
+
+def test_what_an_optimiser_keeps_of_a_table_is_no_table() -> None:
+    algorithm = algorithm_of(Plan(algorithm=FedRecGELSettings(dim=2, hidden_layers=1)), 3)
+    shared = algorithm.initial_shared().tensors
+    assert shared["item_embedding_mean"].shape == shared["item_embedding"].shape
+    found = diagnose(algorithm, shared, {}, np.arange(3))
+    assert [each.table for each in found] == ["item_embedding"]

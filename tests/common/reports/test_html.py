@@ -115,3 +115,11 @@ def test_figures_of_little(rounds):
     ElementTree.fromstring(size_bars(()))
     bars = size_bars([SizeBar(label="dense", n_bytes=5_300_000, chosen=True)])
     assert "5,300,000 bytes" in bars
+
+
+def test_nothing_sent_has_a_bar_of_its_own():
+    """FedRAP-D shares no table; on the logarithmic scale 0 has no place."""
+    nothing = SizeBar(label="no table", n_bytes=0)
+    found = size_bars([nothing, SizeBar(label="something", n_bytes=1000)])
+    assert ">0 bytes<" in found
+    assert ">1,000 bytes<" in found

@@ -22,7 +22,14 @@ from fedrec.training.one_step import OneStep
 pytestmark = pytest.mark.cuda
 
 DEVICE = "cuda"
+VISIT = {"dim": 5, "local_epochs": 2, "batch_size": 16}
 OWN = {
+    "pfedclr": [{"variant": "af", "gradient_clip": 0.1}],
+    "plgc": [
+        {"base": {"name": "fedrap", **VISIT, "item_rate": 4.0}, "weight": 0.1},
+        {"base": {"name": "fedncf", **VISIT}, "upload": "table"},
+        {"regulariser": "duorec"},
+    ],
     "fedncf": [{"optimiser": "adam", "learning_rate": 0.001}, {"weight_decay": 1e-6}],
     "fedrap": [{"tables": "private"}, {"schedule": "square", "sparsity": "l2"}],
 }
@@ -32,6 +39,8 @@ CHOICES = [
 ]
 IDS = ["-".join([name, update, *own]) for name, update, own in CHOICES]
 AGAIN, PROCESSOR, STEPWISE = 1e-4, 1e-4, 1e-3
+FEEDING_BACK = {"pfedclr", "plgc"}
+"""Adam's steps, and the batch norm before eRR."""
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +57,8 @@ def case(request, users):
     """A party after the counting round, its plan without compiled code, and how near it comes."""
     name, update, own = request.param
     plan = plan_of(name, update, algorithm=own, training={"accelerated": False})
-    near = STEPWISE if own.get("optimiser") == "adam" else PROCESSOR
+    feeds_back = name in FEEDING_BACK or own.get("optimiser") == "adam"
+    near = STEPWISE if feeds_back else PROCESSOR
     return Party.of(plan, users), plan, near
 
 

@@ -19,6 +19,7 @@ CASES = {
     "af": {"variant": "af"},
     "no aggregation": {"aggregation": False},
     "shrunk gradients": {"gradient_clip": 0.01},
+    "af, shrunk gradients": {"variant": "af", "gradient_clip": 0.01},
 }
 
 
@@ -32,7 +33,7 @@ def users():
 
 def learner_of(case):
     # Rank 3 of 5: neither 1 nor all.
-    rank = {} if case in ("cf", "af") else {"rank": 3}
+    rank = {} if "variant" in CASES[case] else {"rank": 3}
     algorithm = {
         "name": "pfedclr", "dim": 5, "learning_rate": RATE, "personal_rate": PERSONAL_RATE,
         "local_epochs": EPOCHS, "batch_size": BATCH, "item_deviation": 0.5,

@@ -34,6 +34,7 @@ from fedrec.training.samplers import draw_samples
 
 __all__ = ["CentRAP", "Pool", "PooledModel"]
 
+_NOISE = {"noise_where", "noise_clip", "noise_multiplier"}
 _SMALLEST_SCALE = 1e-3
 _USERS_SCORED = 64
 
@@ -160,9 +161,13 @@ class CentRAP(Reference):
     beside: ClassVar[str] = "fedrap"
 
     def settings(self, run: Settings) -> Settings:
-        """Return what is trained: the run's own hyperparameters where it is FedRAP's."""
+        """Return what is trained: the run's own hyperparameters where it is FedRAP's.
+
+        Noise is left out: nothing is sent that it could hide.
+        """
         if isinstance(run.algorithm, FedRAPSettings):
-            return centralised(run, run.algorithm, rounds=run.rounds.total)
+            values = run.algorithm.model_dump(exclude=_NOISE)
+            return centralised(run, FedRAPSettings(**values), rounds=run.rounds.total)
         return centralised(run, FedRAPSettings(), rounds=ROUNDS_BESIDE)
 
     def measure(self, task: Task) -> list[Measurement]:
