@@ -275,7 +275,8 @@ class PFedCLR(TrainedAlgorithm):
         own: Mapping[str, NDArray[np.float32]],
     ) -> NDArray[np.float32]:
         """Return <p, Q_i + A_i B> with the published Q."""
-        vector, scores = own["user_embedding"], super().own_preferences(serving, own)
+        vector = own["user_embedding"]
+        scores = self.preferences(serving, vector)
         if self.settings.variant != "clr":
             return scores + own["item_calibration"] @ vector
         return scores + own["item_factor"] @ (own["factor"] @ vector)
