@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -135,8 +136,12 @@ def run(algorithm: str, folder: Path, arguments: argparse.Namespace, data: Path)
             memory_mib=arguments.memory_mib,
         )
     )
-    limit = Limit(int(arguments.memory_gib * 2**30))
     fedrec = str(Path(sys.executable).with_name("fedrec"))
+    checked = subprocess.run(
+        [fedrec, "check", str(settings), "--json"], capture_output=True, text=True, check=True
+    )
+    table = json.loads(checked.stdout)["private"]["table_bytes"]
+    limit = Limit(int(arguments.memory_gib * 2**30))
     process = subprocess.Popen(
         [*limit.prefix, fedrec, "simulate", str(settings)],
         preexec_fn=limit.enter,
@@ -148,15 +153,13 @@ def run(algorithm: str, folder: Path, arguments: argparse.Namespace, data: Path)
     peaks, done = {"memory": 0, "disk": 0}, threading.Event()
     watching = threading.Thread(target=watch, args=(process.pid, runs, peaks, done), daemon=True)
     watching.start()
-    table, seconds, written, lines, before = 0, [], [], [], 0
+    seconds, written, lines, before = [], [], [], 0
     begun = time.perf_counter()
     assert process.stdout is not None
     for line in process.stdout:
         lines.append(line)
         now = total(process.pid, "io", "wchar")
-        if "private tables:" in line:
-            table = bytes_of(line)
-        elif found := re.search(r"round \d+/\d+ +train.* ([\d.]+) s$", line.rstrip()):
+        if found := re.search(r"round \d+/\d+ +train.* ([\d.]+) s$", line.rstrip()):
             seconds.append(float(found.group(1)))
             written.append(now - before)
         before = now
@@ -165,7 +168,7 @@ def run(algorithm: str, folder: Path, arguments: argparse.Namespace, data: Path)
     done.set()
     watching.join()
     limit.remove()
-    if code or not table or not seconds:
+    if code or not seconds:
         print("".join(lines[-20:]))
         raise SystemExit(f"{algorithm}: the run ended with exit code {code}")
     print(f"\n{algorithm}: one version of the tables {table / 1e9:.2f} GB; {limit.described}")
@@ -177,12 +180,6 @@ def run(algorithm: str, folder: Path, arguments: argparse.Namespace, data: Path)
     print(f"  memory of all processes, at most        {peaks['memory'] / 2**30:.2f} GiB")
     print(f"  the whole command                       {took:.0f} s")
     shutil.rmtree(runs)
-
-
-def bytes_of(line: str) -> int:
-    """Return the size that a line names, as in 2.66 GiB."""
-    number, unit = re.findall(r"([\d.]+) (B|KiB|MiB|GiB|TiB)", line)[0]
-    return int(float(number) * 1024 ** ("B", "KiB", "MiB", "GiB", "TiB").index(unit))
 
 
 def made_up(path: Path, n_users: int, n_items: int) -> None:

@@ -272,5 +272,5 @@ class _Run:
             rates = rates_of(ranks[protocol, "test"], at)
             if known is None or rates is None:
                 continue
-            if protocol not in self.best or known.ndcg >= self.best[protocol][0]:
+            if protocol not in self.best or known.ndcg > self.best[protocol][0]:
                 self.best[protocol] = (known.ndcg, number, rates)
