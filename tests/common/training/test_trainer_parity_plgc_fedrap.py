@@ -40,7 +40,8 @@ def plan_of(weight=0.0, batch_size=7, rounds=None, base=None, **own):
         {
             "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 1},
             "algorithm": {
-                "name": "plgc", "weight": weight, "projector": False, "base": inner, **own,
+                "name": "plgc", "weight": weight, "base": inner, **own,
+                **({"projector": False} if weight else {}),
             },
             "update": {"structure": "dense", "clip": 16.0, "fraction_bits": 34},
             "rounds": rounds or {},
