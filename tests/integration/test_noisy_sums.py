@@ -46,6 +46,25 @@ def test_one_noisy_model_for_everybody(found: Found, protection: str, mechanism:
         check_ledger(bench, number, plan.rounds.total)
 
 
+@pytest.mark.parametrize("protection", ["bfv", "masks"])
+def test_sketch_under_noise_has_two_sums_and_no_grades(found: Found, protection: str) -> None:
+    values = plan_of(protection, 2, "fedmf").model_dump()
+    values["algorithm"] = {"name": "sketch", "dim": 4, "form": "plain", "regularisation": 1.0}
+    values["update"] = {"structure": "dense"}
+    values["privacy"] = {"mechanism": "gaussian", "expected_users": 20.0}
+    plan = Plan.model_validate(values)
+    federation = found(plan, 3)
+    for number in range(3):
+        federation.client(number)
+    outcomes = [client.result() for client in federation.clients]
+    assert {outcome.reason for outcome in outcomes} == {"all rounds are published"}
+    bench = federation.bench
+    assert len({bench.model(number) for number in range(3)}) == 1
+    assert all(not any(values) for values in federation.metrics().values())
+    for number in range(3):
+        check_ledger(bench, number, 2)
+
+
 def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
     """Check that a client charged each of its users so many rounds."""
     by = mechanism_of(bench.plan)

@@ -29,6 +29,7 @@ class Circumstances:
         n_items: size of the catalogue; 0 where nobody knows.
         n_rounds: training rounds that will be published.
         minimum_item_users, user_fraction, clients_per_round, minimum_clients: as in the plan.
+        under_noise: whether noise lies on the sums.
     """
 
     settings: AlgorithmSettings
@@ -39,6 +40,7 @@ class Circumstances:
     user_fraction: float
     clients_per_round: int
     minimum_clients: int
+    under_noise: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -108,6 +108,7 @@ class Algorithm(ABC):
         self.update = shapes.update
         self.n_rounds = shapes.n_rounds
         self.minimum_item_users = shapes.minimum_item_users
+        self.noise = shapes.noise
         self.negatives_per_positive = getattr(settings, "negatives_per_positive", 0)
 
     @property

@@ -17,6 +17,7 @@ __all__ = [
     "Parameter",
     "Scope",
     "Shapes",
+    "SumNoise",
     "UpdateTensor",
     "UploadNoise",
 ]
@@ -33,6 +34,21 @@ class AlgorithmSettings(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SumNoise:
+    """What lies on the sums under `[privacy]`.
+
+    Attributes:
+        clip: a longer contribution of a user is shrunk to this L2 norm, all tensors together.
+        deviation: of the noise on every value of a sum, at least, as the values are.
+        users: what a sum was divided by when `apply` is given it.
+    """
+
+    clip: float
+    deviation: float
+    users: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Shapes:
     """What an algorithm is made for besides its settings.
 
@@ -42,6 +58,7 @@ class Shapes:
         update: what is trained and sent in place of a full item table.
         n_rounds: training rounds that will be published.
         minimum_item_users: users who hold an item that is trained.
+        noise: what lies on the sums; None where they are exact.
     """
 
     n_items: int
@@ -49,6 +66,7 @@ class Shapes:
     update: UpdateSettings
     n_rounds: int
     minimum_item_users: int = 1
+    noise: SumNoise | None = None
 
 
 Scope = Literal["rows", "net", "scalar", "own_rows", "own"]

@@ -86,6 +86,8 @@ _GAIN_BITS = 20
 """As of the metrics: a user's gain is at most 1."""
 _DEVIATIONS = 4.0
 """Of N(0, |h|) that the range holds; from the second sum on all travels times as much."""
+_DRAWN_LENGTHS = 2.0
+"""Of sqrt(k), the length of a history of length 1 along k drawn directions: what fits the clip."""
 _VALUES_AT_ONCE = 1 << 20
 _UNCHOSEN = -1.0
 
@@ -132,11 +134,16 @@ class Sketch(Algorithm):
                 remedy=f"Set rounds.total = {self.settings.sums + 1}: the last one grades "
                 "candidates on validation.",
             )
+        noise = self.noise
+        if noise is not None:
+            self._check_under_noise()
         summed = UpdateTensor(
             name="product",
             shape=(self.n_items, self.settings.dim),
-            limit=_DEVIATIONS * math.sqrt(self.settings.longest_history),
-            fraction_bits=_FRACTION_BITS,
+            limit=_DEVIATIONS * math.sqrt(self.settings.longest_history)
+            if noise is None
+            else self.update.clip,
+            fraction_bits=_FRACTION_BITS if noise is None else self.update.fraction_bits,
             per_item=True,
         )
         if self.n_rounds == self.settings.sums:
@@ -149,6 +156,25 @@ class Sketch(Algorithm):
             signed=False,
         )
         return (summed, gains)
+
+    def _check_under_noise(self) -> None:
+        """Refuse what needs sums that noise does not cover.
+
+        Raises:
+            SettingsError: naming them.
+        """
+        if self.n_rounds != self.settings.sums:
+            raise SettingsError(
+                f"rounds.total is {self.n_rounds}, but under privacy.mechanism sketch has no round "
+                f"besides its {self.settings.sums} sums: users' gains would tell about them.",
+                remedy=f"Set rounds.total = {self.settings.sums}.",
+            )
+        if self.settings.form != "plain":
+            raise SettingsError(
+                f"algorithm.form is {self.settings.form!r}, but under privacy.mechanism nobody "
+                "knows the counts that complete the diagonal.",
+                remedy='Set algorithm.form = "plain".',
+            )
 
     @property
     def ways(self) -> tuple[Candidate, ...]:
@@ -248,22 +274,42 @@ class Sketch(Algorithm):
                 if drawn
                 else self._orthonormal(shared.kept["before"])
             )
-            # Rounded values are off by a deviation of 12^-1/2 steps, one for each holder.
-            holders = shared.rows("item_users", active)
-            step = self.tensors[0].step / (1.0 if drawn else _DEVIATIONS)
-            deviation = step * math.sqrt(float(holders.mean()) / 12.0)
+            deviation = self._deviation(shared, active) / self._scale(drawn=drawn)
             found = low_rank(directions[:, :dim], total[:, :dim], deviation=deviation, drawn=drawn)
             self._low_rank = known = (product, dim, found)
         return known[2]
+
+    def _scale(self, *, drawn: bool) -> float:
+        """Return how many times as large as along its directions a sum travels.
+
+        Under noise a user's contribution has the length |x_u^T Q| / sqrt(|h|) <= 1 along
+        orthonormal directions, which fills the clip, and about sqrt(k) along drawn ones.
+        """
+        if self.noise is None:
+            return 1.0 if drawn else _DEVIATIONS
+        longest = _DRAWN_LENGTHS * math.sqrt(self.settings.dim) if drawn else 1.0
+        return self.noise.clip / longest
+
+    def _deviation(self, shared: SharedState, active: NDArray[np.int64]) -> float:
+        """Return by how much a value of a sum is off, as it travels."""
+        if self.noise is not None:
+            return self.noise.deviation
+        # Rounded values are off by a deviation of 12^-1/2 steps, one for each holder.
+        holders = shared.rows("item_users", active)
+        return self.tensors[0].step * math.sqrt(float(holders.mean()) / 12.0)
 
     def _travelling_directions(
         self, shared: SharedState, active: NDArray[np.int64]
     ) -> NDArray[np.float64]:
         """Return what a round sums along, as large as it travels."""
         product = shared.kept["product"]
-        if not len(product):
-            return drawn_directions(self.seed, active, self.settings.dim)
-        return _DEVIATIONS * self._orthonormal(product)
+        drawn = not len(product)
+        directions = (
+            drawn_directions(self.seed, active, self.settings.dim)
+            if drawn
+            else self._orthonormal(product)
+        )
+        return self._scale(drawn=drawn) * directions
 
     def _orthonormal(self, product: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return orth of a sum, computed once: it is asked for to sum, and again to score."""
@@ -291,7 +337,12 @@ class Sketch(Algorithm):
         # Rounded once for each user: all rows of a history are the same.
         rounded = None
         if "directions" in start.shared:
-            rounded, over = sums["product"].rounded(_summed(chunk, start.shared["directions"]))
+            along = _summed(chunk, start.shared["directions"])
+            if self.noise is not None:
+                # The history has length 1, and so has every item's row of it.
+                along = along / sizes.clamp(min=1)[:, None]
+            rounded, over = sums["product"].rounded(along)
+            rounded = sums.shrunk(rounded, sizes)
             clipped = over * sizes
         factor = start.shared["factor"]
         vectors = _summed(chunk, factor)
@@ -375,7 +426,9 @@ class Sketch(Algorithm):
                 return shared
             # The first of equals.
             return shared.with_tensors(choice=np.asarray(float(np.argmax(change[GRADES]))))
-        scale = 1.0 if not len(shared.kept["product"]) else 1.0 / _DEVIATIONS
+        scale = 1.0 / self._scale(drawn=not len(shared.kept["product"]))
+        if self.noise is not None:
+            scale *= self.noise.users
         return shared.with_tensors(
             before=shared.kept["product"],
             product=(change["product"] * scale).reshape(-1),
@@ -404,8 +457,7 @@ Sketch.about = About(
     warnings=sketch_warnings,
     clips=False,
     range_instead="their range follows from algorithm.longest_history",
-    not_under_noise="its users add whole histories, as long as they are, and the counts that "
-    "complete them; noise wants histories scaled to one length, and none of the counts",
+    not_under_noise="",
     needs_everybody="every round of sketch adds another sum over the same users, all of them",
     exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
     "zero; of a client with one user that is the user's complete history",

@@ -88,6 +88,18 @@ def sketch_warnings(at: Circumstances) -> list[str]:
     settings = at.settings
     if not isinstance(settings, SketchSettings):
         return []
+    together = (
+        "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
+        f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
+        "together."
+    )
+    if at.under_noise:
+        return [
+            "Under privacy.mechanism every history of sketch has length 1, so that lambda wants to "
+            f"be smaller by the mean length of a history; algorithm.regularisation is "
+            f"{settings.regularisation:g}, and from 1 to 10 was best on MovieLens.",
+            together,
+        ]
     found = [
         f"sketch discloses to every key holder {settings.sums * settings.dim} sums over each "
         f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
@@ -95,9 +107,7 @@ def sketch_warnings(at: Circumstances) -> list[str]:
         "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "
         "machine's data; a smaller algorithm.dim and a larger federation.minimum_item_users leave "
         "it less.",
-        "Each sum of sketch is over the clients of its round. Set rounds.minimum_clients (now "
-        f"{at.minimum_clients}) to the number of clients: sums over different users do not belong "
-        "together.",
+        together,
     ]
     if at.n_rounds == settings.sums:
         found.append(

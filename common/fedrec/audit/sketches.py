@@ -28,6 +28,7 @@ from fedrec.audit.pairs import pair_counts_of
 from fedrec.audit.report import AuditReport, Finding
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
 
 __all__ = ["audit_sketches", "decoded_rows", "measurements"]
 
@@ -146,7 +147,17 @@ def _whole(measured: Matrix, directions: Matrix, support: list[int]) -> Matrix |
 
 
 def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return which pair counts the sums let decode, and whose they are."""
+    """Return which pair counts the sums let decode, and whose they are.
+
+    Raises:
+        SettingsError: noise lies on the sums.
+    """
+    if plan.privacy.mechanism != "none":
+        raise SettingsError(
+            f"privacy.mechanism is {plan.privacy.mechanism!r}: no pair count can be decoded from "
+            "sums with noise on every value.",
+            remedy="Audit the noise itself with `fedrec audit dp`.",
+        )
     # What sums sketches says how many directions there are, and how many sums.
     settings = plan.algorithm.model_dump()
     most, sums = int(settings["dim"]), int(settings["sums"])

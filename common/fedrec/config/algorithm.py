@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from fedrec.algorithms import ALGORITHMS, About, Algorithm, Circumstances, Shapes
 from fedrec.algorithms.accelerators import Accelerator, accelerator_for
+from fedrec.algorithms.declarations import SumNoise
 from fedrec.algorithms.trained import TRAINER_VERSION
 from fedrec.config.schema import Plan
+from fedrec.privacy.mechanism import mechanism_of
 
 __all__ = [
     "about_algorithm",
@@ -34,8 +36,19 @@ def algorithm_of(plan: Plan, n_items: int) -> Algorithm:
         update=plan.update,
         n_rounds=plan.rounds.total,
         minimum_item_users=plan.federation.minimum_item_users,
+        noise=_noise_of(plan),
     )
     return algorithm_type(plan)(plan.algorithm, shapes)
+
+
+def _noise_of(plan: Plan) -> SumNoise | None:
+    mechanism = mechanism_of(plan)
+    if mechanism is None:
+        return None
+    step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    return SumNoise(
+        clip=plan.privacy.clip, deviation=mechanism.deviation * step, users=mechanism.divisor
+    )
 
 
 def accelerator_of(plan: Plan) -> Accelerator | None:
@@ -79,5 +92,6 @@ def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
             user_fraction=plan.rounds.user_fraction,
             clients_per_round=plan.rounds.clients_per_round,
             minimum_clients=plan.rounds.minimum_clients,
+            under_noise=plan.privacy.mechanism != "none",
         )
     )

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.algorithm import about_algorithm, algorithm_of
 from fedrec.config.schema import Plan, PrivacySettings
+from fedrec.errors import SettingsError
 from fedrec.privacy.gaussian import FEWEST_STEPS
 from fedrec.privacy.mechanism import mechanism_of
 from fedrec.protection import PROTECTIONS
@@ -60,11 +61,12 @@ def _algorithm(plan: Plan) -> Iterator[Problem]:
             f"algorithm.name to one of {', '.join(able)}.",
         )
         return
-    divisors = [
-        tensor.name
-        for tensor in algorithm_of(plan, 1).tensors
-        if not tensor.signed and tensor.name != _COUNTS
-    ]
+    try:
+        tensors = algorithm_of(plan, 1).tensors
+    except SettingsError:
+        # Told with its own keys where all of a plan's sums are planned.
+        return
+    divisors = [tensor.name for tensor in tensors if not tensor.signed and tensor.name != _COUNTS]
     if divisors:
         yield (
             ("privacy.mechanism", "update.normaliser", "algorithm.name"),

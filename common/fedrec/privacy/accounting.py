@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import lru_cache
 
 __all__ = ["Spent", "cheapest_rho"]
 
@@ -51,6 +52,7 @@ class Spent:
         return self.epsilon(delta) <= epsilon * (1.0 + 1e-9)
 
 
+@lru_cache(maxsize=64)
 def cheapest_rho(kind: str, epsilon: float, delta: float) -> float:
     """Return the largest rho whose epsilon at delta is no more than the one given.
 

@@ -24,7 +24,7 @@ _MARGIN = 1e-9
 
 
 def shrunk_to(
-    values: Mapping[str, torch.Tensor], bound: int
+    values: Mapping[str, torch.Tensor], bound: int, times: torch.Tensor | None = None
 ) -> tuple[dict[str, torch.Tensor], torch.Tensor]:
     """Return users' contributions, each of an L2 norm of at most `bound`, and whose were longer.
 
@@ -32,6 +32,8 @@ def shrunk_to(
         values: whole numbers of grid steps, each below 2^53 in size, (n_users, ...) by tensor;
             all tensors of a user are one contribution.
         bound: the clip in grid steps.
+        times: how often each user contributes these values, to different items, (n_users,); once
+            by default.
 
     Returns:
         float64 tensors of the same shapes, and bool (n_users,).
@@ -40,7 +42,8 @@ def shrunk_to(
 
     real = {name: own.to(torch.float64) for name, own in values.items()}
     squares = [own.square().flatten(1).sum(1) for own in real.values()]
-    norm = torch.stack(squares).sum(0).sqrt()
+    total = torch.stack(squares).sum(0)
+    norm = (total if times is None else total * times).sqrt()
     safe = bound * (1.0 - _MARGIN)
     longer = norm > safe
     factor = safe / norm.clamp(min=safe) * (1.0 - _MARGIN)

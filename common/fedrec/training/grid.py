@@ -290,8 +290,23 @@ class RoundSums:
                 n_clipped += n_users * int(clipped.sum())
         return n_clipped
 
+    def shrunk(self, rounded: torch.Tensor, times: torch.Tensor) -> torch.Tensor:
+        """Return users' rounded values as long as they may be; all of a user's contribution.
+
+        Args:
+            rounded: (n_users, width), in grid steps.
+            times: rows in which each user contributes them, (n_users,).
+        """
+        if self._longest is None:
+            return rounded
+        found, longer = shrunk_to({"": rounded}, self._longest, times)
+        self._n_shrunk.add_(longer.sum())
+        return found[""]
+
     def count(self, item_index: torch.Tensor) -> None:
-        """Count one user for every row's item; n_items counts nowhere."""
+        """Count one user for every row's item, unless under noise; n_items counts nowhere."""
+        if self._longest is not None:
+            return
         self._counts.index_add_(0, item_index, torch.ones_like(item_index))
 
     @property

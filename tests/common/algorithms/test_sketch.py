@@ -306,7 +306,15 @@ def test_the_model_does_not_depend_on_threads(histories):
         ({"update": {"clip": 2.0}}, "update.clip is set"),
         ({"update": {"structure": "colr"}}, "no other low-rank form"),
         ({"evaluation": {"protocol": "paper"}}, "no negatives are drawn"),
-        ({"privacy": {"mechanism": "gaussian"}}, "scaled to one length"),
+        ({"privacy": {"mechanism": "gaussian"}}, "no round besides its 2 sums"),
+        (
+            {
+                "privacy": {"mechanism": "gaussian"},
+                "rounds": {"total": 2},
+                "algorithm": {"form": "diag"},
+            },
+            "nobody knows the counts",
+        ),
     ],
 )
 def test_plans_that_mean_nothing_are_refused(change, word):
@@ -338,3 +346,111 @@ def test_protected_sums_are_exact_integers(protection):
     assert spec.segments[1].length == 31
     kind = PROTECTIONS[protection]
     assert kind.plan(spec, preset=plan.protection.preset).exact
+
+
+# Under noise.
+
+PRIVATE = {"mechanism": "gaussian", "epsilon": 8.0, "expected_users": 150.0}
+
+
+def private_learner(**changes):
+    plan = plan_of(2, privacy=PRIVATE | changes, algorithm={"dim": 12, "regularisation": 0.5})
+    assert find_conflicts(plan) == []
+    return Learner(plan, 80, device="cpu")
+
+
+def one_length(histories):
+    """Return every history with length 1, dense (n_users, 80)."""
+    matrix = interactions_of(histories, 80)
+    return matrix / np.sqrt(matrix.sum(1, keepdims=True))
+
+
+def test_under_noise_histories_have_one_length(users, histories):
+    """Both sums against dense matrices; 150 users are expected, and 150 there are."""
+    learner = private_learner()
+    first, second = versions(learner, [users])[1:]
+    own, drawn = (
+        one_length(histories),
+        drawn_directions(learner.plan.federation.seed, np.arange(80), 12),
+    )
+    total = own.T @ (own @ drawn)
+    # Steps of 2^-20, 2 sqrt(12) of them in the first sum, half a one for each user.
+    step = 2.0**-20
+    off = np.abs(first.kept["product"].reshape(80, 12) - total).max()
+    assert off < 150 * step / 2 * 2 * np.sqrt(12)
+    along = plain_orth(first.kept["product"].reshape(80, 12))
+    wanted = own.T @ (own @ along)
+    assert np.abs(second.kept["product"].reshape(80, 12) - wanted).max() < 150 * step / 2
+    assert second.holders.tolist() == [1] * 80
+
+
+@pytest.mark.parametrize("clip", [1.0, 0.125])
+def test_nobody_moves_a_sum_by_more_than_the_clip(users, clip):
+    learner = private_learner(clip=clip)
+    bound, size = learner.layout.mechanism.bound, 80 * 12
+    assert bound == clip * 2**20
+    before = versions(learner, [users])
+    lengths = []
+    for shared in before[:2]:
+        for row in range(0, len(users), 10):
+            one = users.select(np.array([row]))
+            private = learner.initial_private(one)
+            vector = learner.contribute("train", 2, shared, one, private).vector
+            # All that is not the change is withheld.
+            assert not vector[size:].any()
+            lengths.append(float(np.linalg.norm(vector[:size].astype(float))) / bound)
+    assert max(lengths) <= 1.0
+    # Along drawn directions about half the clip; along the others what of a history lies in them.
+    assert 0.3 < np.mean(lengths[:15]) < 0.7
+    assert np.mean(lengths[15:]) > 0.3
+
+
+def test_what_noise_alone_makes_counts_for_nothing(users):
+    learner = private_learner(epsilon=1.0)
+    nobody = split_of([[0]]).select(np.array([], dtype=np.int64))
+    shared = learner.initial_shared()
+    for round_id, kind in ((1, "count"), (2, "train"), (3, "train")):
+        private = learner.initial_private(nobody)
+        vector = learner.contribute(kind, round_id, shared, nobody, private).vector
+        if kind == "train":
+            vector = learner.layout.add_noise(vector, 3)
+        shared = learner.apply(kind, round_id, shared, vector)
+    assert np.abs(shared.kept["product"]).max() > 0
+    assert not scores_of(learner, shared, users).any()
+
+
+def test_what_rises_above_the_noise_is_the_model(users, histories):
+    """As by a plain form that leaves out what noise could be: here nearly everything but one."""
+    learner = private_learner()
+    last = versions(learner, [users])[-1]
+    mechanism = learner.layout.mechanism
+    deviation = mechanism.deviation * 2.0**-20
+    assert deviation == pytest.approx(mechanism.cost.gaussian**-0.5 / np.sqrt(2), rel=1e-3)
+    before = last.kept["before"].reshape(80, 12)
+    along, total = plain_orth(before), last.kept["product"].reshape(80, 12)
+    values, vectors = np.linalg.eigh((along.T @ total + total.T @ along) / 2)
+    above = values > 2 * deviation * np.sqrt(12)
+    assert 0 < above.sum() < 12
+    half = total @ (vectors[:, above] / np.sqrt(values[above]))
+    low = half @ half.T
+    inverse = np.linalg.inv(low + 0.5 * np.eye(80))
+    weights = -inverse / np.diag(inverse)
+    np.fill_diagonal(weights, 0.0)
+    own = interactions_of([users.train_of(row) for row in range(20)], 80) @ weights
+    assert scores_of(learner, last, users.select(np.arange(20))) == pytest.approx(own, abs=1e-4)
+
+
+def test_a_private_simulation_charges_two_sums(data, users):
+    settings = Settings.model_validate(
+        {
+            **private_learner().plan.model_dump(),
+            "protection": {"name": "bfv"},
+            "client": {"device": "cpu"},
+        }
+    )
+    result = simulate(settings, users=users, catalogue=data.catalogue)
+    assert result.finished
+    assert [report.kind for report in result.rounds] == ["count", "train", "train", "evaluate"]
+    mechanism = private_learner().layout.mechanism
+    assert mechanism.epsilon_after(2) == pytest.approx(8.0, rel=1e-2)
+    assert mechanism.epsilon_after(9) == mechanism.epsilon_after(2)

@@ -98,3 +98,19 @@ def test_a_user_is_shrunk_as_if_alone(bound: int, seed: int, n_users: int) -> No
         assert np.abs(own - alone).max() <= 1
         if squared(flat) < (bound * 0.999) ** 2:
             assert not longer[user] and not shrunk and np.array_equal(own, flat)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 10**6), st.integers(1, 500), st.integers(0, 2**32 - 1))
+def test_what_is_contributed_to_many_items_counts_as_often(
+    bound: int, times: int, seed: int
+) -> None:
+    values = np.random.default_rng(seed).integers(-(2**20), 2**20, size=(1, 7))
+    tensor, often = torch.from_numpy(values), torch.tensor([times])
+    found, longer = shrunk_to({"": tensor}, bound, often)
+    row = found[""][0].to(torch.int64).numpy()
+    assert times * squared(row) <= bound * bound
+    assert bool(longer) == (not np.array_equal(row, values[0]))
+    # As if all of it were written down.
+    whole, _ = shrunk_to({"": tensor.repeat(1, times)}, bound)
+    assert np.abs(whole[""][0, :7].numpy() - row).max() <= 1

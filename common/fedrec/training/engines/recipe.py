@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from importlib import import_module
 from operator import attrgetter
 from typing import Any
 
 from fedrec.algorithms.algorithm import Algorithm
-from fedrec.algorithms.declarations import Shapes
+from fedrec.algorithms.declarations import Shapes, SumNoise
 from fedrec.updates.settings import UpdateSettings
 
 __all__ = ["algorithm_from", "can_be_made_again", "recipe_of"]
@@ -31,6 +32,7 @@ def recipe_of(algorithm: Algorithm) -> dict[str, Any]:
         "update": algorithm.update.model_dump(mode="json"),
         "n_rounds": algorithm.n_rounds,
         "minimum_item_users": algorithm.minimum_item_users,
+        "noise": None if algorithm.noise is None else asdict(algorithm.noise),
     }
 
 
@@ -43,5 +45,6 @@ def algorithm_from(recipe: Mapping[str, Any]) -> Algorithm:
         update=UpdateSettings.model_validate(recipe["update"]),
         n_rounds=recipe["n_rounds"],
         minimum_item_users=recipe["minimum_item_users"],
+        noise=None if recipe["noise"] is None else SumNoise(**recipe["noise"]),
     )
     return kind(kind.settings_type.model_validate(recipe["settings"]), shapes)
