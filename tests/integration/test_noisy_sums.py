@@ -48,10 +48,11 @@ def test_one_noisy_model_for_everybody(found: Found, protection: str, mechanism:
 
 @pytest.mark.parametrize("protection", ["bfv", "masks"])
 def test_sketch_under_noise_has_two_sums_and_no_grades(found: Found, protection: str) -> None:
-    values = plan_of(protection, 2, "fedmf").model_dump()
+    values = plan_of(protection, 3, "fedmf").model_dump()
     values["algorithm"] = {"name": "sketch", "dim": 4, "form": "plain", "regularisation": 1.0}
     values["update"] = {"structure": "dense"}
     values["privacy"] = {"mechanism": "gaussian", "expected_users": 20.0}
+    values["rounds"]["total"] = 2
     plan = Plan.model_validate(values)
     federation = found(plan, 3)
     for number in range(3):
