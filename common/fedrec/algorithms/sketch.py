@@ -33,6 +33,11 @@ items, what each candidate would be worth: k, k/2 and k/4 directions (the first 
 Y), lambda, plain or diag. The sums of these gains are published, the best candidate follows from
 them and is part of the model. Without such a round the settings are the model.
 
+Noise: under `[privacy]` histories have length 1. A user adds x_u (x_u^T Q) / |h|, of a length of at
+most 1 along orthonormal directions and of about sqrt(k) along Omega, there divided by 2 sqrt(k);
+what is longer than the clip is shrunk. There are no counts and no grades, sigma is the noise's, and
+G is that of histories of length 1.
+
 A version without a sum scores by the item counts; one with Y_1 alone by the same formulas with
 Omega in Q's place, which is worth less than two sums are.
 """

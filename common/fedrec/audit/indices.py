@@ -96,9 +96,13 @@ def audit_indices(
     learner = Learner(plan, n_items, device="cpu")
     rows = [tensor for tensor in learner.layout.tensors if tensor.per_item]
     if not rows:
-        able = [name for name, kind in ALGORITHMS.items() if kind.about.audit == "rows"]
+        able = [
+            name
+            for name, kind in ALGORITHMS.items()
+            if kind.about.audit == "rows" and name != plan.algorithm.name
+        ]
         raise SettingsError(
-            f"algorithm.name is {plan.algorithm.name}, whose updates have no rows of items.",
+            f"The updates of {plan.algorithm.name} with these settings have no rows of items.",
             remedy="Audit its sums with `fedrec audit sums`, or set algorithm.name to one of "
             f"{', '.join(able)}.",
         )

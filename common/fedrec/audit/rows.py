@@ -12,14 +12,26 @@ from __future__ import annotations
 import numpy as np
 
 from fedrec.audit.report import AuditReport, Finding
+from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
 
 __all__ = ["audit_rows"]
 
 
 def audit_rows(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
-    """Return who is the only holder of an item whose row is released."""
+    """Return who is the only holder of an item whose row is released.
+
+    Raises:
+        SettingsError: updates have no rows of items.
+    """
+    if not any(tensor.per_item for tensor in algorithm_of(plan, n_items).tensors):
+        raise SettingsError(
+            f"The updates of these settings of {plan.algorithm.name} have no rows of items: item "
+            "counts are all that is summed, of items that enough users hold.",
+            remedy="There is nothing here to audit.",
+        )
     least = plan.federation.minimum_item_users
     holders = np.bincount(users.train_items, minlength=n_items)
     active = holders >= least

@@ -9,6 +9,7 @@ from fedrec.audit import audit
 from fedrec.audit.sketches import decoded_rows, measurements
 from fedrec.config.schema import Plan
 from fedrec.data import UserSplit
+from fedrec.errors import SettingsError
 from fedrec.ids import UserId
 
 N_ITEMS = 60
@@ -104,3 +105,30 @@ def test_the_report_counts_at_each_number_of_directions():
     assert report.determined == ()
     report, found = audited(histories_of(40, 30), dim=8)
     assert found["rows_decoded_at_8"] == 0 and report.determined == ()
+
+
+@pytest.mark.parametrize(
+    ("sections", "word"),
+    [
+        (
+            {
+                "algorithm": {"name": "sketch", "form": "plain"},
+                "privacy": {"mechanism": "gaussian"},
+                "rounds": {"total": 2},
+            },
+            "noise on every value",
+        ),
+        ({"algorithm": {"name": "fedrap", "tables": "private"}}, "no rows of items"),
+    ],
+)
+def test_sums_with_nothing_to_decode_are_refused(sections, word):
+    users = UserSplit(
+        user_ids=(UserId("u"),),
+        train_indptr=np.array([0, 2]),
+        train_items=np.array([0, 1]),
+        validation_items=np.array([-1]),
+        test_items=np.array([-1]),
+    )
+    plan = Plan.model_validate({"update": {"structure": "dense"}, **sections})
+    with pytest.raises(SettingsError, match=word):
+        audit(plan, users, N_ITEMS)
