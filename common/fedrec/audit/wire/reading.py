@@ -150,25 +150,26 @@ class BlobTally:
         self.by_client[client] = (seen + 1, read + found.is_readable)
         for sign in found.signs:
             self.signs[sign] = self.signs.get(sign, 0) + 1
-        self._histogram += found.histogram
-        self._compare(body_of(blob), client if sent else "")
+        if self._is_new(body_of(blob), client if sent else ""):
+            # The same bytes once more say nothing more: a few that many are handed look uneven.
+            self._histogram += found.histogram
         return found
 
     @property
     def entropy(self) -> float | None:
-        """Bits of a byte over all blobs; None for fewer than 4 KiB."""
+        """Bits of a byte over all different blobs; None for fewer than 4 KiB."""
         return byte_entropy(self._histogram)
 
-    def _compare(self, body: bytes, client: str) -> None:
-        """Look for equal bytes in the same places of other blobs."""
+    def _is_new(self, body: bytes, client: str) -> bool:
+        """Return whether a blob was not seen, and compare it with others in the same places."""
         mark, n_words = blake3(body).digest(), len(body) // 8
         if mark in self._owners:
             # The same bytes once more: handed out again, sent again, or sent by somebody else.
             self.copies += self._owners[mark] != client
-            return
+            return False
         self._owners[mark] = client
         if not n_words:
-            return
+            return True
         step = max(1, n_words // _COMPARED_WORDS)
         words = np.frombuffer(body, dtype="<u8", count=n_words)[::step][:_COMPARED_WORDS].copy()
         for other in self._earlier:
@@ -176,6 +177,7 @@ class BlobTally:
                 self.shared_words = max(self.shared_words, float((other == words).mean()))
         if len(self._earlier) < _COMPARED_BLOBS:
             self._earlier.append(words)
+        return True
 
 
 def byte_entropy(histogram: NDArray[np.int64]) -> float | None:

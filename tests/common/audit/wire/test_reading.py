@@ -87,6 +87,20 @@ def test_equal_bytes_of_two_clients_are_told() -> None:
     assert tally.shared_words == pytest.approx(0.25)
 
 
+def test_bytes_that_many_are_handed_count_once() -> None:
+    """A kilobyte of random bytes looks uneven by its own counts, however often it is seen."""
+    tally, reader = BlobTally(), PlainReader(SPEC)
+    few = RANDOM.bytes(1000)
+    for client in "abcdefgh" * 4:
+        tally.add(few, client, reader)
+    assert tally.blobs == 32
+    assert tally.entropy is None
+    for client in "abcd":
+        tally.add(RANDOM.bytes(1000), client, reader)
+    assert tally.entropy is not None
+    assert tally.entropy > 7.9
+
+
 def test_the_entropy_of_bytes() -> None:
     assert byte_entropy(np.full(256, 1000, dtype=np.int64)) == 8.0
     one = np.zeros(256, dtype=np.int64)
