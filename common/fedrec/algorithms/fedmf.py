@@ -87,10 +87,12 @@ class FedMF(TrainedAlgorithm):
 
     def penalty(self, v: Values, batch: Batch) -> torch.Tensor | float:
         """Return gamma (|p|^2 + |q_i|^2), the mean over the samples."""
+        from fedrec.algorithms.row_lengths import square_sums
+
         gamma = self.settings.regularisation
         if not gamma:
             return 0.0
-        rows = v.item_embedding.square().sum(-1)
+        rows = square_sums(v.item_embedding)
         return gamma * (batch.mean(rows) + v.user_embedding.square().sum(-1))
 
     # Without torch: an inner product is all there is to it.

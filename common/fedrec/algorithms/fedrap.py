@@ -278,16 +278,18 @@ class FedRAP(TrainedAlgorithm):
 
     def _regularisers(self, v: Values) -> Iterator[torch.Tensor]:
         """Yield v2 R and -v1 (D_i - C_i)^2 of every row, means over its entries."""
-        settings = self.settings
+        from fedrec.algorithms.row_lengths import absolute_sums, square_sums
+
+        settings, dim = self.settings, self.settings.dim
         if settings.tables == "private":
             return
         if settings.sparsity == "l1":
-            yield settings.sparsity_weight * v.item_embedding.abs().mean(-1)
+            yield settings.sparsity_weight / dim * absolute_sums(v.item_embedding)
         elif settings.sparsity == "l2":
-            yield settings.sparsity_weight * v.item_embedding.square().mean(-1)
+            yield settings.sparsity_weight / dim * square_sums(v.item_embedding)
         if settings.tables == "both":
-            apart = (v.own_embedding - v.item_embedding).square().mean(-1)
-            yield -settings.difference_weight * apart
+            apart = square_sums(v.own_embedding - v.item_embedding)
+            yield -settings.difference_weight / dim * apart
 
     def apply(
         self,

@@ -200,7 +200,8 @@ class TrainedBlock:
             return
         values = self.local[name]
         if optimiser.decay:
-            gradient = gradient + self._decaying(name) * wide(optimiser.decay * live, values)
+            shrinks = wide(optimiser.decay * live, values)
+            gradient = torch.addcmul(gradient, self._decaying(name), shrinks)
         if isinstance(optimiser, Adam) and optimiser.kept:
             step_kept_adam(
                 values, gradient, [self.kept[n] for n in self._of.moments[name]], rate, live

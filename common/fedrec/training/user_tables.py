@@ -119,9 +119,14 @@ class HeldTables(UserTables):
 
     def finish(self) -> PrivateState:
         """Return the tables in the processor's memory; they stay on the device, too."""
-        # A sum in float64 is finite where all float32 values are, and makes no table of its own.
-        totals = [values.sum(dtype=torch.float64) for values in self._tensors.values()]
-        self.finite = bool(torch.isfinite(torch.stack(totals)).all()) if totals else True
+        # Both are NaN where anything is, and neither makes a table of its own.
+        ends = [
+            end.to(torch.float64)
+            for values in self._tensors.values()
+            if values.numel()
+            for end in torch.aminmax(values)
+        ]
+        self.finite = bool(torch.isfinite(torch.stack(ends)).all()) if ends else True
         arrays = {name: values.cpu().numpy() for name, values in self._tensors.items()}
         self._on_device.keep(arrays, self._tensors)
         return PrivateState(MappingProxyType(arrays))
