@@ -4,14 +4,22 @@ Dim 32, at most ten epochs of minibatches of 2,048 samples, a shared and an own 
 of the 943 users, weight decay of whole tables, constant weights as released. The loop is a module
 with two embedding tables for each client; see `per_client_loop`. Own tables that the clients keep
 take 203 MB on either side.
+
+`--released FOLDER` times the paper's code, too: its first round, which trains on the processor what
+the loop here trains, negatives drawn before. It is a clone of github.com/mtics/FedRAP (commit
+d6ee2ac) and imports pandas.
 """
 
 from __future__ import annotations
 
+import importlib
+import sys
+from pathlib import Path
+
 import numpy as np
 import torch
 from client_samples import batches, drawn_samples
-from per_client_loop import Cost, Work, compare, plan_of, tensors_of
+from per_client_loop import Cost, Loop, Work, compare, plan_of, tensors_of
 from torch import nn
 
 from fedrec.algorithms import FedRAPSettings
@@ -86,6 +94,34 @@ def plain_round(users: UserSplit, shared: SharedState, private: PrivateState) ->
     return total / len(users)
 
 
+def released_round(folder: Path) -> Loop:
+    """Return the first round of the paper's code."""
+    sys.path.insert(0, str(folder))
+    module = importlib.import_module("model.model")
+
+    def play(users: UserSplit, shared: SharedState, private: PrivateState) -> object:
+        n_items = len(shared.tensors["item_embedding"])
+        config = {
+            "num_users": len(users), "num_items": n_items, "latent_dim": SETTINGS.dim,
+            "clients_sample_ratio": 1.0, "top_k": 10, "use_cuda": False, "regular": "l1",
+            "lambda": SETTINGS.difference_weight, "mu": SETTINGS.sparsity_weight,
+            "vary_param": "fixed", "decay_rate": 0.97, "tol": SETTINGS.tolerance,
+            "local_epoch": SETTINGS.local_epochs, "batch_size": SETTINGS.batch_size,
+            "lr_network": SETTINGS.learning_rate, "lr_args": SETTINGS.item_rate,
+            "l2_regularization": SETTINGS.weight_decay,
+        }  # fmt: skip
+        rng = np.random.default_rng(0)
+        drawn = [drawn_samples(users.train_of(i), n_items, rng) for i in range(len(users))]
+        samples = [[index] * len(item) for index, (item, _) in enumerate(drawn)]
+        items = [item.tolist() for item, _ in drawn]
+        labels = [label.tolist() for _, label in drawn]
+        engine = module.FedRAPEngine(config)
+        table = nn.Embedding(n_items, SETTINGS.dim)
+        return engine.federatedTrainOneRound([samples, items, labels], table, 0)
+
+    return play
+
+
 def least(work: Work) -> Cost:
     """Return 8 d for each sample, and for each pair the traffic of two rows and of the sum."""
     return Cost(flops=8.0 * SETTINGS.dim * work.samples, bytes=28.0 * SETTINGS.dim * work.pairs)
@@ -94,7 +130,7 @@ def least(work: Work) -> Cost:
 def main() -> None:
     """Print both sides' round times and their ratio."""
     plans = {"dense": plan_of(SETTINGS.model_dump(), clip=16.0)}
-    compare("FedRAP, dim 32", plans, plain_round, least, document=__doc__)
+    compare("FedRAP, dim 32", plans, plain_round, least, document=__doc__, released=released_round)
 
 
 if __name__ == "__main__":

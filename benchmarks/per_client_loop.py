@@ -13,8 +13,9 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -104,7 +105,13 @@ def ml_100k() -> tuple[UserSplit, int]:
 
 
 def compare(
-    title: str, plans: dict[str, Plan], loop: Loop, cost: Callable[[Work], Cost], *, document: str
+    title: str,
+    plans: dict[str, Plan],
+    loop: Loop,
+    cost: Callable[[Work], Cost],
+    *,
+    document: str,
+    released: Callable[[Path], Loop] | None = None,
 ) -> None:
     """Time a round of each plan and of the loop in turn; print both, ratios and rates.
 
@@ -114,11 +121,17 @@ def compare(
         loop: the same round in plain PyTorch; it must leave its arguments as they are.
         cost: the least work of a round.
         document: the benchmark's description.
+        released: given the folder of the paper's code, a round of it; none without such code.
     """
     parser = argparse.ArgumentParser(description=document)
     parser.add_argument("--runs", type=int, default=5)
+    if released:
+        parser.add_argument(
+            "--released", type=Path, metavar="FOLDER", help="time the paper's code in it, too"
+        )
     add_device(parser)
     options = parser.parse_args()
+    papers = released(options.released) if released and options.released else None
     runs, device = options.runs, options.device
     users, n_items = ml_100k()
     cores = torch.get_num_threads()
@@ -139,6 +152,10 @@ def compare(
     shared, private = learner.initial_shared(), learner.initial_private(users)
     for threads in sorted({1, cores}):
         sides[_loop_name(threads)] = _with_threads(threads, lambda: loop(users, shared, private))
+        if papers:
+            sides[_papers_name(threads)] = _with_threads(
+                threads, lambda: papers(users, shared, private)
+            )
     try:
         seconds = interleaved(sides | limits(), runs=runs)
     finally:
@@ -161,9 +178,14 @@ def compare(
     loops = {threads: seconds[_loop_name(threads)] for threads in sorted({1, cores})}
     for threads, found in loops.items():
         print(f"  {_loop_name(threads)}: {summary(found)}")
-    best = min(loops, key=lambda threads: statistics.median(loops[threads]))
+    others = [_faster(_loop_name, loops, seconds)]
+    if papers:
+        for threads in loops:
+            print(f"  {_papers_name(threads)}: {summary(seconds[_papers_name(threads)])}")
+        others.append(_faster(_papers_name, loops, seconds))
     for name in mine:
-        print_ratio(_loop_name(best), name, seconds)
+        for other in others:
+            print_ratio(other, name, seconds)
         median = statistics.median(seconds[name])
         print(f"  {work.samples / median / 1e6:.2f} million sample updates a second")
         print(
@@ -171,6 +193,16 @@ def compare(
             f"of the matrix product; {least.bytes / median / 1e9:.2f} GB/s, "
             f"{least.bytes / median / rates[TRIAD]:.1%} of the triad"
         )
+
+
+def _faster(
+    name_of: Callable[[int], str], threads: Iterable[int], seconds: dict[str, list[float]]
+) -> str:
+    return min(map(name_of, threads), key=lambda name: statistics.median(seconds[name]))
+
+
+def _papers_name(threads: int) -> str:
+    return f"the paper's code, {threads} thread{'s' if threads > 1 else ''}"
 
 
 def _loop_name(threads: int) -> str:
