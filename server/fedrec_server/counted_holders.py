@@ -1,0 +1,53 @@
+"""How many users hold each item, where the coordinator can read it: what later sums are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.ids import RoundId
+from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.federation import Federation
+from fedrec_server.store.store import Store
+
+__all__ = ["CountedHolders"]
+
+
+class CountedHolders:
+    """Reads published count rounds, each once; to be used in the store's thread.
+
+    Args:
+        federation: returns the constant part.
+        store: what was published.
+    """
+
+    def __init__(self, federation: Callable[[], Federation], store: Store) -> None:
+        self._federation = federation
+        self._store = store
+        self._seen = RoundId(0)
+        self._found: NDArray[np.int64] | None = None
+
+    def known(self) -> NDArray[np.int64] | None:
+        """Return what the last published count round says, int64 (n_items,).
+
+        Returns:
+            None before it, or where nobody knows how vectors lie.
+
+        Raises:
+            DamagedFile: it cannot be read any more.
+        """
+        vectors = self._federation().vectors
+        if vectors.layouts is None:
+            return None
+        while (record := self._store.next_published(self._seen)) is not None:
+            if record.kind == "count":
+                rows = StatedRows.whole(vectors.n_items)
+                total = self._store.spool.read(record.name, record.blob)
+                vector = self._federation().unpacked(
+                    "count", rows, total, len(record.contributions)
+                )
+                self._found = vector[vectors.layouts("count", vectors.n_items).count_slice]
+            self._seen = record.round
+        return self._found
