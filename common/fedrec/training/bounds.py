@@ -101,14 +101,14 @@ class _Check:
 
     def run(self) -> None:
         terms, layout = self._terms, self._layout
-        trains, measures = terms.kind == "train", terms.kind != "count"
-        self._check_metrics(measures and self._exact)
+        trains = terms.kind == "train"
+        self._check_metrics(terms.kind != "count" and self._exact)
         trained = int(self._metrics[0]) if trains else 0
         most = {"train": trained, "count": terms.most_users, "evaluate": 0}[terms.kind]
         self._check_counts(most if self._exact else 0)
         numbers = {TRAINED: trained, MEASURED: terms.most_users}
         for tensor in sorted(layout.tensors, key=self._depends):
-            own = _table(self._changes[tensor.name])
+            own = self._table(tensor)
             if not trains:
                 self._within(tensor, own, 0)
             elif not self._exact:
@@ -121,9 +121,14 @@ class _Check:
                 self._within(tensor, own, numbers[tensor.counted_by], tensor.bound)
             else:
                 divisor = next(one for one in layout.tensors if one.name == tensor.counted_by)
-                found = _table(self._changes[divisor.name])
+                found = self._table(divisor)
                 times = found if divisor.per_item else int(found[0, 0])
                 self._within(tensor, own, times, tensor.bound // divisor.bound)
+
+    def _table(self, tensor: UpdateTensor) -> Integers:
+        """Return a tensor's sum with a row for each item, or for each value where it has none."""
+        values = self._changes[tensor.name]
+        return values.reshape(len(values) if tensor.per_item else values.size, -1)
 
     def _depends(self, tensor: UpdateTensor) -> bool:
         """Put what others are divided by first."""
@@ -132,7 +137,10 @@ class _Check:
     def _check_metrics(self, are_there: bool) -> None:
         terms = self._terms
         largest = largest_sums(
-            self._metrics, most_users=terms.most_users, n_parties=terms.n_clients
+            self._metrics,
+            most_users=terms.most_users,
+            n_parties=terms.n_clients,
+            trains=terms.kind == "train",
         )
         wrong = (self._metrics < 0) | (self._metrics > largest * are_there)
         if wrong.any():
@@ -237,10 +245,6 @@ class _Check:
             f"allowed is {low} to {high}.",
             remedy=_REMEDY,
         )
-
-
-def _table(values: Integers) -> Integers:
-    return values.reshape(len(values), -1)
 
 
 def _blocks(own: Integers) -> Iterator[slice]:
