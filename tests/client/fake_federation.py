@@ -19,8 +19,8 @@ from fedrec.clock import FakeClock
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
 from fedrec.data import Catalogue
-from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.errors import Unreachable
+from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.epoch_secrets import open_epoch

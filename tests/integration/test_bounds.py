@@ -90,8 +90,9 @@ def test_the_authority_refuses_it(found: Found, spoiler: Spoiler) -> None:
         check_against_one_process(federation)
     finally:
         authority.close()
-    (line,) = (log / AUDIT_FILE).read_text().splitlines()
-    said = json.loads(line)
+    # Asked again before the round is given up, it says the same without opening anything.
+    first, *_ = (log / AUDIT_FILE).read_text().splitlines()
+    said = json.loads(first)
     assert (said["event"], said["code"], said["round"]) == (
         "reveal_refused",
         "sum_out_of_bounds",
