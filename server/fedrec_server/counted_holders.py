@@ -4,12 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedrec.ids import RoundId
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.federation import Federation
+from fedrec_server.federation import Counted, Federation
 from fedrec_server.store.store import Store
 
 __all__ = ["CountedHolders"]
@@ -27,10 +24,10 @@ class CountedHolders:
         self._federation = federation
         self._store = store
         self._seen = RoundId(0)
-        self._found: NDArray[np.int64] | None = None
+        self._found: Counted | None = None
 
-    def known(self) -> NDArray[np.int64] | None:
-        """Return what the last published count round says, int64 (n_items,).
+    def known(self) -> Counted | None:
+        """Return what the published count rounds say.
 
         Returns:
             None before it, or where nobody knows how vectors lie.
@@ -48,6 +45,8 @@ class CountedHolders:
                 vector = self._federation().unpacked(
                     "count", rows, total, len(record.contributions)
                 )
-                self._found = vector[vectors.layouts("count", vectors.n_items).count_slice]
+                last = vector[vectors.layouts("count", vectors.n_items).count_slice]
+                first = last if self._found is None else self._found.first
+                self._found = Counted(first=first, last=last)
             self._seen = record.round
         return self._found

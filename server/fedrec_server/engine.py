@@ -316,7 +316,7 @@ class Engine:
                 total,
                 round_.accepted.keys(),
                 self.run,
-                holders=self.holders.known(),
+                counted=self.holders.known(),
                 trained=self.state.trained,
             )
         return self.store.spool.write(sum_name(round_.number), total), metrics, rows

@@ -40,6 +40,19 @@ SLOWEST_BYTES_PER_SECOND = 100_000.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Users of each item, int64 (n_items,), by two count rounds that may be the same one.
+
+    Attributes:
+        first: by the first, from which it follows which rows travel.
+        last: by the last, which later sums are held to.
+    """
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PublicCatalogue:
     """The catalogue file as it is served, and what it says about itself."""
 
@@ -229,14 +242,14 @@ class Federation:
         clients: Collection[ClientId],
         run: str,
         *,
-        holders: NDArray[np.int64] | None = None,
+        counted: Counted | None = None,
         trained: int = 0,
     ) -> tuple[bytes, StatedRows | None]:
         """Return what the coordinator has to know of a sum that it can read.
 
         Args:
             clients: whose updates are in it.
-            holders: users of each item by the count round; None before it.
+            counted: users of each item; None before the count round.
             trained: published training rounds.
 
         Returns:
@@ -251,11 +264,11 @@ class Federation:
         found = {segment.name: values for segment, values in spec.pieces(vector)}
         if METRICS not in found:
             raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
-        self._check_sum(kind, rows, vector, clients, holders, trained)
+        self._check_sum(kind, rows, vector, clients, counted, trained)
         travelling = None
         if kind == "count" and self.vectors.least:
-            counted = self.vectors.rows_of(found[COUNTS])
-            travelling = counted.stated(self.plan.federation.name, run)
+            active = self.vectors.rows_of(found[COUNTS])
+            travelling = active.stated(self.plan.federation.name, run)
         return found[METRICS].astype("<i8").tobytes(), travelling
 
     def _check_sum(
@@ -264,15 +277,15 @@ class Federation:
         rows: StatedRows,
         vector: NDArray[np.int64],
         clients: Collection[ClientId],
-        holders: NDArray[np.int64] | None,
+        counted: Counted | None,
         trained: int,
     ) -> None:
         if self.vectors.layouts is None:
             return
         layout = self.vectors.layouts(kind, rows.n_rows)
         covered = ActiveRows.whole(self.vectors.n_items)
-        if kind != "count" and holders is not None:
-            covered = ActiveRows.of(self.plan, self.vectors.n_items, holders)
+        if kind != "count" and counted is not None:
+            covered = ActiveRows.of(self.plan, self.vectors.n_items, counted.first)
         pairs = [tensor for tensor in layout.tensors if tensor.counted_by == HOLDER_PAIRS]
         check_sum(
             SumTerms(
@@ -281,7 +294,8 @@ class Federation:
                 rows=covered,
                 most_users=most_users(self.plan, self.keys.roster, clients),
                 n_clients=len(clients),
-                holders=holders,
+                holders=None if counted is None else counted.last,
+                least=self.vectors.least,
                 begun={tensor.name: trained * tensor.size for tensor in pairs},
             ),
             vector,

@@ -64,7 +64,9 @@ class SumTerms:
         rows: which items it covers.
         most_users: that its contributors can have together.
         n_clients: how many they are.
-        holders: users of each item of the catalogue by the count round, (n_items,); None before it.
+        holders: users of each item of the catalogue by the last count round, (n_items,); None
+            before it. They bound the rows of sums that count none themselves.
+        least: users who must hold an item for its row to hold anything.
         begun: by tensors of item pairs, how many pairs earlier rounds have summed.
         error: by how much real values of a sum may be off, in grid steps.
     """
@@ -75,6 +77,7 @@ class SumTerms:
     most_users: int
     n_clients: int
     holders: Integers | None = None
+    least: int = 0
     begun: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
     error: int = 0
 
@@ -162,7 +165,10 @@ class _Check:
         if counts_rows:
             self._holders[:] = self._counts
         elif terms.holders is not None:
-            self._holders[:n_active] = terms.holders[terms.rows.index]
+            held = terms.holders[terms.rows.index]
+            # Who was counted and did not train is in no row.
+            trained = int(self._metrics[0])
+            self._holders[:n_active] = np.where(held < terms.least, 0, np.minimum(held, trained))
 
     def _noisy(self, tensor: UpdateTensor) -> int:
         """Return what clipped users and all clients' noise add up to."""

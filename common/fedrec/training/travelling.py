@@ -105,6 +105,7 @@ class Travelling:
                 most_users=most_users,
                 n_clients=n_clients,
                 holders=shared.holders,
+                least=self._plan.federation.minimum_item_users,
                 begun={name: len(shared.kept[name]) for name in pairs},
                 error=error,
             ),

@@ -288,6 +288,46 @@ def test_grades_are_of_everybody_who_is_measured() -> None:
     total.refused("grades at place 1")
 
 
+class CountedBefore(Sum):
+    """A sum of rows that counts nobody: its rows are held to what a count round said."""
+
+    def __init__(self, holders: list[int], **terms: Any) -> None:
+        layout = Layout.of(plan_of(algorithm={"name": "fedals", "dim": 2}), N_ITEMS, N_ITEMS)
+        given = np.array(holders, dtype=np.int64)
+        super().__init__(replace(layout, counts_rows=False), holders=given, **terms)
+
+
+def largest(total: Sum) -> int:
+    """Return what one user adds to a value at most."""
+    return next(one.bound for one in total.layout.tensors if one.name == "pull")
+
+
+@pytest.mark.parametrize(
+    ("item", "times"),
+    [(0, N_TRAINED), (1, 2), (3, 0)],
+    ids=["no more than trained", "as counted", "fewer than may be told apart"],
+)
+def test_rows_of_items_that_were_counted_before(item: int, times: int) -> None:
+    """Of items 0, 1 and 3 users hold 50, 2 and 1 by the count; 2 are the fewest for a row."""
+    total = CountedBefore([50, 2, 9, 1] + [0] * (N_ITEMS - 4), least=2)
+    assert N_TRAINED < 50
+    row = list(ACTIVE).index(item)
+    most = times * largest(total)
+    total.part("pull")[row] = most
+    total.check()
+    total.part("pull")[row, 1] = -most - 1
+    total.refused(f"pull of item row {item} is {-most - 1}, allowed is {-most} to {most}")
+
+
+def test_a_count_that_nobody_trained_after() -> None:
+    """Every client abstained: there is nothing to divide, and nothing to be divided by."""
+    total = CountedBefore([9] * N_ITEMS)
+    total.metric("participants", 0)
+    total.check()
+    total.part("pull")[0, 0] = 1
+    total.refused("pull of item row 0 is 1, allowed is 0 to 0")
+
+
 @pytest.mark.parametrize("first", [0, 1, 7, 10])
 def test_pairs_of_items(first: int) -> None:
     """Every pair has at most as many holders as the rarer of its items has."""
