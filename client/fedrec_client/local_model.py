@@ -15,7 +15,6 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_client.measured import record_measured
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_terms import RoundTerms
@@ -148,7 +147,6 @@ class LocalModel:
         Raises:
             TrainingError: everybody's training diverged, so that more rounds would change nothing.
         """
-        record_measured(self._store.folder, round_id, metrics)
         self._store.publish(
             round_id,
             self.stored(shared),

@@ -28,7 +28,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
-from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
 from fedrec_client.opened_sets import OpenedSets, model_digest
 from fedrec_client.private_store import PrivateStore
@@ -221,7 +220,7 @@ class Revealing:
         if fetched:
             self._store.forgive_sum()
         seal = member.seal_of(task.round, task.kind)
-        metrics = stated_metrics(member.protection.chosen, aggregate[METRICS_SLICE])
+        metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
         sealed = seal.seal_aggregate(vector.pack(aggregate))
         rows = self._model.rows_after(member, shared)
         content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes(), rows)
@@ -257,21 +256,14 @@ class Revealing:
             "train": (),
             "evaluate": (layout.change_slice, layout.count_slice),
         }[task.kind]
-        # Under an approximate set a sum of no changes is off like any other; counts are exact.
-        off = self._membership.protection.chosen.largest_error
-        if any(
-            np.abs(aggregate[part]).max(initial=0) > (off if part == layout.change_slice else 0)
-            for part in empty
-        ):
+        if any(aggregate[part].any() for part in empty):
             raise RefusedError(
                 f"Round {task.round} is of kind {task.kind}, but its sum holds what only a round "
                 "of another kind has."
             )
         rows = self._model.rows(task.kind)
         if task.kind != "count" and any(
-            np.abs(aggregate[part]).max(initial=0)
-            > (off if part.start < layout.count_slice.start else 0)
-            for part in layout.padding(len(rows.index))
+            aggregate[part].any() for part in layout.padding(len(rows.index))
         ):
             raise RefusedError(
                 f"The sum of round {task.round} is not zero behind its {len(rows.index)} active "

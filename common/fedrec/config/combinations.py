@@ -269,7 +269,7 @@ def _key_holder(plan: Plan) -> Iterator[Conflict]:
         yield Conflict(
             keys=("protection.key_holder", "protection.name"),
             sentence=f'protection.key_holder is "authority", but sums under {kind.name} carry no '
-            "tags and are not flooded: a member without the key could have the authority open what "
+            "tags: a member without the key could have the authority open what "
             f"it made from another's ciphertext. {advice}",
         )
 

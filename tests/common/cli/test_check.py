@@ -24,22 +24,6 @@ from .conftest import Fedrec
 BY_CLIENT = {"compress": "client"}
 
 
-def test_it_says_what_follows_from_approximate_sums() -> None:
-    def warned(preset: str) -> str:
-        protection = {"name": "ckks", "preset": preset}
-        return " ".join(warnings_for(Plan.model_validate({"protection": protection}), 0, 500))
-
-    found = warned("approximate")
-    spec = vector_spec(
-        Plan.model_validate({"protection": {"name": "ckks", "preset": "approximate"}}), 500
-    )
-    chosen = PROTECTIONS["ckks"].plan(spec, preset="approximate")
-    assert f"off by up to {chosen.largest_error} grid units" in found
-    for word in ("is told no metrics", "fedrec client measured", "--flood"):
-        assert word in found
-    assert "grid units" not in warned("lean")
-
-
 @pytest.fixture
 def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
     path = tmp_path / "run.toml"
