@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -12,8 +13,9 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.training.bounds import most_users
 from fedrec.training.rows import ActiveRows
-from fedrec.wire.messages import RoundKind
+from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
@@ -128,9 +130,27 @@ class LocalModel:
         )
 
     def after(
-        self, kind: RoundKind, round_id: RoundId, aggregate: NDArray[np.int64]
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        round_id: RoundId,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
     ) -> SharedState:
-        """Return the shared model that an aggregate leads to; changes nothing here."""
+        """Return the shared model that an aggregate leads to; changes nothing here.
+
+        Raises:
+            SumOutOfBounds: the contributors' users cannot add up to it.
+        """
+        self._learner.travelling.check_sum(
+            kind,
+            self.shared,
+            aggregate,
+            most_users=most_users(
+                membership.plan, membership.roster, [one.client_id for one in contributions]
+            ),
+            n_clients=len(contributions),
+        )
         return self._learner.apply(kind, round_id, self.shared, aggregate)
 
     def publish(

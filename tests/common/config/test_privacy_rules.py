@@ -119,7 +119,7 @@ def test_nobody_is_taken_to_be_honest_without_exception() -> None:
 
 @pytest.mark.parametrize("minimum", [3, 10])
 def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum: int) -> None:
-    """The deviation of n shares of (2 C)^2 / (n - 1) is 2 C sqrt(n / (n - 1)), of n - 1 it is 2 C."""
+    """Shares of variance (2 C)^2 / (n - 1): n of them deviate by 2 C sqrt(n / (n - 1))."""
     sections = {"rounds": {"minimum_clients": minimum}}
     plan = {**sections, "privacy": GAUSSIAN | {"noise_multiplier": 2.0, "rounds_per_user": 5}}
     found = mechanism_of(Plan.model_validate(plan))
