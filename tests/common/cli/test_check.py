@@ -465,9 +465,8 @@ def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> 
     price = bfv["price"]
     upload = price["protection"]["message_bytes"]
     assert (price["n_holders"], price["holder_download_bytes"]) == (1, 5 * upload)
-    for name in ("masks", "ckks"):
-        refused = fedrec(*asked, "--set", f"protection.name={name}")
-        assert refused.code == 2 and "protection.key_holder" in refused.err
+    refused = fedrec(*asked, "--set", "protection.name=masks")
+    assert refused.code == 2 and "protection.key_holder" in refused.err
     told = fedrec("check", "--explain", "protection.key_holder").out
     assert "members" in told and "authority" in told
 
@@ -517,6 +516,12 @@ def test_masks_say_what_keeps_four_bytes_a_value() -> None:
     many = told(federation={"maximum_users": 2**28})
     assert "federation.maximum_users = 2047 would keep four" in many
     assert "or federation" not in many, "2^28 x 2^4 is 2^32: no grid is coarse enough"
+
+
+@pytest.mark.parametrize(("name", "said"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
+def test_what_a_sum_without_tags_rests_on_is_said(name: str, said: int) -> None:
+    plan = Plan.model_validate({"protection": {"name": name, "key_holder": "authority"}})
+    assert sum("all clients are taken to be honest" in text for text in warnings_for(plan)) == said
 
 
 def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:
