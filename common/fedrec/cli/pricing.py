@@ -33,8 +33,8 @@ KEY_HOLDERS = 2
 _LEAST_SECURITY_BITS = 128
 _HONEST_MEMBERS = (
     "Under {name} all clients are taken to be honest: its sums carry no tags, so that the "
-    "coordinator and one client with changed software can take others' ciphertexts off a sum, and what the "
-    'authority opens is a single update. Under protection.name = "bfv" it notices.'
+    "coordinator and one client with changed software can take others' ciphertexts off a sum, and "
+    'what the authority opens is a single update. Under protection.name = "bfv" it notices.'
 )
 # Before training every client sends its counts, after it one round only measures.
 ROUNDS_BESIDE_TRAINING = 2
