@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fedrec.config.algorithm import about_algorithm
 from fedrec.errors import ConflictingUpload, RefusedError, RoundError
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import Train
@@ -99,10 +100,11 @@ class Participation:
                 f"version {self._model.version}."
             )
         counted = self._model.shared.holders is not None
-        rare = self._membership.plan.federation.minimum_item_users > 1
+        plan = self._membership.plan
+        needed = plan.federation.minimum_item_users > 1 or about_algorithm(plan).exact
         if task.kind == "count" and counted:
             raise RoundError(f"Round {task.round} counts items, but they were counted already.")
-        if task.kind != "count" and rare and not counted:
+        if task.kind != "count" and needed and not counted:
             raise RoundError(
                 f"Round {task.round} is of kind {task.kind}, but items were not counted yet, so "
                 "rows of rare items would be trained (federation.minimum_item_users)."

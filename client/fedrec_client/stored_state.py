@@ -25,7 +25,7 @@ __all__ = [
     "check_state_format",
 ]
 
-STATE_FORMAT = 5
+STATE_FORMAT = 6
 _NAME = "fedrec client state "
 _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"

@@ -141,8 +141,12 @@ class Algorithm(ABC):
 
     @property
     def counts_rows(self) -> bool:
-        """Whether users count which rows they touched; what divides nothing stays zero."""
-        return True
+        """Whether users count which rows they touched; what divides nothing stays zero.
+
+        Exact counts of every round would give away what differs between two rounds' users: where
+        they follow from the data alone `apply` is given those of the count round.
+        """
+        return not self.about.exact
 
     @property
     def scoring(self) -> tuple[str, ...]:
@@ -393,5 +397,6 @@ class Algorithm(ABC):
             shared: the version, tables with a row for each active item only.
             change: the summed tensors of the update by name, in the shapes of `tensors`; those
                 per item have a row for each active one.
-            counts: users who touched each active item, (n_active,).
+            counts: users who touched each active item, (n_active,); where rounds do not count
+                them, those who hold it by the last count.
         """

@@ -89,8 +89,6 @@ def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
             n_items=n_items,
             n_rounds=plan.rounds.total,
             minimum_item_users=plan.federation.minimum_item_users,
-            user_fraction=plan.rounds.user_fraction,
-            clients_per_round=plan.rounds.clients_per_round,
             minimum_clients=plan.rounds.minimum_clients,
             under_noise=plan.privacy.mechanism != "none",
         )

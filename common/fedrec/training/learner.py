@@ -7,7 +7,7 @@ processes, by the in-process federation and by key holders who only apply aggreg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -389,24 +389,36 @@ class Learner:
                 )
             return self._exact.train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+        own = self.cohort(shared, users).item_counts(self.n_items)[self.active_items(shared)]
         for round_id in range(1, self.plan.rounds.total + 1):
             found = train_locally(self, round_id, shared, users, private)
             aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
-            shared, private = self.apply("train", round_id, shared, aggregate), found.private
+            # The published counts are those of everybody.
+            counts = found.counts if self.algorithm.counts_rows else own
+            change = self.travelling.change("train", shared, aggregate)
+            shared = self._moved(round_id, shared, change, counts)
+            private = found.private
         return shared, private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
         """Return the users' training tables for the active items, made once."""
+        counted = shared.last_counted
         if self._cohort is not None:
-            known, holders, cohort = self._cohort[0], self._cohort[1].holders, self._cohort[2]
-            if known is users and holders is shared.holders:
+            known, version, cohort = self._cohort
+            if known is users and version.last_counted is counted:
                 return cohort
+        active = self.active_items(shared)
+        scarce = None
+        if shared.recounted is not None and not self.algorithm.counts_rows:
+            # Their rows would be about fewer than an opened row may be about.
+            scarce = shared.recounted[active] < self.plan.federation.minimum_item_users
         cohort = Cohort(
             users,
-            active=self.active_items(shared),
+            active=active,
             n_items=self.n_items,
             exclude_held_out=self.plan.evaluation.protocol == "paper",
             needs_negatives=self.algorithm.negatives_per_positive > 0,
+            left_out=scarce,
         )
         self._cohort = (users, shared, cohort)
         return cohort
@@ -459,9 +471,11 @@ class Learner:
             # Nobody counts holders: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
         if kind == "count":
-            return self.apart(shared.with_holders(counts.copy()))
+            return self.apart(shared.counted(counts.copy()))
         if kind == "evaluate":
             return shared
+        if not self.algorithm.counts_rows:
+            counts = self._counted(shared, aggregate)
         change = self.travelling.change(kind, shared, aggregate)
         if mechanism is not None:
             # One fixed number divides everything: how many took part is nobody's to know.
@@ -470,8 +484,30 @@ class Learner:
                 if not tensor.signed:
                     change[tensor.name] = np.ones(tensor.shape)
             counts = np.ones(self.n_items, dtype=np.int64)
+        return self._moved(round_id, shared, change, counts)
+
+    def _counted(self, shared: SharedState, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the last count's users of the active items, 0 of those that too few hold now.
+
+        Nobody holds anything where nobody trained: every client of the round abstained.
+        """
+        active = self.active_items(shared)
+        if shared.last_counted is None or not self.metrics(aggregate).participants:
+            return np.zeros(len(active), dtype=np.int64)
+        counts = shared.last_counted[active]
+        return np.where(counts >= self.plan.federation.minimum_item_users, counts, 0)
+
+    def _moved(
+        self,
+        round_id: int,
+        shared: SharedState,
+        change: dict[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+    ) -> SharedState:
+        """Return what a training round leads to."""
         shared = self.apart(shared)
-        return shared.with_part(self.algorithm.apply(shared.part(), change, counts, round_id))
+        moved = self.algorithm.apply(shared.part(), change, counts, round_id)
+        return replace(shared.with_part(moved), trained=shared.trained + 1)
 
     def apart(self, shared: SharedState) -> SharedState:
         """Return the same version with the rows of active items apart from the others."""

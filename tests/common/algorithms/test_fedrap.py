@@ -253,7 +253,7 @@ def test_what_noise_is_worth():
     settings = FedRAPSettings(noise_where="grad", local_epochs=10)
     at = Circumstances(
         settings=settings, update=UpdateSettings(), n_items=1682, n_rounds=100,
-        minimum_item_users=1, user_fraction=1.0, clients_per_round=0, minimum_clients=3,
+        minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
     worth, costs = FedRAP.about.warnings(at)
     assert f"epsilon {accounted_epsilon(1.0, 1000, 1e-5):,.0f} at delta 1e-05" in worth
@@ -265,7 +265,7 @@ def test_a_subspace_in_which_decay_overshoots_is_said():
     at = Circumstances(
         settings=FedRAPSettings(tables="shared", weight_decay=0.002),
         update=UpdateSettings(structure="colr", rank=4), n_items=1682, n_rounds=100,
-        minimum_item_users=1, user_fraction=1.0, clients_per_round=0, minimum_clients=3,
+        minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
     (said,) = FedRAP.about.warnings(at)
     assert "2.82843 times as fast" in said
