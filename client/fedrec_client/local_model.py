@@ -120,19 +120,16 @@ class LocalModel:
             known = self._base_state = (self.version, membership.epoch, made)
         return known[2]
 
-    def contribute(
-        self, kind: RoundKind, round_id: RoundId, participating: NDArray[np.bool_] | None
-    ) -> Contribution:
+    def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
         """Train, count or evaluate for a round; changes nothing here."""
+        shared = self.shared
         return self._learner.contribute(
-            kind, round_id, self.shared, self.users, self.private, participating, abstains=True
+            kind, shared.number, shared, self.users, self.private, participating, abstains=True
         )
 
-    def after(
-        self, kind: RoundKind, round_id: RoundId, aggregate: NDArray[np.int64]
-    ) -> SharedState:
+    def after(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
         """Return the shared model that an aggregate leads to; changes nothing here."""
-        return self._learner.apply(kind, round_id, self.shared, aggregate)
+        return self._learner.apply(kind, self.shared.number, self.shared, aggregate)
 
     def publish(
         self,

@@ -125,23 +125,26 @@ class Participation:
         terms = self._terms(task)
         # Counting and measuring are about all users; the coin is about who trains.
         participating = None
+        mechanism = member.layout.mechanism if task.kind == "train" else None
         if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
+            # Repeated, a round that was given up is over the same users: two sums tell no more
+            # than one. Under noise every release is accounted as a draw of its own.
+            thrown = task.round if mechanism is not None else self._model.shared.number
             participating = throw_coins(
                 coin_secret(self._store.folder),
                 member.run,
-                task.round,
+                thrown,
                 self._model.users.user_ids,
                 member.plan.rounds.user_fraction,
             )
         spent, charged = SpentLedger.of(self._store), None
-        mechanism = member.layout.mechanism if task.kind == "train" else None
         if mechanism is not None:
             users = self._model.users.user_ids
             participating = spent.affordable(mechanism, member.run, users, participating)
             charged = spent.charged(mechanism.cost, member.run, users, participating).to_bytes()
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
-            made = self._model.contribute(task.kind, task.round, participating)
+            made = self._model.contribute(task.kind, participating)
         if made.abstained:
             self._journal.tell("diverged", task.round, detail=made.abstained)
         if mechanism is not None:

@@ -214,7 +214,7 @@ class Revealing:
         try:
             aggregate = vector.member.reveal(total, len(task.contributions), names)
             self._check_content(task, vector.layout, aggregate)
-            shared = self._model.after(task.kind, task.round, aggregate)
+            shared = self._model.after(task.kind, aggregate)
         except (ProtocolError, RefusedError) as error:
             self._note_refusal(task, error)
             raise self._refusal(task, error) from error

@@ -173,6 +173,8 @@ class Algorithm(ABC):
         for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.ITEM_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self.n_items, n_users=0)
+            if entry.published:
+                continue
             tensors[entry.name] = np.asarray(entry.initial.draw(np.asarray(key), shape))
         return SharedState(MappingProxyType(tensors))
 
@@ -238,7 +240,7 @@ class Algorithm(ABC):
             n_items=self.n_items,
             active=torch.from_numpy(active).to(device),
             scalars={
-                entry.name: float(shared.kept[entry.name])
+                entry.name: float(shared.trained if entry.published else shared.kept[entry.name])
                 for entry in self.parameters
                 if entry.scope == "scalar" and not entry.applied
             },

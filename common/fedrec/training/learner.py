@@ -189,7 +189,7 @@ class Learner:
     def contribute(
         self,
         kind: RoundKind,
-        round_id: int,
+        number: int,
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
@@ -202,6 +202,8 @@ class Learner:
         Args:
             kind: "count" sums item holders, "train" trains and measures the model of the base
                 version, "evaluate" only measures, with all references.
+            number: what samples, shuffles and bases are drawn from: in a run the version's own
+                (`SharedState.number`), whatever number the round has.
             participating: which users train, bool (n_users,); None means all. Every user is
                 measured.
             abstains: where training diverges contribute nothing but the count of those who do, so
@@ -211,7 +213,7 @@ class Learner:
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         try:
-            return self._contribution(kind, round_id, shared, users, private, participating)
+            return self._contribution(kind, number, shared, users, private, participating)
         except TrainingError as error:
             if not abstains or kind != "train":
                 raise
@@ -232,7 +234,7 @@ class Learner:
     def _contribution(
         self,
         kind: RoundKind,
-        round_id: int,
+        number: int,
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
@@ -253,15 +255,15 @@ class Learner:
         if kind == "count" and exact:
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
         elif kind != "count":
-            self.refreshed(shared, users, private, round_id)
-            measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
+            self.refreshed(shared, users, private)
+            measure = kind == "evaluate" or (number % self.plan.evaluation.every_rounds == 0)
             if measure and self._measures:
                 also = self._evaluator.measure_all(
-                    shared, users, private, references=kind == "evaluate", round_id=round_id
+                    shared, users, private, references=kind == "evaluate", number=number
                 )
                 metrics += also.pop(self.plan.evaluation.protocol)
         if kind == "train":
-            found = train_locally(self, round_id, shared, users, private, participating)
+            found = train_locally(self, number, shared, users, private, participating)
             changes, counts, private = found.changes, found.counts, found.private
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
@@ -324,12 +326,8 @@ class Learner:
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
-        round_id: int | None = None,
     ) -> PrivateState:
         """Return private parameters that belong to this version; see `Algorithm.refresh`.
-
-        Args:
-            round_id: the round that asks, for errors.
 
         Raises:
             TrainingError: a user's parameters do not follow from this version.
@@ -348,9 +346,8 @@ class Learner:
         fresh = tables.finish()
         if not tables.finite:
             raise TrainingError(
-                f"The private parameters of {len(users)} users cannot be solved"
-                f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
-                "a value of the published model is not finite.",
+                f"The private parameters of {len(users)} users cannot be solved: a system is "
+                "singular, or a value of the published model is not finite.",
                 remedy=self.algorithm.about.divergence_remedy,
             )
         self._fresh = (shared, users, fresh)
@@ -390,13 +387,13 @@ class Learner:
             return self._exact.train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         own = self.cohort(shared, users).item_counts(self.n_items)[self.active_items(shared)]
-        for round_id in range(1, self.plan.rounds.total + 1):
-            found = train_locally(self, round_id, shared, users, private)
+        for number in range(1, self.plan.rounds.total + 1):
+            found = train_locally(self, number, shared, users, private)
             aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
             # The published counts are those of everybody.
             counts = found.counts if self.algorithm.counts_rows else own
             change = self.travelling.change("train", shared, aggregate)
-            shared = self._moved(round_id, shared, change, counts)
+            shared = self._moved(number, shared, change, counts)
             private = found.private
         return shared, private
 
@@ -462,7 +459,7 @@ class Learner:
             yield rows, self.algorithm.scores(chunk, start, own)
 
     def apply(
-        self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
+        self, kind: RoundKind, number: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
         mechanism = self.layout.mechanism
@@ -484,7 +481,7 @@ class Learner:
                 if not tensor.signed:
                     change[tensor.name] = np.ones(tensor.shape)
             counts = np.ones(self.n_items, dtype=np.int64)
-        return self._moved(round_id, shared, change, counts)
+        return self._moved(number, shared, change, counts)
 
     def _counted(self, shared: SharedState, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the last count's users of the active items, 0 of those that too few hold now.
@@ -499,14 +496,14 @@ class Learner:
 
     def _moved(
         self,
-        round_id: int,
+        number: int,
         shared: SharedState,
         change: dict[str, NDArray[np.float64]],
         counts: NDArray[np.int64],
     ) -> SharedState:
         """Return what a training round leads to."""
         shared = self.apart(shared)
-        moved = self.algorithm.apply(shared.part(), change, counts, round_id)
+        moved = self.algorithm.apply(shared.part(), change, counts, number)
         return replace(shared.with_part(moved), trained=shared.trained + 1)
 
     def apart(self, shared: SharedState) -> SharedState:

@@ -33,7 +33,7 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     declared = {
         entry.name: entry.whole_shape(n_items=n_items, n_users=0)
         for entry in algorithm.parameters
-        if not entry.private
+        if not entry.private and not entry.published
     }
     if set(shared.tensors) != set(declared):
         return f"has the tensors {sorted(shared.tensors)}, expected {sorted(declared)}"

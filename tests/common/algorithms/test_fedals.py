@@ -153,7 +153,7 @@ def test_a_system_that_cannot_be_solved_stops_the_round(users):
     broken = shared.with_tensors(
         item_embedding=np.full_like(shared.tensors["item_embedding"], 1e30),
     )
-    with pytest.raises(TrainingError, match=r"in round 4: a system is singular") as caught:
+    with pytest.raises(TrainingError, match=r"cannot be solved: a system is singular") as caught:
         learner.contribute("train", 4, broken, users, learner.initial_private(users))
     assert "regularisation" in (caught.value.remedy or "")
 

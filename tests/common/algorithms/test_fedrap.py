@@ -65,16 +65,16 @@ def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
     shared, private = learner.initial_shared(), learner.initial_private(users)
     rates = []
     for number in (2, 3, 9):
-        ((step,),) = learner.algorithm.phases({"published": float(shared.tensors["published"])})[
-            0
-        ].steps
+        ((step,),) = learner.algorithm.phases({"published": float(shared.trained)})[0].steps
         rates.append(step.rates["item_embedding"])
         # A round that nobody publishes is trained, and leaves nothing behind.
         learner.contribute("train", number + 100, shared, users, private)
         part = learner.contribute("train", number, shared, users, private)
         shared, private = learner.apply("train", number, shared, part.vector), part.private
     assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
-    assert shared.tensors["published"] == 3.0
+    assert (shared.trained, shared.number) == (3, 5)
+    start = learner.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
+    assert start.scalars == {"published": 3.0}
 
 
 def test_what_untouched_rows_shrink_by():
@@ -200,7 +200,7 @@ def test_low_rank_updates_and_noise_are_refused():
 def test_a_run_that_diverges_names_what_to_lower(users):
     learner = learner_of(difference_weight=1000.0, schedule="fixed", local_epochs=100)
     shared, private = learner.initial_shared(), learner.initial_private(users)
-    with pytest.raises(TrainingError, match="diverged in round 2 with 12 users") as raised:
+    with pytest.raises(TrainingError, match="diverged with 12 users") as raised:
         learner.contribute("train", 2, shared, users, private)
     assert "algorithm.difference_weight" in raised.value.remedy
 

@@ -209,7 +209,7 @@ def test_the_choice_is_the_best_candidate_on_validation(users):
     assert len(candidates) == len(learner.algorithm.ways) == 31
     measured = [
         MetricSums(
-            Evaluator(learner).measure(one, users, private, references=False, round_id=4)
+            Evaluator(learner).measure(one, users, private, references=False, number=4)
         ).sum_of("model.validation.gain")
         for one in candidates
     ]

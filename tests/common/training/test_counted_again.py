@@ -53,11 +53,11 @@ def holders_of(parties):
 
 def held(learner, kind, shared, parties):
     """Return the sum of a round over parties, and the version after it."""
-    total = sum(
-        learner.contribute(kind, shared.number, shared, users, learner.initial_private(users)).vector
-        for users in parties
-    )
-    return total, learner.apply(kind, shared.number, shared, total)
+    number, total = shared.number, 0
+    for users in parties:
+        private = learner.initial_private(users)
+        total = total + learner.contribute(kind, number, shared, users, private).vector
+    return total, learner.apply(kind, number, shared, total)
 
 
 @pytest.mark.parametrize("name", EXACT)
