@@ -6,7 +6,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedrec.config.algorithm import about_algorithm
+from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RefusedError, RoundError
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import Train
@@ -101,8 +101,9 @@ class Participation:
             )
         counted = self._model.shared.holders is not None
         plan = self._membership.plan
-        needed = plan.federation.minimum_item_users > 1 or about_algorithm(plan).exact
-        if task.kind == "count" and counted:
+        divides = divides_by_count(plan)
+        needed = plan.federation.minimum_item_users > 1 or divides
+        if task.kind == "count" and counted and not divides:
             raise RoundError(f"Round {task.round} counts items, but they were counted already.")
         if task.kind != "count" and needed and not counted:
             raise RoundError(

@@ -15,6 +15,7 @@ __all__ = [
     "algorithm_of",
     "algorithm_type",
     "algorithm_warnings",
+    "divides_by_count",
     "training_path",
 ]
 
@@ -74,6 +75,15 @@ def training_path(plan: Plan) -> str:
 def about_algorithm(plan: Plan) -> About:
     """Return what is said of a plan's algorithm, and what it goes with."""
     return algorithm_type(plan).about
+
+
+def divides_by_count(plan: Plan) -> bool:
+    """Tell whether training rounds are divided by what the last count round found.
+
+    They are over exactly those whom it counted; without some of these, the others count again.
+    Nobody counts under noise.
+    """
+    return about_algorithm(plan).exact and plan.privacy.mechanism == "none"
 
 
 def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:

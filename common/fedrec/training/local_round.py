@@ -97,8 +97,8 @@ def train_locally(
         wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
     if wrong:
         raise TrainingError(
-            f"Training diverged with {len(users)} users: {wrong}. The version before this round is "
-            "intact.",
+            f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
+            f"{wrong}. The version before this round is intact.",
             remedy=learner.algorithm.about.divergence_remedy,
         )
     changes = {

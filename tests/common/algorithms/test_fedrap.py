@@ -200,7 +200,7 @@ def test_low_rank_updates_and_noise_are_refused():
 def test_a_run_that_diverges_names_what_to_lower(users):
     learner = learner_of(difference_weight=1000.0, schedule="fixed", local_epochs=100)
     shared, private = learner.initial_shared(), learner.initial_private(users)
-    with pytest.raises(TrainingError, match="diverged with 12 users") as raised:
+    with pytest.raises(TrainingError, match="in training round 1 with 12 users") as raised:
         learner.contribute("train", 2, shared, users, private)
     assert "algorithm.difference_weight" in raised.value.remedy
 
