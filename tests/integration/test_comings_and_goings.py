@@ -81,6 +81,43 @@ def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: 
     assert late.wait_for("closed", 3).detail == "closed"
 
 
+@pytest.mark.parametrize("protection", ["none", "masks"])
+def test_who_is_left_is_counted_again(found: Found, protection: str) -> None:
+    """Denominators are those of the clients that train; rows are those of the first count."""
+    n_needed = 2 if protection == "none" else 3
+    n_clients = 2 * n_needed
+    first = frozenset(range(n_clients))
+    left = frozenset(range(n_needed))
+    federation = found(plan_of(protection, n_needed, algorithm="fedals"), n_clients)
+    until_they_are_back = Gate(5)
+    gates = {number: Gate(3) for number in first - left} | {0: until_they_are_back}
+    clients = {
+        number: federation.client(number, wrap=gates.get(number)) for number in sorted(first)
+    }
+    try:
+        for gate in gates.values():
+            if gate is not until_they_are_back:
+                assert gate.reached.wait(DEADLINE_SECONDS)
+        for number in left:
+            clients[number].wait_for("sent", 3)
+        federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
+        assert until_they_are_back.reached.wait(DEADLINE_SECONDS)
+        for gate in gates.values():
+            if gate is not until_they_are_back:
+                gate.opened.set()
+        federation.until_waiting(*(first - left))
+    finally:
+        for gate in gates.values():
+            gate.opened.set()
+    counted = check_against_one_process(federation)
+    published = federation.published()
+    assert [(one.round, one.kind) for one in published] == [
+        (1, "count"), (2, "train"), (4, "count"), (5, "train"), (6, "count"), (7, "train"),
+        (8, "evaluate"),
+    ]  # fmt: skip
+    assert counted == [first, first, left, left, first, first, first]
+
+
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: str) -> None:
     federation = found(plan_of(protection, 3), 5)

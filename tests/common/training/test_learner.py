@@ -127,7 +127,7 @@ def test_a_loss_that_explodes_stops_before_values_do(users):
     shared, private, _ = counted(learner, users)
     # Scores of about 1e4: the vectors are finite, and clipping would keep the sums so.
     far = PrivateState({"user_embedding": private.tensors["user_embedding"] * np.float32(1e5)})
-    with pytest.raises(TrainingError, match=r"in training round 1 with 90 users: every user's loss") as caught:
+    with pytest.raises(TrainingError, match=r"round 1 with 90 users: every user's loss") as caught:
         learner.contribute("train", 2, shared, users, far)
     assert "algorithm.learning_rate" in caught.value.remedy
 
