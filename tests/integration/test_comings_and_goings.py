@@ -81,33 +81,33 @@ def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: 
     assert late.wait_for("closed", 3).detail == "closed"
 
 
-@pytest.mark.parametrize("protection", ["none", "masks"])
-def test_who_is_left_is_counted_again(found: Found, protection: str) -> None:
+def test_who_is_left_is_counted_again(found: Found) -> None:
     """Denominators are those of the clients that train; rows are those of the first count."""
-    n_needed = 2 if protection == "none" else 3
-    n_clients = 2 * n_needed
-    first = frozenset(range(n_clients))
-    left = frozenset(range(n_needed))
-    federation = found(plan_of(protection, n_needed, algorithm="fedals"), n_clients)
-    until_they_are_back = Gate(5)
-    gates = {number: Gate(3) for number in first - left} | {0: until_they_are_back}
-    clients = {
-        number: federation.client(number, wrap=gates.get(number)) for number in sorted(first)
-    }
+    first, left = frozenset(range(4)), frozenset(range(2))
+    federation = found(plan_of("none", len(left), algorithm="fedals"), len(first))
+    until_all_are_here, until_they_are_back = Gate(1), Gate(5)
+    gates = [Gate(3) for _ in first - left]
+    clients = [
+        federation.client(0, wrap=lambda link: until_they_are_back(until_all_are_here(link))),
+        *(federation.client(number) for number in sorted(left - {0})),
+    ]
+    for number, gate in zip(sorted(first - left), gates, strict=True):
+        clients.append(federation.client(number, wrap=gate))
     try:
-        for gate in gates.values():
-            if gate is not until_they_are_back:
-                assert gate.reached.wait(DEADLINE_SECONDS)
-        for number in left:
-            clients[number].wait_for("sent", 3)
+        for client in clients[1:]:
+            client.wait_for("sent", 1)
+        until_all_are_here.opened.set()
+        for client in clients[: len(left)]:
+            client.wait_for("sent", 3)
+        for gate in gates:
+            assert gate.reached.wait(DEADLINE_SECONDS)
         federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
         assert until_they_are_back.reached.wait(DEADLINE_SECONDS)
-        for gate in gates.values():
-            if gate is not until_they_are_back:
-                gate.opened.set()
+        for gate in gates:
+            gate.opened.set()
         federation.until_waiting(*(first - left))
     finally:
-        for gate in gates.values():
+        for gate in (until_all_are_here, until_they_are_back, *gates):
             gate.opened.set()
     counted = check_against_one_process(federation)
     published = federation.published()

@@ -436,7 +436,13 @@ def _proceed(state: State, round_: Round, now: float) -> Step:
 def _failed(state: State, event: Failed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
-    return abandon(state, state.current, event.reason, event.now)
+    round_ = state.current
+    if state.rules.masked and round_.phase in masking.STEP_OF:
+        # Too few are left for the secrets to be put together again.
+        ended = lacks(state, round_, masking.arrived(round_), event.now)
+        if ended is not None:
+            return ended
+    return abandon(state, round_, event.reason, event.now)
 
 
 def _untrainable(state: State, event: Untrainable) -> Step:

@@ -5,13 +5,21 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.world import World, client, rules
+from server.support.world import RUN, World, client, rules
 
 from fedrec.errors import RoundClosed
-from fedrec_server.rounds.changes import RoundAbandoned, RoundOpened, RoundPublished
+from fedrec.wire.messages import MaskMessage
+from fedrec_server.rounds.changes import (
+    Change,
+    MaskStepEnded,
+    RoundAbandoned,
+    RoundOpened,
+    RoundPublished,
+)
 from fedrec_server.rounds.endings import EPOCH_CHANGED
-from fedrec_server.rounds.events import EpochInstalled, Polled
+from fedrec_server.rounds.events import EpochInstalled, Failed, MaskHeard, MaskStepClosed, Polled
 from fedrec_server.rounds.machine import awaited
+from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import State
 
 DEADLINE = 120.0
@@ -124,6 +132,55 @@ def test_who_is_here_and_silent_is_counted_without() -> None:
         assert who(opened(world, 0, 1, 2)) == ("train", {0, 1})
         answered(world, 0, 1)
     assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
+
+
+def masked(world: World, *numbers: int) -> None:
+    """Let clients send their messages of the present step."""
+    assert world.state.current is not None
+    number, phase = world.state.current.number, world.state.current.phase
+    for who_ in numbers:
+        if phase == "masking":
+            world.upload(who_)
+            continue
+        message = MaskMessage(
+            federation="movies", run=RUN, round=number, epoch=1, client_id=client(who_),
+            step=STEP_OF[phase], body=b"honest",
+        )  # fmt: skip
+        world.apply(MaskHeard(now=world.now, message=message))
+
+
+def closed(world: World) -> Change:
+    """Close the present step; return what came of it."""
+    assert world.state.current is not None
+    number, phase = world.state.current.number, world.state.current.phase
+    return world.apply(MaskStepClosed(now=world.now, round=number, phase=phase))[0]
+
+
+@pytest.mark.parametrize("at", ["collecting", "sharing", "masking", "unmasking"])
+@pytest.mark.parametrize("closes", [True, False])
+def test_who_vanishes_in_a_step_under_masks_is_counted_without(at: str, closes: bool) -> None:
+    world = World.new(replace(rules(needs_reveal=False, exact=True), masked=True), 5)
+    everybody = range(4)
+    world.tick(*everybody)
+    for _ in range(5):
+        masked(world, *everybody)
+        closed(world)
+    world.sum()
+    assert who(opened(world, *everybody)) == ("train", {*everybody})
+    while world.state.current is not None and world.state.current.phase != at:
+        masked(world, *everybody)
+        closed(world)
+    masked(world, 0, 1, 2)
+    assert world.state.current is not None
+    if at == "unmasking" and closes:
+        # The sum is over all of them: it is there.
+        assert isinstance(closed(world), MaskStepEnded)
+        return
+    number = world.state.current.number
+    failed = Failed(now=world.now, round=number, reason="too few are left")
+    found = closed(world) if closes else world.apply(failed)[0]
+    assert isinstance(found, RoundAbandoned)
+    assert who(opened(world, *everybody)) == ("count", {*everybody})
 
 
 def test_who_is_removed_is_not_waited_for() -> None:
