@@ -88,9 +88,10 @@ def test_who_is_left_is_counted_again(found: Found) -> None:
     until_all_are_here, until_they_are_back = Gate(1), Gate(5)
     gates = [Gate(3) for _ in first - left]
     clients = [
-        federation.client(0, wrap=lambda link: until_they_are_back(until_all_are_here(link))),
-        *(federation.client(number) for number in sorted(left - {0})),
+        federation.client(0, wrap=lambda link: until_they_are_back(until_all_are_here(link)))
     ]
+    federation.until_waiting(0)
+    clients += [federation.client(number) for number in sorted(left - {0})]
     for number, gate in zip(sorted(first - left), gates, strict=True):
         clients.append(federation.client(number, wrap=gate))
     try:

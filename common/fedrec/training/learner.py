@@ -276,6 +276,14 @@ class Learner:
             withheld=None if exact else metrics,
         )
 
+    def counted(
+        self, shared: SharedState, counts: NDArray[np.int64], private: PrivateState
+    ) -> Contribution:
+        """Return the part of a count round of users whose holders are known, int64 (n_items,)."""
+        nothing = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+        vector = self.travelling.pack("count", shared, {}, counts, nothing)
+        return Contribution(vector=vector, private=private, n_clipped=0)
+
     def empty_sums(self, shared: SharedState) -> RoundSums:
         """Return the sums of a round that starts from a version, with nothing in them."""
         return self.sums_shape(shared).empty(self.device)
