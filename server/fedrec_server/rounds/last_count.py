@@ -45,6 +45,7 @@ class LastCount:
         *,
         trained: int,
         patience: float,
+        needed: int,
         most: int | None,
     ) -> LastCount:
         """Decide what the next round is, from who is here before it opens.
@@ -52,6 +53,7 @@ class LastCount:
         Args:
             trained: training rounds that are published.
             patience: seconds that a client may stay away.
+            needed: the smallest number of clients that a round can have.
             most: the largest number of clients that a round can have; None for any.
         """
         since = None
@@ -59,9 +61,9 @@ class LastCount:
             # A clock that was set back must not lengthen it.
             since = now if self.waits_since is None else min(self.waits_since, now)
         late = since is not None and now >= since + patience
-        removed = not self.clients <= roster
+        unfit = not self.clients <= roster or len(self.clients) < needed
         room = most is None or len(self.clients) < most
         passed = self.asked if trained < self.trained + _PASSED_OVER_ROUNDS else frozenset()
         newcomers = room and not here <= self.clients | passed
-        again = self.unanswered or late or removed or newcomers
+        again = self.unanswered or late or unfit or newcomers
         return replace(self, waits_since=since, again=again)

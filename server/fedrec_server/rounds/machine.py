@@ -150,6 +150,7 @@ def _open(state: State, tick: Tick) -> Step:
             tick.now,
             trained=state.trained,
             patience=state.rules.rounds.deadline_seconds,
+            needed=state.rules.needed,
             most=state.rules.most_counted,
         )
         state = replace(state, last_count=found)

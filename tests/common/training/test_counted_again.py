@@ -81,14 +81,19 @@ def test_counts_in_train_round(name, parties):
 
 @pytest.mark.parametrize("name", EXACT)
 @pytest.mark.parametrize(
-    "rounds", [{"user_fraction": 0.5}, {"user_fraction": 0.5, "user_sampling": "count"}]
+    ("rounds", "key", "found"),
+    [
+        ({"user_fraction": 0.5}, "rounds.user_fraction", "0.5"),
+        ({"user_fraction": 0.5, "user_sampling": "count"}, "rounds.user_fraction", "0.5"),
+        ({"clients_per_round": 3}, "rounds.clients_per_round", "3"),
+    ],
 )
-def test_a_part_of_the_users_is_refused(name, rounds):
+def test_a_part_of_the_users_is_refused(name, rounds, key, found):
     assert find_conflicts(plan_of(name)) == []
     (first, *_) = find_conflicts(plan_of(name, **rounds))
-    assert first.keys == ("rounds.user_fraction",)
-    assert "rounds.user_fraction is 0.5, but every round of " + name in first.sentence
-    assert "Set rounds.user_fraction = 1." in first.sentence
+    assert first.keys == (key,)
+    assert f"{key} is {found}, but every round of {name}" in first.sentence
+    assert f"Set {key} = " in first.sentence
 
 
 def counted_twice(name, parties):

@@ -202,6 +202,15 @@ def test_who_is_removed_in_the_middle_of_a_round() -> None:
     assert who(opened(world, 0, 1)) == ("count", {0, 1})
 
 
+def test_an_epoch_in_which_more_are_needed_counts_more() -> None:
+    world = counted(0, 1, 2)
+    rounds = world.state.rules.rounds.model_copy(update={"minimum_clients": 4})
+    later = replace(world.state.rules, epoch=2, rounds=rounds)
+    world.apply(EpochInstalled(now=world.now, rules=later, roster=world.state.roster))
+    assert opened(world, 0, 1, 2) is None
+    assert who(opened(world, 0, 1, 2, 3)) == ("count", {0, 1, 2, 3})
+
+
 def test_whom_a_round_has_no_room_for_is_no_reason_to_count() -> None:
     limited = replace(rules(needs_reveal=False, exact=True, minimum_clients=2), most_summands=3)
     world = World.new(limited, 5)
