@@ -250,7 +250,7 @@ class Engine:
             await self.work.in_thread(self.store.commit, durable, entries)
         before, self.state = self.state, state
         for entry in entries:
-            log_entry(self.run, entry)
+            log_entry(self.run, entry, published=state.published)
         await self._follow(before, changes)
 
     async def advance(self) -> None:
