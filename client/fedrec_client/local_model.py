@@ -140,7 +140,7 @@ class LocalModel:
         return known[2]
 
     def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
-        """Train, count or evaluate for a round; changes nothing here."""
+        """Train, count or evaluate for a round; what exact sums tell of is noted, no more."""
         learner, shared, plan = self._learner, self.shared, self._learner.plan
         users, private = self.users, self.private
         exact = divides_by_count(plan)
