@@ -139,7 +139,7 @@ class CatchingUp:
         packed = seal.unseal_aggregate(found.blob) if found.sealed else found.blob
         n_summands = 1 if found.sealed else len(found.contributions)
         aggregate = self._model.vector(member, found.kind).unpack(packed, n_summands)
-        shared = self._model.after(found.kind, aggregate)
+        shared = self._model.after(member, found.kind, aggregate, found.contributions)
         metrics = stated_metrics(member.protection.chosen, aggregate[METRICS_SLICE])
         rows = self._model.rows_after(member, shared)
         content = seal.content(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,9 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import ClientId, ItemId, RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.training.bounds import most_users
 from fedrec.training.rows import ActiveRows
-from fedrec.wire.messages import RoundKind
+from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.counted_data import CountedData
 from fedrec_client.measured import record_measured
@@ -177,8 +178,28 @@ class LocalModel:
         self._counted = counted
         return counted
 
-    def after(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> SharedState:
-        """Return the shared model that an aggregate leads to; changes nothing here."""
+    def after(
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
+    ) -> SharedState:
+        """Return the shared model that an aggregate leads to; changes nothing here.
+
+        Raises:
+            SumOutOfBounds: the contributors' users cannot add up to it.
+        """
+        self._learner.travelling.check_sum(
+            kind,
+            self.shared,
+            aggregate,
+            most_users=most_users(
+                membership.plan, membership.roster, [one.client_id for one in contributions]
+            ),
+            n_clients=len(contributions),
+            error=membership.protection.chosen.largest_error,
+        )
         return self._learner.apply(kind, self.shared.number, self.shared, aggregate)
 
     def publish(

@@ -148,8 +148,9 @@ class PrivateStore:
         if changed:
             raise PlanMismatch(
                 f"{self.folder} was made with another {' and '.join(changed)} of run {pin.run}.",
-                remedy="Restore what was changed (the data file's users, the catalogue or the "
-                "plan), or start with a new state folder.",
+                remedy="Check client.state (--state) and data.path (--data), restore what was "
+                "changed (the data file's users, the catalogue or the plan), or start with a new "
+                "state folder.",
             )
         if epoch < self.state.epoch:
             raise PlanMismatch(

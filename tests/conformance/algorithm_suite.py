@@ -97,6 +97,7 @@ class AlgorithmSuite(ContributionSuite):
         # One more than planned: a round's loss is that of the version it starts from.
         for round_id in range(2, 3 + party.learner.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
+            party.check(part, party.users, shared)
             shared = party.learner.apply("train", round_id, shared, part.vector)
             private = part.private
         return shared, private

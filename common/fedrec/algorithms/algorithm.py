@@ -284,13 +284,14 @@ class Algorithm(ABC):
         return ()
 
     def compress(
-        self, changes: dict[str, NDArray[np.int64]], n_users: int
+        self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
         """Return a party's summed tensors as they are sent, and how many values were clipped.
 
         Args:
             changes: by name, in grid steps, in the shapes of `tensors`.
-            n_users: users in the sum; no value may exceed what so many users may add up to.
+            counts: users who touched each active item; no value may exceed what as many users
+                may add up to.
         """
         return changes, 0
 

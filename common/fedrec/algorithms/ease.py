@@ -38,7 +38,13 @@ from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
+from fedrec.algorithms.declarations import (
+    HOLDER_PAIRS,
+    AlgorithmSettings,
+    Parameter,
+    Shapes,
+    UpdateTensor,
+)
 from fedrec.algorithms.initial import Constant
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import SharedState
@@ -121,7 +127,12 @@ class EASE(Algorithm):
         """A part of the pair counts."""
         return (
             UpdateTensor(
-                name="pairs", shape=(self._part_length(),), limit=1.0, fraction_bits=0, signed=False
+                name="pairs",
+                shape=(self._part_length(),),
+                limit=1.0,
+                fraction_bits=0,
+                signed=False,
+                counted_by=HOLDER_PAIRS,
             ),
         )
 

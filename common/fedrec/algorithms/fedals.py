@@ -38,7 +38,7 @@ from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import HOLDERS, AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.initial import Constant, Normal
 from fedrec.linear import product, symmetric_eigen
 from fedrec.model.state import SharedState
@@ -128,9 +128,14 @@ class FedALS(Algorithm):
                 limit=(1.0 + 2.0 * self.settings.alpha) * clip,
                 fraction_bits=bits,
                 per_item=True,
+                counted_by=HOLDERS,
             ),
             UpdateTensor(
-                name="gram", shape=(dim * (dim + 1) // 2,), limit=clip * clip, fraction_bits=bits
+                name="gram",
+                shape=(dim * (dim + 1) // 2,),
+                limit=clip * clip,
+                fraction_bits=bits,
+                counted_by="users",
             ),
             UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False),
         )

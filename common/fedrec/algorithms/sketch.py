@@ -56,6 +56,8 @@ from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     GRADES,
+    HOLDERS,
+    MEASURED,
     AlgorithmSettings,
     Parameter,
     Shapes,
@@ -150,6 +152,7 @@ class Sketch(Algorithm):
             else self.update.clip,
             fraction_bits=_FRACTION_BITS if noise is None else self.update.fraction_bits,
             per_item=True,
+            counted_by=HOLDERS,
         )
         if self.n_rounds == self.settings.sums:
             return (summed,)
@@ -159,6 +162,7 @@ class Sketch(Algorithm):
             limit=1.0,
             fraction_bits=_GAIN_BITS,
             signed=False,
+            counted_by=MEASURED,
         )
         return (summed, gains)
 

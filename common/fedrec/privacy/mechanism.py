@@ -22,8 +22,8 @@ __all__ = ["BUDGET_SPENT", "Mechanism", "fewest_clients", "mechanism_of", "noise
 FEWEST_SUMMANDS = 3
 BUDGET_SPENT = "the privacy budget is spent"
 """How the reason begins for which a run ends that may release nothing more."""
-BUDGET_SPENT = "the privacy budget is spent"
-"""How the reason begins for which a run ends that may release nothing more."""
+_UNLIKELY_BITS = 40
+"""An honest round's noise is taken for an attack in one of 2^40 rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,6 +70,26 @@ class Mechanism:
         if self.kind == "laplace":
             return laplace.largest(self.share)
         return gaussian.largest(self.share)
+
+    def reach(self, n_shares: int, n_values: int) -> int:
+        """Return what none of so many values of a sum's noise exceeds, in size and grid steps.
+
+        But for a chance of 2^-40 in all. A sum of n discrete Gaussians of deviation s is beyond
+        x with a chance of at most 2 exp(-x^2 / (2 n s^2)), as the continuous one (Canonne, Kamath
+        and Steinke 2020, its moment generating function is no larger). So is that of discrete
+        Laplace noise of scale b, which is at most (1 - b^2 t^2)^-n; with t = u / b and
+        u^2 = L / (L + n), where L = ln(2 values 2^40), Chernoff's bound is
+        x <= b (L - n ln(1 - u^2)) / u <= 2 b sqrt(L (L + n)).
+
+        Args:
+            n_shares: clients whose noise is in the sum.
+        """
+        unlikely = math.log(2.0 * max(n_values, 1)) + _UNLIKELY_BITS * math.log(2.0)
+        if self.kind == "laplace":
+            found = 2.0 * self.share * math.sqrt(unlikely * (unlikely + n_shares))
+        else:
+            found = self.share * math.sqrt(2.0 * unlikely * n_shares)
+        return min(math.ceil(found), n_shares * self.largest)
 
     @property
     def budget(self) -> str:

@@ -29,7 +29,7 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError, TrainingError
+from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
@@ -153,6 +153,7 @@ class Federation:
             )
         spec = self._learner.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
+        self._check(kind, aggregate)
         shared = self._learner.apply(kind, number, self._shared, aggregate)
         if kind == "count":
             self._learner.travelling.check(shared)
@@ -178,6 +179,28 @@ class Federation:
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
+
+    def _check(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
+        """Find out here, and not in a deployed federation, that bounds do not hold.
+
+        Raises:
+            InternalError: the algorithm sends more than its tensors declare.
+        """
+        try:
+            self._learner.travelling.check_sum(
+                kind,
+                self._shared,
+                aggregate,
+                most_users=len(self._users),
+                n_clients=max(len(self._parties), fewest_clients(self._plan)),
+                error=self._protection.chosen.largest_error,
+            )
+        except SumOutOfBounds as error:
+            raise InternalError(
+                f"{error.message} Federations would refuse this sum.",
+                remedy=f"{self._plan.algorithm.name} sends more than its tensors declare; this is "
+                "a defect of the algorithm.",
+            ) from error
 
     def _vectors(
         self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]

@@ -110,9 +110,9 @@ def train_locally(
         # Clipped is who was shortened as a whole.
         metrics[3] = sums.n_shrunk
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
-    changes, n_clipped = learner.algorithm.compress(changes, n_trained)
+    counts = sums.counts.cpu().numpy()
+    changes, n_clipped = learner.algorithm.compress(changes, counts)
     n_clipped += n_idle_clipped
     changes |= learner.graded(shared, users, private)
     metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
-    counts = sums.counts.cpu().numpy()
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
