@@ -25,7 +25,6 @@ from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
-from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
@@ -140,7 +139,7 @@ class CatchingUp:
         n_summands = 1 if found.sealed else len(found.contributions)
         aggregate = self._model.vector(member, found.kind).unpack(packed, n_summands)
         shared = self._model.after(member, found.kind, aggregate, found.contributions)
-        metrics = stated_metrics(member.protection.chosen, aggregate[METRICS_SLICE])
+        metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
         rows = self._model.rows_after(member, shared)
         content = seal.content(
             manifest, aggregate, found.blob, metrics, shared.canonical_bytes(), rows

@@ -164,69 +164,27 @@ def export_model(
     ] = False,
     state: StateFolder = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
-    flood: Annotated[
-        bool, typer.Option("--flood", help="Add the noise that an approximate model needs.")
-    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Write the shared model and the catalogue, for `fedrec recommend` and for Python.
 
     It holds what the members' sums made: item rows, the counts of their holders and the plan.
     Users' own vectors stay here. Under encryption the coordinator never had the model; give the
-    file only to those who may read it. Of sums that were not exact only a flooded model is
-    exported: the secret key could be computed from any other.
+    file only to those who may read it.
     """
     from fedrec.config.loading import load_settings
     from fedrec_client.exporting import export_model as export
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})
-    found = export(settings, to, which="latest" if latest else "best", force=force, flood=flood)
+    found = export(settings, to, which="latest" if latest else "best", force=force)
     if as_json:
         print_json(asdict(found) | {"model": str(found.model), "catalogue": str(found.catalogue)})
         return
     typer.echo(f"Version {found.version} of the shared model; no user's vector is in it.")
-    if found.flooded is not None:
-        noise = found.flooded
-        typer.echo(
-            f"Flooded: every value has noise of standard deviation {noise.deviation:.3g}; the "
-            f"model's own values have {noise.model_deviation:.3g}."
-        )
-        typer.echo(
-            f"Release {noise.releases} of {noise.most_releases} that this client may make in "
-            "this federation."
-        )
     if found.was_hidden:
         typer.echo("The coordinator could never read it: give it only to those who may.")
     typer.echo(str(found.model))
-
-
-@app.command()
-def measured(
-    settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
-) -> None:
-    """Show what the federation's rounds measured, as this client keeps it.
-
-    The sums are over the users of all clients of a round. Under an approximate parameter set the
-    coordinator is never told them, so this is where they are; give them to the members only.
-    """
-    from fedrec.config.loading import load_settings
-    from fedrec.evaluation.metrics import MetricSums
-    from fedrec_client.measured import read_measured
-
-    settings = load_settings(settings_file, {"client.state": state})
-    found = read_measured(Path(settings.client.state))
-    if as_json:
-        print_json({"rounds": {str(number): sums.tolist() for number, sums in found.items()}})
-        return
-    for number, values in found.items():
-        sums = MetricSums(values)
-        rates = sums.rates("model", "validation")
-        quality = (
-            "nothing measured" if rates is None else f"HR {rates.hr:.4f}  NDCG {rates.ndcg:.4f}"
-        )
-        loss = "" if sums.loss is None else f"  loss {sums.loss:.4f}"
-        typer.echo(f"round {number:>4}  {quality}{loss}  {sums.participants} users trained")
 
 
 @app.command()

@@ -21,7 +21,6 @@ from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.counted_data import CountedData
-from fedrec_client.measured import record_measured
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_terms import RoundTerms
@@ -198,7 +197,6 @@ class LocalModel:
                 membership.plan, membership.roster, [one.client_id for one in contributions]
             ),
             n_clients=len(contributions),
-            error=membership.protection.chosen.largest_error,
         )
         return self._learner.apply(kind, self.shared.number, self.shared, aggregate)
 
@@ -216,7 +214,6 @@ class LocalModel:
         Raises:
             TrainingError: everybody's training diverged, so that more rounds would change nothing.
         """
-        record_measured(self._store.folder, round_id, metrics)
         self._store.publish(
             round_id,
             self.stored(shared),

@@ -26,7 +26,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import LocalModel
-from fedrec_client.measured import stated_metrics
 from fedrec_client.membership import Membership
 from fedrec_client.opened_sets import OpenedSets, model_digest
 from fedrec_client.private_store import PrivateStore
@@ -218,7 +217,7 @@ class Revealing:
         if fetched:
             self._store.forgive_sum()
         seal = member.seal_of(task.round, task.kind)
-        metrics = stated_metrics(member.protection.chosen, aggregate[METRICS_SLICE])
+        metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
         sealed = seal.seal_aggregate(vector.pack(aggregate))
         rows = self._model.rows_after(member, shared)
         content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes(), rows)

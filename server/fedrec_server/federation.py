@@ -220,9 +220,7 @@ class Federation:
 
     @property
     def metrics_bytes(self) -> int:
-        """Return the length of a statement's metrics, 0 where they stay with the clients."""
-        if not self.protection.chosen.releases_metrics:
-            return 0
+        """Return the length of a statement's metrics."""
         segments = self.vectors.largest.segments
         return 8 * next(s.length for s in segments if s.name == METRICS)
 

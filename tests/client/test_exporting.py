@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 from client.fake_federation import USERS, World
 from safetensors import safe_open
 
@@ -17,17 +15,12 @@ from fedrec.data import Catalogue
 from fedrec.errors import (
     CatalogueMismatch,
     DataError,
-    RefusedError,
-    SettingsError,
     StorageError,
 )
-from fedrec.protection import CKKS
-from fedrec.protection.flooding import Flooding
 from fedrec.recommender import ModelFile, Recommender
 from fedrec_client.exporting import export_model
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.recommendation import recommend
-from fedrec_client.releases import MOST_EXPORTS, RELEASES_FILE
 
 pytestmark = pytest.mark.slow
 
@@ -108,61 +101,6 @@ def test_what_the_coordinator_could_not_read_belongs_to_its_owner(
     assert exported.was_hidden is (protection == "bfv")
 
 
-@pytest.fixture
-def approximate(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
-    """The same model, as if approximate sums had made it."""
-    spec = world.layout.vector_spec
-    protection = CKKS(spec, CKKS.plan(spec, preset="approximate"))
-    assert not protection.chosen.exact
-    monkeypatch.setattr("fedrec_client.exporting.protection_of", lambda plan, n_items: protection)
-    return world
-
-
-def test_approximate_sums_are_not_exported_as_they_are(approximate: World, tmp_path: Path) -> None:
-    with pytest.raises(RefusedError, match="must not leave") as refused:
-        export_model(approximate.settings(), tmp_path / "run")
-    assert "--flood" in refused.value.remedy
-    assert not (tmp_path / "run").exists()
-    assert not (approximate.state / RELEASES_FILE).exists()
-
-
-def test_a_flooded_model_says_how_wide_its_noise_is(approximate: World, tmp_path: Path) -> None:
-    settings = approximate.settings()
-    exported = export_model(settings, tmp_path / "run", which="latest", flood=True)
-    found = exported.flooded
-    assert found is not None
-    chosen = CKKS.plan(approximate.layout.vector_spec, preset="approximate")
-    users = approximate.plan.federation.maximum_users
-    wanted = Flooding(plan=chosen, n_sums=3, n_releases=users * MOST_EXPORTS)
-    step = approximate.layout.tensors[0].step
-    assert found.deviation == pytest.approx(step * wanted.deviation(0))
-    clean = approximate.shared[3].tensors["item_embedding"]
-    assert found.model_deviation == pytest.approx(clean.std())
-    noisy = ModelFile.load(exported.model).shared.tensors["item_embedding"]
-    # The deviation of n normal numbers is off by a share of 1 / sqrt(2 n).
-    share = 6 / np.sqrt(2 * clean.size)
-    assert (noisy - clean).std() == pytest.approx(found.deviation, rel=share)
-
-
-def test_every_flooded_export_is_charged_and_the_last_one_refused(
-    approximate: World, tmp_path: Path
-) -> None:
-    settings = approximate.settings()
-    for used in range(1, MOST_EXPORTS + 1):
-        found = export_model(settings, tmp_path / str(used), flood=True).flooded
-        assert found is not None
-        assert (found.releases, found.most_releases) == (used, MOST_EXPORTS)
-    with pytest.raises(RefusedError, match="as many as the noise is made for"):
-        export_model(settings, tmp_path / "one too many", flood=True)
-    assert not (tmp_path / "one too many" / "model.safetensors").exists()
-
-
-def test_exact_models_are_not_flooded(world: World, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="no noise to hide"):
-        export_model(world.settings(), tmp_path / "run", flood=True)
-    assert not (tmp_path / "run").exists()
-
-
 def test_nothing_is_replaced_unasked(world: World, tmp_path: Path) -> None:
     export_model(world.settings(), tmp_path / "run")
     with pytest.raises(DataError, match="nothing was changed"):
@@ -191,14 +129,6 @@ def test_before_the_first_round(tmp_path: Path) -> None:
         export_model(world.settings(), tmp_path / "run")
 
 
-@pytest.fixture
-def _own_log() -> Iterator[None]:
-    """Commands send the log to their own stderr."""
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("_own_log")
 def test_the_command(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = world.folder / "fedrec.toml"
     settings.write_text('[data]\npath = "data.csv"\n[client]\nstate = "state"\n')

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import structlog
 from client.fake_federation import World
 
 from fedrec.cli.main import main
@@ -15,13 +14,6 @@ from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec_client.stopping import Stopped
 
 Call = Callable[..., tuple[int, str]]
-
-
-@pytest.fixture(autouse=True)
-def _own_log() -> Iterator[None]:
-    """Commands send the log to their own stderr."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -182,7 +182,6 @@ class Served:
     [
         "bfv",
         "ckks",
-        pytest.param("ckks/approximate", marks=pytest.mark.long),
         pytest.param("paillier/packed-2048", marks=pytest.mark.long),
     ],
 )
@@ -248,7 +247,7 @@ def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(
 
 @pytest.mark.parametrize(
     ("protection", "context_bytes"),
-    [("bfv", 56), ("ckks", 56), ("ckks/approximate", 56), ("paillier/packed-2048", 56 + 256)],
+    [("bfv", 56), ("ckks", 56), ("paillier/packed-2048", 56 + 256)],
 )
 def test_scenario_01_what_the_coordinator_has_opens_nothing(
     tmp_path: Path, protection: str, context_bytes: int

@@ -31,6 +31,11 @@ __all__ = [
 FLOAT_BYTES = 4
 KEY_HOLDERS = 2
 _LEAST_SECURITY_BITS = 128
+_HONEST_MEMBERS = (
+    "Under {name} all clients are taken to be honest: its sums carry no tags, so that the "
+    "coordinator and one client with changed software can take others' ciphertexts off a sum, and "
+    'what the authority opens is a single update. Under protection.name = "bfv" it notices.'
+)
 # Before training every client sends its counts, after it one round only measures.
 ROUNDS_BESIDE_TRAINING = 2
 
@@ -285,26 +290,6 @@ def _priced_set(
     )
 
 
-def _approximate_warnings(plan: Plan, n_items: int) -> list[str]:
-    """Return what follows from sums that are only near the exact ones."""
-    spec = vector_spec(plan, max(1, n_items))
-    try:
-        chosen = PROTECTIONS[plan.protection.name].plan(spec, preset=plan.protection.preset)
-    except SettingsError:
-        return []
-    if chosen.exact:
-        return []
-    return [
-        f"{chosen.protection}/{chosen.preset} is approximate: a sum of changes is off by up to "
-        f"{chosen.largest_error} grid units, and two runs do not give the same bits. Counts and "
-        "metrics stay exact.",
-        "What members decrypt carries noise that gives the secret key away. So the coordinator "
-        "is told no metrics: `fedrec watch` and its run folder show no quality, and `fedrec "
-        "client measured` on a member's machine does. `fedrec client export-model` is refused "
-        "without --flood, which spoils the model.",
-    ]
-
-
 def _most_modulus_bits(degree: int) -> int:
     """Return the largest modulus with which a ring has 128 bits of security."""
     bits = 0
@@ -340,9 +325,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             f"own from the sum: with {plan.rounds.minimum_clients} clients, "
             f"{plan.rounds.minimum_clients - 1} must collude.",
             *_key_holder_warnings(plan),
-            *_limb_warnings(plan),
         ]
-        found += _approximate_warnings(plan, n_items)
     elif PROTECTIONS[plan.protection.name].is_interactive:
         n_clients = n_clients or plan.rounds.clients_per_round or plan.rounds.minimum_clients
         found += mask_warnings(plan, n_clients)
@@ -395,29 +378,14 @@ def _key_holder_warnings(plan: Plan) -> list[str]:
             "All clients hold the same secret key: one that colludes with the coordinator opens "
             "every update."
         ]
-    return [
+    found = [
         "The key authority alone holds the secret key. It reads every sum, and every update if it "
         "colludes with the coordinator; clients cannot open anything. `fedrec keys authority run` "
         "must be online in every round: no round opens while it is away."
     ]
-
-
-def _limb_warnings(plan: Plan) -> list[str]:
-    """Say where whoever opens sums sees more than the noise was made for."""
-    settings = plan.protection
-    try:
-        chosen = PROTECTIONS[settings.name].plan(vector_spec(plan, 1), preset=settings.preset)
-    except SettingsError:
-        return []
-    if plan.privacy.mechanism == "none" or max(chosen.limbs) == 1:
-        return []
-    return [
-        f"Values are split into limbs under {settings.name}/{settings.preset}, and whoever opens a "
-        "sum sees the sums of the limbs, which the noise is not proven to cover. The promise of "
-        "[privacy] holds for published sums, not towards them. A preset that takes values whole "
-        '(bfv: protection.preset = "wide"), a smaller update.fraction_bits or '
-        "federation.maximum_users avoids limbs."
-    ]
+    if not PROTECTIONS[plan.protection.name].can_tag:
+        found.append(_HONEST_MEMBERS.format(name=plan.protection.name))
+    return found
 
 
 def _key_warnings(plan: Plan, n_items: int) -> list[str]:

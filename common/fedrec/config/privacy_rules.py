@@ -105,12 +105,6 @@ def _protection(plan: Plan) -> Iterator[Problem]:
             "only its client's share of the noise. Set protection.corrupt_share = "
             f"{shares[0]:g} or more.",
         )
-    if plan.protection.preset == "approximate":
-        yield (
-            ("protection.preset", "privacy.mechanism"),
-            f"{name}/approximate adds errors of its own that depend on what is encrypted, and "
-            f'nobody accounts for them. Set protection.preset = "{PROTECTIONS[name].presets[0]}".',
-        )
 
 
 def _noise(plan: Plan) -> Iterator[Problem]:

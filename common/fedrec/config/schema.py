@@ -165,11 +165,11 @@ class PrivacySettings(Section):
         "it. 0 sets no limit but rounds.total.",
     )
     colluding_share: float = Field(
-        default=0.0,
-        ge=0,
+        default=0.1,
+        gt=0,
         lt=1,
-        description="Share of a round's clients who may take their own noise off a sum; the "
-        "others add more to make up for it (gaussian).",
+        description="Share of a round's clients who may take their own noise off a sum, one of "
+        "them at least; the others add more to make up for it (gaussian).",
     )
     expected_users: float = Field(
         default=100.0,

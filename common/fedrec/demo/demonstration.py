@@ -18,7 +18,7 @@ from fedrec.audit.wire import WireReport
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
-from fedrec.demo.client_questions import ask_client, exported_models, recommend_to_first_user
+from fedrec.demo.client_questions import exported_models, recommend_to_first_user
 from fedrec.demo.comparison import Comparison, Verdict, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import finish_recording, look_at_coordinator, recording_of
@@ -162,15 +162,11 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         accept_exposure=options.accept_exposure,
         record_wire=recording_of(workspace),
     )
-    if not chosen.releases_metrics:
-        # The coordinator was never told: a key holder is asked what it keeps.
-        kept = ask_client(workspace.client_settings[0], "measured")["rounds"]
-        view.supply({int(number): sums for number, sums in kept.items()})
     best = view.best
     if best is None or best.test is None:
         raise TrainingError("The run measured nothing: no user has a held-out item.")
     # The coordinator has no model to leave behind: a client gives the shared one.
-    models = exported_models(workspace) if chosen.exact else None
+    models = exported_models(workspace)
     comparison = verdict = None
     if options.compare:
         announce(console, "Comparing", ": the same federation without encryption, in one process")
@@ -199,13 +195,9 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     _write(folder, plan, data, outcome)
     _show(console, plan, outcome)
     finish_recording(console, workspace, keep=options.keep_recording)
-    if chosen.exact:
-        console.print("\nClient 1 exported the shared model into the run's folder, without any")
-        console.print("user's vector. It recommends from a history that is on this machine:")
-        console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
-    else:
-        console.print("\nThe sums were approximate, so the model stays with the clients, and what")
-        console.print("the rounds measured came from client 1: the coordinator was told nothing.")
+    console.print("\nClient 1 exported the shared model into the run's folder, without any")
+    console.print("user's vector. It recommends from a history that is on this machine:")
+    console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
     console.print(f"\nTook {outcome.seconds:.0f} s.")
     if verdict is not None and verdict.differences:
         raise TrainingError(

@@ -67,7 +67,7 @@ class BlockMember(Member):
         rows[:, :counter] = padded.reshape(-1, counter)
         if self._tagging is not None:
             rows[:, counter + 1 :] = self._tagging.of_message(rows[:, : counter + 1], name)
-        frames = (self._layout.pack(cipher.encrypt(row)) for row in self.encoded(rows))
+        frames = (self._layout.pack(cipher.encrypt(row)) for row in rows.tolist())
         return self._envelope.close_message(b"".join(frames))
 
     def reveal(
@@ -109,11 +109,6 @@ class BlockMember(Member):
         """Forget the key."""
         self._cipher = self._tagging = None
 
-    def encoded(self, rows: Integers) -> list[list[float]]:
-        """Return what is encrypted for limbs and counters of shape (n_blocks, n_slots)."""
-        values: list[list[float]] = rows.tolist()
-        return values
-
     @abstractmethod
     def whole(self, values: list[list[float]]) -> Integers:
         """Return the integers that the blocks' decrypted slots stand for, or refuse them.
@@ -132,9 +127,6 @@ class BlockProtection(Protection):
     """What BFV and CKKS share: keys, contexts, and sums of residues."""
 
     member_kind: type[BlockMember]
-
-    def _member_kind(self) -> type[BlockMember]:
-        return self.member_kind
 
     def generate(self) -> tuple[bytes, SecretKey]:
         """Return a context of 56 bytes without a key, and the secret with the public key."""
@@ -171,7 +163,7 @@ class BlockProtection(Protection):
                 "names.",
                 remedy="Unwrap the key of the present epoch.",
             )
-        plan, kind = self.chosen, self._member_kind()
+        plan, kind = self.chosen, self.member_kind
         cipher = BlockCipher(plan, content[len(context) :], opens=opens)
         tagging = None
         if plan.n_tags and plan.plain_modulus is not None:

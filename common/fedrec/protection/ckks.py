@@ -1,22 +1,22 @@
-"""CKKS: exact where the parameters prove it, approximate and kept among key holders where not.
+"""CKKS, used so that its sums are exact.
 
 Cheon, Kim, Kim and Song, Homomorphic encryption for arithmetic of approximate numbers (eprint
 2016/421), by SEAL. A decrypted CKKS value carries noise from which the secret key can be computed
-(Li and Micciancio, eprint 2020/1533). In exact mode every value is an integer encoded far above
-the noise: `reveal` rounds to it and nothing of the noise is left; the planner proves that rounding
-is right. The approximate mode is in `approximate`.
+(Li and Micciancio, eprint 2020/1533). Here every value is an integer encoded far above the noise:
+`reveal` rounds to it and nothing of the noise is left. The planner proves that rounding is right;
+parameters with which it cannot do so are refused.
 
 What it does not give: what `bfv` does not give either, at more than twice its bytes.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
 
 from fedrec.errors import RevealRefused
-from fedrec.protection.approximate import ApproximateMember
 from fedrec.protection.blocks import BlockMember, BlockProtection
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.planner import CKKS_PRESETS, plan_ckks
@@ -49,16 +49,17 @@ class CKKSMember(BlockMember):
 
 
 class CKKS(BlockProtection):
-    """The papers' scheme: exact at 30 (lean) or 70 (paper) bytes a value, or near at 20."""
+    """The papers' scheme: exact at 30 (lean) or 70 (paper) bytes a value."""
 
     name: ClassVar[str] = "ckks"
     summary: ClassVar[str] = "the papers' scheme"
     needs_reveal: ClassVar[bool] = True
     presets: ClassVar[tuple[str, ...]] = tuple(CKKS_PRESETS)
     member_kind = CKKSMember
-
-    def _member_kind(self) -> type[BlockMember]:
-        return ApproximateMember if self.chosen.unit_bits else CKKSMember
+    retired: ClassVar[Mapping[str, str]] = {
+        "approximate": "is gone: its sums kept noise from which the secret key can be computed, "
+        "and no rounding that it did takes that away"
+    }
 
     @classmethod
     def _plan(cls, spec: VectorSpec, preset: str) -> ProtectionPlan:

@@ -7,7 +7,9 @@ shifting. With K messages of which none has |v| summing above B in a slot, and S
 - every lower limb sums to at most K (2^w - 1), which w is chosen to keep within the slot;
 - the last limb is floor(v / 2^S), so the absolute values sum to at most B / 2^S + K.
 
-Who holds the key sees the sums of the limbs, which say a little more than the sum of the values.
+Who holds the key sees the sums of the limbs, which say more than the sum of the values: how many
+carries the messages made. Noise in the values is not proven to hide that, so noisy segments stay
+whole.
 """
 
 from __future__ import annotations
@@ -45,7 +47,7 @@ class LimbLayout:
             count = 1
             while _last_limb_bound(segment, spec.max_summands, count, width) > capacity:
                 count += 1
-                if width < 1 or count > MAX_LIMBS:
+                if segment.whole or width < 1 or count > MAX_LIMBS:
                     return None
             limbs.append(count)
         split = any(count > 1 for count in limbs)

@@ -43,7 +43,6 @@ class NoProtection(Protection):
         return ProtectionPlan(
             protection=cls.name,
             preset=preset,
-            exact=True,
             spec_fingerprint=spec.fingerprint(),
             poly_modulus_degree=0,
             coeff_mod_bit_sizes=(),

@@ -125,7 +125,6 @@ class Paillier(Protection):
         return ProtectionPlan(
             protection=cls.name,
             preset=preset,
-            exact=True,
             spec_fingerprint=spec.fingerprint(),
             poly_modulus_degree=0,
             coeff_mod_bit_sizes=(),

@@ -24,14 +24,11 @@ class ProtectionPlan:
     Attributes:
         protection: name of the protection.
         preset: name of the parameter set.
-        exact: whether sums come out as the exact integers.
         spec_fingerprint: fingerprint of the vector that this plan is for.
         poly_modulus_degree: N; 0 without encryption.
         coeff_mod_bit_sizes: bits of the coefficient primes, the special one last.
         plain_modulus: t of BFV.
-        scale_bits: CKKS encodes one grid unit as 2^scale_bits, unless ``unit_bits`` says else.
-        unit_bits: empty, or for each segment, and last for the counters, the bits as which an
-            approximate set encodes one grid unit.
+        scale_bits: CKKS encodes one grid unit as 2^scale_bits.
         key_bits: bits of Paillier's modulus; 0 for everything else.
         n_values: length of the vector.
         n_slots: values after splitting into limbs.
@@ -41,8 +38,7 @@ class ProtectionPlan:
             entries.
         security_bits: from the homomorphic encryption standard, or of factoring the modulus; 0
             without encryption.
-        error_bound: largest error before rounding, in grid units; rounding is right below 0.5,
-            and where it is not exact, no sum is further off.
+        error_bound: largest error before rounding, in grid units; rounding is right below 0.5.
         headroom_bits: bits to spare before noise (BFV) or overflow (CKKS) spoils a sum.
         proof: ``worst case``: the error bound holds whatever the dice; ``probability``: it
             fails with probability below 2^-40 for a summed vector (see `noise`).
@@ -57,7 +53,6 @@ class ProtectionPlan:
 
     protection: str
     preset: str
-    exact: bool
     spec_fingerprint: str
     poly_modulus_degree: int
     coeff_mod_bit_sizes: tuple[int, ...]
@@ -75,25 +70,10 @@ class ProtectionPlan:
     max_summands: int
     limb_bits: int
     limbs: tuple[int, ...]
-    unit_bits: tuple[int, ...] = ()
     n_tags: int = 0
     key_bits: int = 0
     entries: int = 0
     n_places: int = 0
-
-    @property
-    def releases_metrics(self) -> bool:
-        """Whether key holders may state a round's metric sums to the coordinator.
-
-        Under an approximate set nothing that was decrypted may reach it: what clients measure
-        follows from models in which the noise of earlier decryptions is.
-        """
-        return self.exact
-
-    @property
-    def largest_error(self) -> int:
-        """How far a revealed sum of real values may be off, in whole grid units; 0 if exact."""
-        return 0 if self.exact else math.ceil(self.error_bound)
 
     def most_blocks(self, n_summands: int) -> int:
         """Return how many blocks a sum has at most."""
@@ -141,8 +121,6 @@ class ProtectionPlan:
             *self.limbs,
             self.n_tags,
         ]
-        if self.unit_bits:
-            parts += ["unit bits", *self.unit_bits]
         if self.entries:
             parts += ["entries", self.entries, self.n_places]
         return digest("fedrec.protection.plan.v1", *parts).hex()
@@ -151,7 +129,7 @@ class ProtectionPlan:
         """Return the rows of a price table: what, and how much with its unit."""
         rows = [
             ("protection", f"{self.protection}, preset {self.preset}"),
-            ("sums", "exact integers" if self.exact else self._describe_error()),
+            ("sums", "exact integers"),
             ("message", f"{self.message_bytes} bytes for {self.n_values} values"),
             ("per value", f"{self.message_bytes / self.n_values:.2f} bytes"),
             ("most messages in a sum", str(self.max_summands)),
@@ -182,9 +160,6 @@ class ProtectionPlan:
                 rows.append(("values in a block", f"{filled:.1f} on average"))
         return tuple(rows)
 
-    def _describe_error(self) -> str:
-        return f"approximate, at most {self.largest_error} grid units off; counts are exact"
-
     def _describe_encryption(self) -> list[tuple[str, str]]:
         primes = " ".join(map(str, self.coeff_mod_bit_sizes))
         certainty = "always" if self.proof == "worst case" else "but for a chance below 2^-40"
@@ -200,10 +175,7 @@ class ProtectionPlan:
         ]
         if self.plain_modulus is not None:
             rows.append(("plain modulus", str(self.plain_modulus)))
-        if self.unit_bits:
-            units = " ".join(map(str, self.unit_bits))
-            rows.append(("scale", f"2^[{units}] for one grid unit of each segment and counter"))
-        elif self.scale_bits is not None:
+        if self.scale_bits is not None:
             rows.append(("scale", f"2^{self.scale_bits} for one grid unit"))
         return rows
 
@@ -222,7 +194,7 @@ class ProtectionPlan:
         """
         try:
             found: dict[str, Any] = json.loads(text)
-            for name in ("coeff_mod_bit_sizes", "limbs", "unit_bits"):
+            for name in ("coeff_mod_bit_sizes", "limbs"):
                 found[name] = tuple(found[name])
             plan = cls(**found)
         except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -247,6 +219,6 @@ def _check_types(plan: ProtectionPlan) -> None:
         for field in fields(plan)
         if not isinstance(getattr(plan, field.name), kinds[str(field.type)])
     ]
-    whole = (*plan.coeff_mod_bit_sizes, *plan.limbs, *plan.unit_bits) if not wrong else ()
+    whole = (*plan.coeff_mod_bit_sizes, *plan.limbs) if not wrong else ()
     if wrong or not all(isinstance(number, int) for number in whole):
         raise PlanMismatch(f"The protection plan has fields of the wrong type: {wrong}.")

@@ -7,9 +7,7 @@ Rules that every plan meets, or there is no plan:
 - CKKS: 6 bits between the largest encoded sum and the modulus, an error from noise of at most
   1/8 of a grid unit and from floating point of at most 1/8, so that rounding, which is right
   below 1/2, gives the exact integers;
-- CKKS, approximate sets: the same for counts, in units of their own. Real values take what room
-  the modulus leaves them; the plan is approximate unless that is enough for the rule above, and
-  refused where the error exceeds 2^-12 of a sum's bound.
+- values that carry a share of noise are not split into limbs (`SegmentSpec.whole`).
 
 What is proven and what holds but for a chance below 2^-40 is told apart in `noise` and in the
 plan's ``proof``. One slot of every block counts messages: see `blocks`.
@@ -23,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from fedrec.errors import SettingsError
 from fedrec.protection.envelope import HEADER_BYTES
-from fedrec.protection.limbs import MAX_LIMBS, LimbLayout
+from fedrec.protection.limbs import LimbLayout
 from fedrec.protection.noise import bfv_noise, ckks_noise, float_error
 from fedrec.protection.plan import ProtectionPlan
 from fedrec.protection.primes import batching_prime, coefficient_primes
@@ -43,7 +41,6 @@ __all__ = [
 
 SPARE_BITS = 6
 ERROR_SHARE = 1 / 8
-MOST_ERROR = 2**-12
 
 # Largest log2 of all primes together, for ternary secrets: homomorphic encryption standard.
 _SECURITY = {
@@ -61,13 +58,11 @@ class Preset:
         degree: N.
         coeff_mod_bit_sizes: bits of the primes, the special one last.
         choices: bits of the plain modulus (BFV) or of the scale (CKKS), the preferred first.
-        exact: whether sums must be exact, or there is no plan.
     """
 
     degree: int
     coeff_mod_bit_sizes: tuple[int, ...]
     choices: tuple[int, ...]
-    exact: bool = True
 
 
 BFV_PRESETS = {
@@ -79,7 +74,6 @@ BFV_PRESETS = {
 CKKS_PRESETS = {
     "lean": Preset(degree=4096, coeff_mod_bit_sizes=(60, 49), choices=tuple(range(45, 19, -1))),
     "paper": Preset(degree=16384, coeff_mod_bit_sizes=(60, 40, 40, 60), choices=(40,)),
-    "approximate": Preset(degree=8192, coeff_mod_bit_sizes=(40, 40), choices=(30,), exact=False),
 }
 
 
@@ -121,7 +115,6 @@ def resized(plan: ProtectionPlan, largest: VectorSpec, spec: VectorSpec) -> Prot
     )
     slots = plan.poly_modulus_degree // (2 if plan.plain_modulus is None else 1)
     n_blocks = _n_blocks(spec, layout, slots)
-    units = plan.unit_bits
     return replace(
         plan,
         spec_fingerprint=spec.fingerprint(),
@@ -130,7 +123,6 @@ def resized(plan: ProtectionPlan, largest: VectorSpec, spec: VectorSpec) -> Prot
         n_blocks=n_blocks,
         message_bytes=HEADER_BYTES + n_blocks * plan.frame_bytes,
         limbs=layout.limbs,
-        unit_bits=(*(units[number] for number in chosen), units[-1]) if units else (),
     )
 
 
@@ -146,12 +138,20 @@ def _best(
 ) -> ProtectionPlan:
     plans = list(candidates(spec, presets[preset]))
     if plans:
-        best = min(plans, key=lambda plan: plan.n_blocks)
+        # Of equally many blocks those in which fewer values are split.
+        best = min(plans, key=lambda plan: (plan.n_blocks, plan.n_slots))
         return replace(best, protection=protection, preset=preset)
-    what = "exact" if presets[preset].exact else "near enough"
+    split = replace(spec, segments=tuple(replace(each, whole=False) for each in spec.segments))
+    if split != spec and any(candidates(split, presets[preset])):
+        raise SettingsError(
+            f"{protection}/{preset} can carry the sum of {spec.max_summands} messages only by "
+            "splitting noisy values into limbs, and whoever opens a sum would see the sums of the "
+            "limbs, for which the noise is not proven.",
+            remedy=_nearest(protection, spec, preset, presets, candidates),
+        )
     raise SettingsError(
         f"No parameters of {protection}/{preset} keep the sum of {spec.max_summands} messages "
-        f"{what}: the noise or overflow bound leaves less than it must.",
+        "exact: the noise or overflow bound leaves less than it must.",
         remedy=_nearest(protection, spec, preset, presets, candidates),
     )
 
@@ -164,8 +164,7 @@ def _nearest(
     candidates: Candidates,
 ) -> str:
     for other, parameters in presets.items():
-        # Nobody is led from exact sums to approximate ones.
-        if parameters.exact and any(candidates(spec, parameters)):
+        if any(candidates(spec, parameters)):
             return f"The nearest choice that works is {protection}/{other}."
     summands = spec.max_summands // 2
     while summands and not any(candidates(replace(spec, max_summands=summands), presets[preset])):
@@ -198,9 +197,6 @@ def _bfv_candidates(spec: VectorSpec, preset: Preset) -> Iterator[ProtectionPlan
 
 
 def _ckks_candidates(spec: VectorSpec, preset: Preset) -> Iterator[ProtectionPlan]:
-    if not preset.exact:
-        yield from _approximate_candidates(spec, preset)
-        return
     *data_bits, special_bits = preset.coeff_mod_bit_sizes
     modulus = math.prod(coefficient_primes(preset.degree, preset.coeff_mod_bit_sizes)[:-1])
     float_unit = float_error(preset.degree, spec.max_summands)
@@ -224,75 +220,12 @@ def _ckks_candidates(spec: VectorSpec, preset: Preset) -> Iterator[ProtectionPla
             )
 
 
-def _approximate_candidates(spec: VectorSpec, preset: Preset) -> Iterator[ProtectionPlan]:
-    *data_bits, special_bits = preset.coeff_mod_bit_sizes
-    modulus = math.prod(coefficient_primes(preset.degree, preset.coeff_mod_bit_sizes)[:-1])
-    largest = modulus >> (1 + SPARE_BITS)
-    summands, slots = spec.max_summands, preset.degree // 2
-
-    def error_of(n_blocks: int) -> tuple[float, str]:
-        noise = ckks_noise(preset.degree, special_bits, summands, n_blocks, n_primes=len(data_bits))
-        rounding = float_error(preset.degree, summands) * largest
-        return noise.smaller + rounding, noise.proof(noise.smaller)
-
-    # The bound grows with the logarithm of the blocks; limbs change their number, hence the room.
-    error, proof = error_of(2 * MAX_LIMBS * _n_blocks_of(spec.length, slots))
-    exact_bits = math.ceil(math.log2(error / ERROR_SHARE))
-    layout = _fit_counts(spec, largest >> exact_bits)
-    if layout is None:
-        return
-    units = [
-        (largest // segment.max_abs_sum).bit_length() - 1
-        if segment.max_abs_sum <= largest
-        else -((-(-segment.max_abs_sum // largest)) - 1).bit_length()
-        for segment in spec.segments
-    ]
-    unit_bits = [
-        bits if segment.real and count == 1 else exact_bits
-        for segment, count, bits in zip(spec.segments, layout.limbs, units, strict=True)
-    ]
-    errors = [
-        (error / 2.0**bits, segment) for segment, bits in zip(spec.segments, unit_bits, strict=True)
-    ]
-    if any(bound > max(ERROR_SHARE, MOST_ERROR * each.max_abs_sum) for bound, each in errors):
-        return
-    worst = max(bound for bound, _ in errors)
-    yield replace(
-        _priced(spec, preset, layout, _n_blocks(spec, layout, slots)),
-        exact=worst <= ERROR_SHARE,
-        scale_bits=preset.choices[0],
-        unit_bits=(*unit_bits, exact_bits),
-        error_bound=worst,
-        headroom_bits=math.log2(modulus / 2 / largest),
-        proof=proof,
-    )
-
-
-def _fit_counts(spec: VectorSpec, capacity: int) -> LimbLayout | None:
-    """Return the layout in which real segments take one limb and the others fit ``capacity``."""
-    counts = tuple(segment for segment in spec.segments if not segment.real)
-    if spec.max_summands > capacity:
-        return None
-    if not counts:
-        return LimbLayout(limb_bits=0, limbs=(1,) * len(spec.segments))
-    fitted = LimbLayout.fit(replace(spec, segments=counts), capacity)
-    if fitted is None:
-        return None
-    remaining = iter(fitted.limbs)
-    limbs = tuple(1 if segment.real else next(remaining) for segment in spec.segments)
-    return LimbLayout(limb_bits=fitted.limb_bits, limbs=limbs)
-
-
 def _fit(spec: VectorSpec, capacity: int) -> LimbLayout | None:
     return LimbLayout.fit(spec, capacity) if spec.max_summands <= capacity else None
 
 
 def _n_blocks(spec: VectorSpec, layout: LimbLayout, slots: int) -> int:
-    return _n_blocks_of(layout.n_slots(spec), slots - _n_tags(spec))
-
-
-def _n_blocks_of(n_values: int, slots: int) -> int:
-    return -(-n_values // (slots - 1))
+    return -(-layout.n_slots(spec) // (slots - _n_tags(spec) - 1))
 
 
 def _n_tags(spec: VectorSpec) -> int:
@@ -311,7 +244,6 @@ def _priced(spec: VectorSpec, preset: Preset, layout: LimbLayout, n_blocks: int)
     return ProtectionPlan(
         protection="",
         preset="",
-        exact=True,
         spec_fingerprint=spec.fingerprint(),
         poly_modulus_degree=preset.degree,
         coeff_mod_bit_sizes=preset.coeff_mod_bit_sizes,

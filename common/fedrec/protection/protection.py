@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar, NoReturn, Self
 
@@ -127,6 +128,8 @@ class Protection(ABC):
     can_tag: ClassVar[bool] = False
     """Whether sums can carry tags, so that they need not be recomputed to be opened."""
     presets: ClassVar[tuple[str, ...]]
+    retired: ClassVar[Mapping[str, str]] = {}
+    """Parameter sets of earlier versions, and what became of them: the end of a sentence."""
 
     def __init__(
         self, spec: VectorSpec, plan: ProtectionPlan, *, largest: Protection | None = None
@@ -182,6 +185,13 @@ class Protection(ABC):
             SettingsError: naming the rule that no parameters can meet, and what would work.
         """
         chosen = cls.presets[0] if preset in (None, "default") else preset
+        if chosen in cls.retired:
+            raise SettingsError(
+                f"{cls.name}/{chosen} {cls.retired[chosen]}.",
+                remedy=f"Use {' or '.join(f'{cls.name}/{name}' for name in cls.presets)}, whose "
+                "sums are exact, or bfv, which is exact at fewer bytes; then provision anew: what "
+                "was made under that set is not carried over.",
+            )
         if chosen not in cls.presets:
             raise SettingsError(
                 f"{cls.name} has no preset {chosen!r}.",

@@ -32,9 +32,8 @@ class SegmentSpec:
             slots, over all users of all clients; users x clip is such a bound. It also bounds
             every single message.
         signed: whether values may be negative.
-        real: whether values stand for real numbers rounded to the grid, of which a sum that is
-            off by some grid units still means something. Counts are not: one more or less is
-            another count. Only approximate parameter sets make a difference.
+        whole: whether no value may be split into limbs, because it carries a share of noise that
+            is proven to hide users in the sum of values and not in sums of limbs.
         entries: how many of its values a message carries, each with its index in the clear, the
             others being zero; 0 where all travel at their places. Only sets that protect values
             one by one can do that.
@@ -44,7 +43,7 @@ class SegmentSpec:
     length: int
     max_abs_sum: int
     signed: bool = True
-    real: bool = False
+    whole: bool = False
     entries: int = 0
 
     def __post_init__(self) -> None:
@@ -132,6 +131,8 @@ class VectorSpec:
             parts += [segment.name, segment.length, segment.max_abs_sum, int(segment.signed)]
             if segment.entries:
                 parts += ["entries", segment.entries]
+            if segment.whole:
+                parts.append("whole")
         if self.tagged:
             parts.append("tagged")
         return digest("fedrec.protection.vector.v1", *parts).hex()

@@ -68,13 +68,6 @@ _SIMULATED = (
     "This was a simulation: one process held the data of all users, so nothing was hidden from it."
 )
 
-_APPROXIMATE = (
-    "Under approximate ckks the coordinator sees ciphertexts and is told nothing that was "
-    "decrypted: the members' sums are off by noise from which the secret key can be computed, so "
-    "they stay among the members, who share that key: one who colludes with the coordinator opens "
-    "every message."
-)
-
 _AUTHORITY = (
     "Under {name} the coordinator sees ciphertexts and revealed metric sums; the key authority "
     "alone holds the secret key and opens sums, so it reads every message if it colludes with the "
@@ -184,9 +177,7 @@ def ledger_of(
         if numbers
     )
     where = _SIMULATED if simulated else PROTECTIONS[plan.protection.name].statement()
-    if not simulated and plan.protection.preset == "approximate":
-        where = _APPROXIMATE
-    elif not simulated and plan.protection.key_holder == "authority":
+    if not simulated and plan.protection.key_holder == "authority":
         where = _AUTHORITY.format(name=plan.protection.name)
     if not simulated and plan.update.indices == "clear":
         where += f" It also sees, in every round, {exposure_of(plan)}."

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from rich.table import Table
 
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
+from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import RoundId
 from fedrec.reports.round_report import RoundReport
 from fedrec.wire.admin_link import RunEvent
@@ -25,7 +24,6 @@ class RunView:
         arrived, asked, phase: of the round in progress.
         references: metric sums of the evaluation round, once it is published and known.
         charged: noisy sums that the coordinator's privacy ledger counts.
-        is_told: whether the metric sums of all rounds so far are known.
     """
 
     planned: int
@@ -42,7 +40,6 @@ class RunView:
     finished: str = ""
     failed: bool = False
     charged: int = 0
-    is_told: bool = True
 
     def take(self, event: RunEvent) -> RoundReport | None:
         """Note an event; return the report of a round that was just published."""
@@ -72,10 +69,7 @@ class RunView:
     def _published(self, event: RunEvent) -> RoundReport:
         fields = event.fields
         self.phase = "published"
-        # A coordinator that adds up under an approximate set is never told what was measured.
-        values = fields["metrics"] or [0] * len(METRIC_NAMES)
-        self.is_told = self.is_told and bool(fields["metrics"])
-        sums = MetricSums(np.array(values, dtype=np.int64))
+        sums = MetricSums(np.array(fields["metrics"], dtype=np.int64))
         report = RoundReport.of(
             RoundId(event.round),
             fields["kind"],
@@ -85,27 +79,9 @@ class RunView:
             n_clients=fields["counted"],
         )
         self.rounds.append(report)
-        if fields["kind"] == "evaluate" and fields["metrics"]:
+        if fields["kind"] == "evaluate":
             self.references = sums
         return report
-
-    def supply(self, measured: Mapping[int, Sequence[int]]) -> None:
-        """Fill in what only clients know: the metric sums of rounds, as one of them keeps them."""
-        for place, report in enumerate(self.rounds):
-            if report.round not in measured:
-                continue
-            sums = MetricSums(np.array(measured[report.round], dtype=np.int64))
-            if report.kind == "evaluate":
-                self.references = sums
-            self.rounds[place] = RoundReport.of(
-                report.round,
-                report.kind,
-                sums,
-                seconds=report.seconds,
-                vector_bytes=report.vector_bytes,
-                n_clients=report.n_clients,
-            )
-        self.is_told = all(report.round in measured for report in self.rounds)
 
     def line(self, report: RoundReport) -> str:
         """Return one line on a published round."""
@@ -139,8 +115,6 @@ class RunView:
                 f"(best NDCG {best:.4f})",
             )
         table.add_row("received", f"{self.bytes_received / 2**20:.1f} MiB of updates")
-        if not self.is_told:
-            table.add_row("quality", "known to the clients alone: `fedrec client measured`")
         if self.abandoned:
             table.add_row("abandoned", f"{len(self.abandoned)}: {self.abandoned[-1]}")
         return table

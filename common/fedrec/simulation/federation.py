@@ -193,7 +193,6 @@ class Federation:
                 aggregate,
                 most_users=len(self._users),
                 n_clients=max(len(self._parties), fewest_clients(self._plan)),
-                error=self._protection.chosen.largest_error,
             )
         except SumOutOfBounds as error:
             raise InternalError(

@@ -60,8 +60,7 @@ def make_adder(
 
     Args:
         largest: a vector into which every round's fits.
-        protect: really protect, add and reveal, which takes time and, unless the parameter set
-            is approximate, changes no bit.
+        protect: really protect, add and reveal, which takes time and changes no bit.
 
     Raises:
         SettingsError: the protection cannot protect this vector, or that many clients.

@@ -68,7 +68,6 @@ class SumTerms:
             before it. They bound the rows of sums that count none themselves.
         least: users who must hold an item for its row to hold anything.
         begun: by tensors of item pairs, how many pairs earlier rounds have summed.
-        error: by how much real values of a sum may be off, in grid steps.
     """
 
     kind: RoundKind
@@ -79,7 +78,6 @@ class SumTerms:
     holders: Integers | None = None
     least: int = 0
     begun: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    error: int = 0
 
 
 def check_sum(terms: SumTerms, vector: Integers) -> None:
@@ -208,16 +206,14 @@ class _Check:
             of_one: what one of them adds at most.
             first_row: place of the first row in the tensor.
         """
-        real = tensor.signed and tensor.fraction_bits > 0
-        slack = self._terms.error if real else 0
         n_active = len(self._terms.rows.index) if tensor.per_item else len(own)
         for part in _blocks(own):
             values = own[part]
             many = times if isinstance(times, int) else times[part]
-            high = np.broadcast_to(np.asarray(many) * of_one + slack, values.shape).copy()
+            high = np.broadcast_to(np.asarray(many) * of_one, values.shape).copy()
             low = -high if tensor.signed else np.zeros_like(high)
-            high[max(0, n_active - part.start) :] = slack
-            low[max(0, n_active - part.start) :] = -slack
+            high[max(0, n_active - part.start) :] = 0
+            low[max(0, n_active - part.start) :] = 0
             wrong = (values < low) | (values > high)
             if wrong.any():
                 row, column = (int(at[0]) for at in np.nonzero(wrong))

@@ -174,8 +174,8 @@ class Layout:
                 length=tensor.size,
                 max_abs_sum=self._most(tensor),
                 signed=tensor.signed,
-                # Weights and counts divide, so that an error there has no bound in the model.
-                real=tensor.signed and tensor.fraction_bits > 0,
+                # Laplace noise is enough in every message, however its values travel.
+                whole=self._is_shared_noise and tensor.signed,
                 entries=min(tensor.entries, tensor.size),
             )
             for tensor in self.tensors
@@ -194,6 +194,10 @@ class Layout:
             max_summands=self.maximum_clients,
             tagged=self.tagged,
         )
+
+    @property
+    def _is_shared_noise(self) -> bool:
+        return self.mechanism is not None and self.mechanism.kind == "gaussian"
 
     def _most(self, tensor: UpdateTensor) -> int:
         """Return what no value of a tensor's sum exceeds: all users, and all clients' noise."""

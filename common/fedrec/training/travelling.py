@@ -88,7 +88,6 @@ class Travelling:
         *,
         most_users: int,
         n_clients: int,
-        error: int = 0,
     ) -> None:
         """Refuse the sum of a round that no honest clients add up to; see `bounds.SumTerms`.
 
@@ -107,7 +106,6 @@ class Travelling:
                 holders=shared.last_counted,
                 least=self._plan.federation.minimum_item_users,
                 begun={name: len(shared.kept[name]) for name in pairs},
-                error=error,
             ),
             vector,
         )

@@ -263,4 +263,4 @@ def test_encrypted_sums_are_exact_integers(protection):
     assert spec.segments[0].length == 8160
     assert spec.segments[0].max_abs_sum == 1024
     assert not spec.segments[0].signed
-    assert PROTECTIONS[protection].plan(spec, preset="default").exact
+    assert PROTECTIONS[protection].plan(spec, preset="default").error_bound < 1 / 4

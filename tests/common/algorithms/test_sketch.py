@@ -348,7 +348,7 @@ def test_protected_sums_are_exact_integers(protection):
     assert spec.segments[0].max_abs_sum == 1024 << 16
     assert spec.segments[1].length == 31
     kind = PROTECTIONS[protection]
-    assert kind.plan(spec, preset=plan.protection.preset).exact
+    assert kind.plan(spec, preset=plan.protection.preset).error_bound < 1 / 4
 
 
 # Under noise.

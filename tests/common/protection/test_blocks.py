@@ -9,7 +9,7 @@ from conformance.protection_suite import SPEC, Party, make_party
 from fedrec.errors import KeysError, RevealRefused
 from fedrec.protection import BFV, CKKS
 
-CHOICES = [(BFV, "default"), (BFV, "wide"), (CKKS, "lean"), (CKKS, "paper"), (CKKS, "approximate")]
+CHOICES = [(BFV, "default"), (BFV, "wide"), (CKKS, "lean"), (CKKS, "paper")]
 
 
 @pytest.fixture(scope="module", params=CHOICES, ids=lambda choice: "-".join(map(str, choice[1:])))

@@ -23,11 +23,6 @@ class TestPaper(EncryptedSuite):
     preset = "paper"
 
 
-class TestCountsUnderAnApproximateSet(EncryptedSuite):
-    kind = CKKS
-    preset = "approximate"
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "n_summands", "largest"),
@@ -59,6 +54,16 @@ def test_the_measured_error_stays_below_the_bound(
     error = np.abs(decrypted - np.rint(decrypted)).max()
     assert error <= plan.error_bound <= 0.25
     assert plan.headroom_bits >= 6
+
+
+def test_the_set_that_proved_nothing_is_refused_by_name() -> None:
+    spec = VectorSpec(
+        segments=(SegmentSpec(name="all", length=9, max_abs_sum=100),), max_summands=9
+    )
+    with pytest.raises(SettingsError, match=r"ckks/approximate is gone.*secret key") as refused:
+        CKKS.plan(spec, preset="approximate")
+    for name in ("ckks/lean", "ckks/paper", "bfv", "provision anew"):
+        assert name in (refused.value.remedy or "")
 
 
 def test_sums_with_tags_are_refused() -> None:

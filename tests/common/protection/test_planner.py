@@ -91,28 +91,13 @@ def test_what_holds_always_and_what_holds_but_for_a_chance_is_told_apart() -> No
     assert CKKS.plan(spec(largest=2**27)).proof == "probability"
 
 
-# 40 bits less one for the sign, six to spare and some 23 to lift a unit over the noise leave a sum
-# of 2^9 in a slot: limbs of 2 bits for 100 messages, 16 of which are no more than 2^39. 3000
-# messages cannot even be counted.
-TOO_MUCH_FOR_COUNTS = {
-    (100, 2**45),
-    (100, 2**61),
-    *((3000, 2**bits) for bits in (12, 28, 34, 45, 61)),
-}
-
-
 @pytest.mark.parametrize("summands", [1, 3, 100, 3000])
 @pytest.mark.parametrize("largest", [2**12, 2**28, 2**34, 2**45, 2**61])
 def test_whatever_is_planned_keeps_the_rules(summands: int, largest: int) -> None:
     for kind in (BFV, CKKS):
         for preset in kind.presets:
-            if preset == "approximate" and (summands, largest) in TOO_MUCH_FOR_COUNTS:
-                with pytest.raises(SettingsError):
-                    kind.plan(spec(largest=largest, summands=summands), preset=preset)
-                continue
             plan = kind.plan(spec(largest=largest, summands=summands), preset=preset)
             assert plan.headroom_bits >= 6
-            assert plan.exact
             assert plan.error_bound <= (0.25 if kind is CKKS else 2**-7)
             assert plan.security_bits >= 128
             assert plan.proof in ("worst case", "probability")

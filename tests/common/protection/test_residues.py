@@ -60,7 +60,6 @@ def test_addition_is_addition_modulo_the_primes() -> None:
         ("bfv", "wide"),
         ("ckks", "lean"),
         ("ckks", "paper"),
-        ("ckks", "approximate"),
     ],
 )
 def test_the_plain_twin_is_addition_by_seal(name: str, preset: str) -> None:

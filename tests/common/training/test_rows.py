@@ -238,7 +238,6 @@ def test_every_rounds_vector_fits_the_one_that_keys_are_planned_for(
         ("none", "default"),
         ("bfv", "default"),
         ("ckks", "lean"),
-        ("ckks", "approximate"),
         ("paillier", "packed-2048"),
     ],
 )
@@ -267,9 +266,7 @@ def test_one_key_serves_both_lengths_and_messages_are_told_apart(
         for number, vector in enumerate(vectors):
             total.add(member.protect(vector, bytes([number])))
         revealed = member.reveal(total.finish(), 3)
-        off = over.chosen.largest_error
-        assert np.abs(revealed - np.sum(vectors, axis=0)).max() <= off
-        assert np.array_equal(revealed[-44:], np.sum(vectors, axis=0)[-44:])
+        assert np.array_equal(revealed, np.sum(vectors, axis=0))
         found[kind] = (over, member.protect(vectors[0], b"again"))
     for kind, other in (("count", "train"), ("train", "count")):
         with pytest.raises(Exception, match="bytes"):

@@ -18,12 +18,12 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.protection.embedding import half_coefficients
 from fedrec.protection.residues import Residues
 
 __all__ = ["coefficients", "recover_key", "transform"]
 
 Numbers = NDArray[np.object_]
+Floats = NDArray[np.float64]
 
 
 def recover_key(
@@ -50,6 +50,22 @@ def recover_key(
     determinant = (a1 * b2 - a2 * b1) % prime
     inverse = np.array([pow(int(d), -1, prime) for d in determinant], dtype=object)
     return coefficients((right1 * b2 - right2 * b1) * inverse % prime, prime)
+
+
+def half_coefficients(real_slots: Floats) -> Floats:
+    """Return twice the coefficients of p, (N,), near integers, from its slots (N/2,).
+
+    A slot j is p at the root with the exponent 3^j, and p takes equal values at conjugate roots.
+    """
+    degree = 2 * len(real_slots)
+    powers = np.ones(degree // 2, dtype=np.int64)
+    for place in range(1, len(powers)):
+        powers[place] = powers[place - 1] * 3 % (2 * degree)
+    values = np.empty(degree)
+    values[powers // 2] = values[degree - 1 - powers // 2] = real_slots
+    twist = np.exp(-1j * np.pi * np.arange(degree) / degree)
+    found: Floats = (np.fft.fft(values) * twist).real * (2.0 / degree)
+    return found
 
 
 def transform(polynomial: NDArray[np.int64], prime: int) -> Numbers:

@@ -40,7 +40,6 @@ def plan_masks(spec: VectorSpec, preset: str = "default") -> ProtectionPlan:
     return ProtectionPlan(
         protection="masks",
         preset=preset,
-        exact=True,
         spec_fingerprint=spec.fingerprint(),
         poly_modulus_degree=0,
         coeff_mod_bit_sizes=(),
