@@ -249,7 +249,7 @@ class ClientApp:
             session = Session(
                 membership,
                 link,
-                LocalModel(learner, users, store),
+                LocalModel(learner, users, store, membership.catalogue.item_ids),
                 store,
                 AuditLog(self._folder, self._clock),
                 journal,

@@ -195,6 +195,7 @@ class PrivateStore:
                 left_runs=left,
                 refused_sums=refused,
                 spent=stored.spent,
+                counted=stored.counted,
             )
         )
 
@@ -283,6 +284,10 @@ class PrivateStore:
     def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)
+
+    def keep_counted(self, content: bytes) -> None:
+        """Keep for good what this client is about to send of its users' data."""
+        self._replace(counted=self.keep_file("counted", content))
 
     def keep_masking(
         self,

@@ -210,7 +210,7 @@ class Revealing:
         vector = self._model.vector(member, task.kind)
         try:
             aggregate = vector.member.reveal(total, len(task.contributions), names)
-            shared = self._model.after(member, task.kind, task.round, aggregate, task.contributions)
+            shared = self._model.after(member, task.kind, aggregate, task.contributions)
         except (ProtocolError, RefusedError) as error:
             self._note_refusal(task, error)
             raise self._refusal(task, error) from error

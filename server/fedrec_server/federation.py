@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.declarations import HOLDER_PAIRS
+from fedrec.config.algorithm import divides_by_count
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
@@ -195,6 +196,7 @@ class Federation:
             charges_updates=mechanism is not None
             and mechanism.kind == "laplace"
             and not self.protection.is_interactive,
+            exact=divides_by_count(self.plan),
             revealer=None if revealer is None else revealer.client_id,
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,

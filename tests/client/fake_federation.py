@@ -371,7 +371,8 @@ class World:
         """Return what an honest key holder says about a round, and the sealed aggregate."""
         known, vector = self.membership(member), self.round_vector(round_, member)
         aggregate = vector.member.reveal(self.total(round_), len(round_.contributions))
-        shared = self.learner.apply(round_.kind, round_.number, self.shared[round_.base], aggregate)
+        base = self.shared[round_.base]
+        shared = self.learner.apply(round_.kind, base.number, base, aggregate)
         self.shared[round_.number] = shared
         seal = known.seal_of(round_.number, round_.kind)
         metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()

@@ -108,6 +108,8 @@ class Parameter:
             those rows, too, the own ones' changes are what is summed for them.
         whole: of such a copy: users contribute how their whole table differs from the version, and
             not only what moved in the round.
+        published: of a scalar: it is the number of published training rounds, which every version
+            knows (`SharedState.trained`); there is no tensor.
         applied: whether `apply` alone reads it, such as a server-side optimiser's moments: it is
             kept with every version; nothing trains on it, scores with it or exports it.
     """
@@ -125,6 +127,7 @@ class Parameter:
     copies: str = ""
     whole: bool = False
     applied: bool = False
+    published: bool = False
 
     @property
     def private(self) -> bool:

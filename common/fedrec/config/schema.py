@@ -67,6 +67,13 @@ class FederationSettings(Section):
         description="Items held by fewer users are never updated, and their rows do not travel: "
         "with one holder an item's row is that user's data.",
     )
+    minimum_new_users: int = Field(
+        default=10,
+        ge=1,
+        description="A client whose users were counted, in whatever run, counts others only where "
+        "none or this many of its users differ; until then it sends what it sent before. A client "
+        "with fewer users counts once.",
+    )
 
 
 class ProtectionSettings(Section):

@@ -144,7 +144,8 @@ class Federation:
         round_id = RoundId(self._round + 1)
         kind = round_kind(self._plan, round_id)
         coins = self._account.participants(kind, round_id)
-        parts = [party.contribute(kind, round_id, self._shared, coins) for party in self._parties]
+        number = self._shared.number
+        parts = [party.contribute(kind, number, self._shared, coins) for party in self._parties]
         diverged = [part.abstained for part in parts if part.abstained]
         if len(diverged) == sum(len(party.users) > 0 for party in self._parties):
             raise TrainingError(
@@ -153,7 +154,7 @@ class Federation:
         spec = self._learner.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
         self._check(kind, aggregate)
-        shared = self._learner.apply(kind, round_id, self._shared, aggregate)
+        shared = self._learner.apply(kind, number, self._shared, aggregate)
         if kind == "count":
             self._learner.travelling.check(shared)
         sums = self._learner.metrics(aggregate)

@@ -103,7 +103,7 @@ class Travelling:
                 rows=self.rows(kind, shared),
                 most_users=most_users,
                 n_clients=n_clients,
-                holders=shared.holders,
+                holders=shared.last_counted,
                 least=self._plan.federation.minimum_item_users,
                 begun={name: len(shared.kept[name]) for name in pairs},
             ),

@@ -52,6 +52,8 @@ class Sum:
         self.layout = layout
         self.vector = np.zeros(layout.length, dtype=np.int64)
         rows = ActiveRows(n_items=N_ITEMS, index=ACTIVE, n_rows=layout.n_rows)
+        holders = np.zeros(N_ITEMS, dtype=np.int64)
+        holders[ACTIVE] = COUNTS[: len(ACTIVE)]
         self.terms = SumTerms(
             **{
                 "kind": "train",
@@ -59,6 +61,7 @@ class Sum:
                 "rows": rows,
                 "most_users": MOST_USERS,
                 "n_clients": N_CLIENTS,
+                "holders": None if layout.counts_rows else holders,
                 **terms,
             }
         )
@@ -333,9 +336,8 @@ def test_pairs_of_items(first: int) -> None:
     """Every pair has at most as many holders as the rarer of its items has."""
     plan = plan_of(algorithm={"name": "ease"}, rounds={"total": 2})
     rows = ActiveRows(n_items=N_ITEMS, index=np.arange(5), n_rows=5)
-    total = Sum.of(plan, rows=rows, begun={"pairs": first})
     counts = [3, 1, 2, 0, 3]
-    total.counts[:] = counts
+    total = Sum.of(plan, rows=rows, begun={"pairs": first}, holders=np.array(counts))
     # Column by column: (0, 1), (0, 2), (1, 2), (0, 3), ... and nothing behind the last.
     every = sorted(combinations(range(5), 2), key=lambda pair: (pair[1], pair[0]))
     allowed = [min(counts[i], counts[j]) for i, j in every][first : first + 5]
@@ -360,7 +362,6 @@ def test_pairs_of_many_items() -> None:
     first = n_items * (n_items - 1) // 2 - 1_000_000
     layout = Layout.of(plan, n_items)
     vector = np.zeros(layout.length, dtype=np.int64)
-    vector[layout.count_slice] = counts
     vector[layout.metrics_slice][0] = N_TRAINED
     expected = np.concatenate([np.minimum(counts[:j], counts[j]) for j in range(n_items)])[first:]
     vector[: len(expected)] = expected
@@ -370,6 +371,7 @@ def test_pairs_of_many_items() -> None:
         rows=rows,
         most_users=MOST_USERS,
         n_clients=N_CLIENTS,
+        holders=counts,
         begun={"pairs": first},
     )
     check_sum(terms, vector)
