@@ -78,7 +78,7 @@ def main() -> None:
             "rank, full, validation and test": lambda: rank("full"),
             "rank, sampled, candidates drawn": lambda: rank("sampled"),
             "score and rank, full, validation and test": lambda: evaluator.measure(
-                shared, users, private, references=False, round_id=2
+                shared, users, private, references=False, number=2
             ),
             "draw 99 candidates a user": lambda: draw_candidates(
                 users, options.items, seed=1, device=device

@@ -1,12 +1,14 @@
 """Quality, bytes and state of algorithms on one data set: the table of which-algorithm.md.
 
     python benchmarks/which_algorithm.py NAME INTERACTIONS --into figures
+    python benchmarks/which_algorithm.py NAME INTERACTIONS --rows ROW ... --into figures
     python benchmarks/which_algorithm.py --figure quality-and-bytes.svg --into figures
 
 The first form trains with `fedrec evaluate` (full protocol, test of the version that validation
 chose), prices the same settings with `fedrec check` under bfv, three clients, prints the rows and
-writes FIGURES/NAME.json. The second draws all of them. `make bench` leaves it out: it takes
-minutes, and data that is not here.
+writes FIGURES/NAME.json. The second does so for rows of `fedrec reproduce`, whose settings
+are their papers', and writes nothing. The third draws what the first wrote. `make bench` leaves
+them out: they take minutes, and data that is not here.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from fedrec.papers import ROWS
 from fedrec.reports.figures import QualityPoint, quality_against_bytes
 
 BASE: dict[str, dict[str, Any]] = {
@@ -80,19 +83,7 @@ def measure(name: str, interactions: Path, seeds: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         for label, sections in cases(name).items():
-            settings: dict[str, Any] = {"data": {"path": str(interactions)}}
-            for section in (BASE, sections):
-                for key, values in section.items():
-                    settings[key] = {**settings.get(key, {}), **values}
-            path = Path(folder) / "run.toml"
-            path.write_text(
-                "\n".join(
-                    f"[{section}]\n"
-                    + "\n".join(f"{key} = {json.dumps(value)}" for key, value in values.items())
-                    for section, values in settings.items()
-                )
-            )
-            price = fedrec("check", str(path), "--set", "protection.name=bfv")["price"]
+            path, price = priced(sections, interactions, Path(folder))
             quality = fedrec(
                 "evaluate", str(path), "--set", "protection.name=bfv", "--protocols", "full",
                 "--seeds", seeds, "--no-references", "--clients", "1",
@@ -105,6 +96,53 @@ def measure(name: str, interactions: Path, seeds: str) -> list[dict[str, Any]]:
             total = price["expected"]["total_bytes"] // price["n_clients"]
             rows.append(row_of(label, by_method[sections["algorithm"]["name"]], total))
             print(line_of(rows[-1]), flush=True)
+    return rows
+
+
+def priced(
+    sections: dict[str, dict[str, Any]], interactions: Path, folder: Path
+) -> tuple[Path, Any]:
+    """Return a file of settings and what `fedrec check` says of them under bfv."""
+    settings: dict[str, Any] = {"data": {"path": str(interactions)}}
+    for section in (BASE, sections):
+        for key, values in section.items():
+            settings[key] = {**settings.get(key, {}), **values}
+    path = folder / "run.toml"
+    path.write_text(
+        "\n".join(
+            f"[{section}]\n" + "\n".join(f"{key} = {toml(value)}" for key, value in values.items())
+            for section, values in settings.items()
+        )
+    )
+    return path, fedrec("check", str(path), "--set", "protection.name=bfv")["price"]
+
+
+def toml(value: Any) -> str:
+    """Return a value as TOML writes it."""
+    if isinstance(value, dict):
+        given = (f"{key} = {toml(one)}" for key, one in value.items() if one is not None)
+        return f"{{{', '.join(given)}}}"
+    return json.dumps(value)
+
+
+def of_papers(names: list[str], interactions: Path) -> list[dict[str, Any]]:
+    """Return rows of the reproduction: the protocol `full`, one seed, priced like the others."""
+    rows = []
+    for name in names:
+        sections = {
+            section: {key: value for key, value in values.items() if value is not None}
+            for section, values in ROWS[name].plan.model_dump(mode="json").items()
+            if section in ("algorithm", "update", "rounds")
+        }
+        with tempfile.TemporaryDirectory() as folder:
+            _, price = priced(sections, interactions, Path(folder))
+            (done,) = fedrec("reproduce", name, "--protocols", "full", "--out", folder)["rows"]
+        (run,) = done["runs"]
+        result = {
+            metric: {"mean": run["test"][metric], "deviation": None} for metric in ("hr", "ndcg")
+        }
+        rows.append(row_of(name, result, price["expected"]["total_bytes"] // price["n_clients"]))
+        print(line_of(rows[-1]), flush=True)
     return rows
 
 
@@ -131,8 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("name", nargs="?", choices=sorted(DIMS))
     parser.add_argument("interactions", nargs="?", type=Path)
-    parser.add_argument("--into", type=Path, required=True)
+    parser.add_argument("--into", type=Path, default=Path("figures"))
     parser.add_argument("--seeds", default="3")
+    parser.add_argument("--rows", nargs="+", choices=sorted(ROWS), metavar="ROW")
     parser.add_argument("--figure", type=Path)
     chosen = parser.parse_args()
     if chosen.figure is not None:
@@ -151,6 +190,9 @@ def main() -> None:
         return
     if chosen.name is None or chosen.interactions is None:
         parser.error("name a data set and its interactions.csv")
+    if chosen.rows is not None:
+        of_papers(chosen.rows, chosen.interactions.resolve())
+        return
     rows = measure(chosen.name, chosen.interactions.resolve(), chosen.seeds)
     print(*map(line_of, rows), sep="\n")
     chosen.into.mkdir(parents=True, exist_ok=True)

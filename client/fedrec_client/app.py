@@ -14,15 +14,16 @@ from fedrec.config.exposure import check_users
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
-from fedrec.data.source import read_users
+from fedrec.data.source import read_source, read_users
 from fedrec.errors import FedrecError, NotInRoster, SettingsError
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.client_folder import known_identity
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
-from fedrec_client.applying import Applying
+from fedrec_client.applying import SHOWN_CHARS, Applying
 from fedrec_client.audit import AuditLog
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
@@ -157,13 +158,18 @@ class ClientApp:
         """
         self._new_run = new_run
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
+        # Before the folder is touched: a mistyped path makes no client.
+        identity = known_identity(self._folder, self._settings.client.label)
         with PrivateStore(self._folder) as store:
             if store.is_bound and not new_run:
                 # Whoever moved the folder learns it at once, not when the coordinator answers.
                 plan = plan_from_json(store.state.pin.plan_json.encode())
                 self._go_on(store, self._provenance(plan))
-            identity = Identity.load_or_create(self._folder, self._settings.client.label)
+            if new_run or not store.is_bound:
+                # Nor does it apply for users whom it does not find.
+                read_source(self._settings.data, reader="a client")
             journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
+            journal.tell("starting", detail=self._places(identity))
             link = self._patient(journal)
             applying = Applying(link, identity, journal, self._waiting)
             try:
@@ -177,6 +183,13 @@ class ClientApp:
                         return self._outcome(store, ended)
             finally:
                 link.close()
+
+    def _places(self, identity: Identity) -> str:
+        """Return which folder, keys and data this client works with, for people."""
+        path = self._settings.data.path
+        data = "none" if path is None else str(Path(path).absolute())
+        state = self._folder.absolute()
+        return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
 
     def _patient(self, journal: RoundJournal) -> PatientLink:
         def trouble(error: FedrecError) -> None:
@@ -236,7 +249,7 @@ class ClientApp:
             session = Session(
                 membership,
                 link,
-                LocalModel(learner, users, store),
+                LocalModel(learner, users, store, membership.catalogue.item_ids),
                 store,
                 AuditLog(self._folder, self._clock),
                 journal,

@@ -8,7 +8,7 @@ from fedrec.wire.link import Link
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.waiting import Waiting
 
-__all__ = ["Applying"]
+__all__ = ["SHOWN_CHARS", "Applying"]
 
 SHOWN_CHARS = 16
 """So much of a client id is enough for `fedrec keys roster add`."""

@@ -138,7 +138,7 @@ class CatchingUp:
         packed = seal.unseal_aggregate(found.blob) if found.sealed else found.blob
         n_summands = 1 if found.sealed else len(found.contributions)
         aggregate = self._model.vector(member, found.kind).unpack(packed, n_summands)
-        shared = self._model.after(found.kind, found.round, aggregate)
+        shared = self._model.after(member, found.kind, aggregate, found.contributions)
         metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
         rows = self._model.rows_after(member, shared)
         content = seal.content(

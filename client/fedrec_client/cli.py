@@ -50,7 +50,12 @@ def run(
     workers: Annotated[
         str | None, typer.Option(help="client.workers: processes that train, or auto.")
     ] = None,
-    label: Annotated[str | None, typer.Option(help="client.label: a name for people.")] = None,
+    label: Annotated[
+        str | None,
+        typer.Option(
+            help="client.label: what the client's keys were labelled with; others are refused."
+        ),
+    ] = None,
     plaintext: Annotated[
         bool | None, typer.Option("--plaintext", help="client.plaintext: loopback without TLS.")
     ] = None,
@@ -65,6 +70,8 @@ def run(
     as_json: AsJson = False,
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
+
+    The state folder has the client's keys already: `fedrec client identity` makes them.
 
     On a machine that rounds otherwise, or with other libraries, a client does not go on with a run
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
@@ -184,13 +191,14 @@ def export_model(
 def identity(
     settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False
 ) -> None:
-    """Make this client's keys if there are none, and show what the key authority needs."""
+    """Make this client's keys in an empty or new folder, and show what the key authority needs."""
     from fedrec.config.loading import load_settings
-    from fedrec.identity.identity import PUBLIC_FILE, Identity
+    from fedrec.identity.client_folder import new_or_known_identity
+    from fedrec.identity.identity import PUBLIC_FILE
 
     settings = load_settings(settings_file, {"client.state": state})
     folder = Path(settings.client.state)
-    found = Identity.load_or_create(folder, settings.client.label)
+    found = new_or_known_identity(folder, settings.client.label)
     public = folder / PUBLIC_FILE
     if as_json:
         print_json({"client_id": found.client_id, "public_identity": str(public)})

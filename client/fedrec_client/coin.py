@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.errors import StorageError
-from fedrec.ids import RoundId, UserId, canonical
+from fedrec.ids import UserId, canonical
 from fedrec_client.durable import write_durably
 
 __all__ = ["COIN_FILE", "coin_secret", "throw_coins"]
@@ -51,16 +51,16 @@ def coin_secret(folder: Path) -> bytes:
 
 
 def throw_coins(
-    secret: bytes, run: str, round_id: RoundId, user_ids: Sequence[UserId], fraction: float
+    secret: bytes, run: str, number: int, user_ids: Sequence[UserId], fraction: float
 ) -> NDArray[np.bool_]:
     """Return who takes part, bool of shape (n_users,).
 
-    Each user's coin is the first 8 bytes of HMAC-SHA256 over run, round and user, read as a
+    Each user's coin is the first 8 bytes of HMAC-SHA256 over run, number and user, read as a
     fraction of 2^64, and falls on yes below `fraction`.
     """
     if fraction >= 1.0:
         return np.ones(len(user_ids), dtype=np.bool_)
-    prefix = canonical("fedrec coin v1", run, round_id)
+    prefix = canonical("fedrec coin v1", run, number)
     draws = b"".join(
         [hmac.digest(secret, prefix + canonical(user), "sha256")[:8] for user in user_ids]
     )

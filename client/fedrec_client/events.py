@@ -13,6 +13,7 @@ from fedrec.ids import RoundId
 __all__ = ["ClientEvent", "EventName", "OnEvent", "log_event"]
 
 EventName = Literal[
+    "starting",
     "waiting_to_join",
     "joined",
     "epoch_changed",

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import structlog
 from numpy.typing import NDArray
 
+from fedrec.config.algorithm import divides_by_count
 from fedrec.data import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import ClientId, ItemId, RoundId
 from fedrec.model.state import PrivateState, SharedState
+from fedrec.training.bounds import most_users
 from fedrec.training.rows import ActiveRows
-from fedrec.wire.messages import RoundKind
+from fedrec.wire.messages import RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_client.counted_data import CountedData
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_terms import RoundTerms
@@ -26,16 +32,30 @@ if TYPE_CHECKING:
 
 __all__ = ["LocalModel"]
 
+_log = structlog.get_logger("fedrec.client")
+
 
 class LocalModel:
-    """Shared and private state at the store's version, held in memory between rounds."""
+    """Shared and private state at the store's version, held in memory between rounds.
 
-    def __init__(self, learner: Learner, users: UserSplit, store: PrivateStore) -> None:
+    Args:
+        item_ids: the catalogue's, in its order.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        users: UserSplit,
+        store: PrivateStore,
+        item_ids: Sequence[ItemId] = (),
+    ) -> None:
         self._learner = learner
         self._store = store
         self._shared: SharedState | None = None
         self._private: PrivateState | None = None
         self._base_state: tuple[RoundId, int, bytes] | None = None
+        self._item_ids = item_ids
+        self._counted: CountedData | None = None
         self.users = users
 
     @property
@@ -119,19 +139,66 @@ class LocalModel:
             known = self._base_state = (self.version, membership.epoch, made)
         return known[2]
 
-    def contribute(
-        self, kind: RoundKind, round_id: RoundId, participating: NDArray[np.bool_] | None
-    ) -> Contribution:
-        """Train, count or evaluate for a round; changes nothing here."""
-        return self._learner.contribute(
-            kind, round_id, self.shared, self.users, self.private, participating, abstains=True
+    def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
+        """Train, count or evaluate for a round; what exact sums tell of is noted, no more."""
+        learner, shared, plan = self._learner, self.shared, self._learner.plan
+        users, private = self.users, self.private
+        exact = divides_by_count(plan)
+        if plan.privacy.mechanism == "none" and (exact or kind == "count"):
+            counted = self._last_counted(whole=exact)
+            if kind == "count":
+                return learner.counted(shared, counted.counts, private)
+            if counted.users is not None and counted.users is not users:
+                users, private = counted.users, learner.initial_private(counted.users)
+        made = learner.contribute(
+            kind, shared.number, shared, users, private, participating, abstains=True
         )
+        return made if users is self.users else replace(made, private=self.private)
+
+    def _last_counted(self, *, whole: bool) -> CountedData:
+        """Return what is sent of these users, by what was sent before; it is kept first.
+
+        Args:
+            whole: whether more than counts is sent of it.
+        """
+        if self._counted is not None:
+            return self._counted
+        state, least = self._store.state, self._learner.plan.federation.minimum_new_users
+        counted = CountedData.of(self.users, self._item_ids, run=state.pin.run, whole=whole)
+        if state.counted is not None:
+            before = CountedData.from_bytes(self._store.read(state.counted))
+            if before.stands_against(counted, least):
+                n_differing = before.differing(counted)
+                if n_differing:
+                    why = "former counts stand"
+                    _log.warning(why, users_that_differ=n_differing, needed=least)
+                    counted = before.over(counted)
+        self._store.keep_counted(counted.to_bytes())
+        self._counted = counted
+        return counted
 
     def after(
-        self, kind: RoundKind, round_id: RoundId, aggregate: NDArray[np.int64]
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
     ) -> SharedState:
-        """Return the shared model that an aggregate leads to; changes nothing here."""
-        return self._learner.apply(kind, round_id, self.shared, aggregate)
+        """Return the shared model that an aggregate leads to; changes nothing here.
+
+        Raises:
+            SumOutOfBounds: the contributors' users cannot add up to it.
+        """
+        self._learner.travelling.check_sum(
+            kind,
+            self.shared,
+            aggregate,
+            most_users=most_users(
+                membership.plan, membership.roster, [one.client_id for one in contributions]
+            ),
+            n_clients=len(contributions),
+        )
+        return self._learner.apply(kind, self.shared.number, self.shared, aggregate)
 
     def publish(
         self,

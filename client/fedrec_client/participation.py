@@ -6,6 +6,7 @@ import secrets
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RefusedError, RoundError
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import Train
@@ -99,10 +100,12 @@ class Participation:
                 f"version {self._model.version}."
             )
         counted = self._model.shared.holders is not None
-        rare = self._membership.plan.federation.minimum_item_users > 1
-        if task.kind == "count" and counted:
+        plan = self._membership.plan
+        divides = divides_by_count(plan)
+        needed = plan.federation.minimum_item_users > 1 or divides
+        if task.kind == "count" and counted and not divides:
             raise RoundError(f"Round {task.round} counts items, but they were counted already.")
-        if task.kind != "count" and rare and not counted:
+        if task.kind != "count" and needed and not counted:
             raise RoundError(
                 f"Round {task.round} is of kind {task.kind}, but items were not counted yet, so "
                 "rows of rare items would be trained (federation.minimum_item_users)."
@@ -123,23 +126,26 @@ class Participation:
         terms = self._terms(task)
         # Counting and measuring are about all users; the coin is about who trains.
         participating = None
+        mechanism = member.layout.mechanism if task.kind == "train" else None
         if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
+            # Repeated, a round that was given up is over the same users: two sums tell no more
+            # than one. Under noise every release is accounted as a draw of its own.
+            thrown = task.round if mechanism is not None else self._model.shared.number
             participating = throw_coins(
                 coin_secret(self._store.folder),
                 member.run,
-                task.round,
+                thrown,
                 self._model.users.user_ids,
                 member.plan.rounds.user_fraction,
             )
         spent, charged = SpentLedger.of(self._store), None
-        mechanism = member.layout.mechanism if task.kind == "train" else None
         if mechanism is not None:
             users = self._model.users.user_ids
             participating = spent.affordable(mechanism, member.run, users, participating)
             charged = spent.charged(mechanism.cost, member.run, users, participating).to_bytes()
         self._journal.tell("training", task.round, detail=task.kind)
         with self._journal.timed(task.round, "seconds_training", "trained"):
-            made = self._model.contribute(task.kind, task.round, participating)
+            made = self._model.contribute(task.kind, participating)
         if made.abstained:
             self._journal.tell("diverged", task.round, detail=made.abstained)
         if mechanism is not None:

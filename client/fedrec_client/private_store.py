@@ -148,8 +148,9 @@ class PrivateStore:
         if changed:
             raise PlanMismatch(
                 f"{self.folder} was made with another {' and '.join(changed)} of run {pin.run}.",
-                remedy="Restore what was changed (the data file's users, the catalogue or the "
-                "plan), or start with a new state folder.",
+                remedy="Check client.state (--state) and data.path (--data), restore what was "
+                "changed (the data file's users, the catalogue or the plan), or start with a new "
+                "state folder.",
             )
         if epoch < self.state.epoch:
             raise PlanMismatch(
@@ -194,6 +195,7 @@ class PrivateStore:
                 left_runs=left,
                 refused_sums=refused,
                 spent=stored.spent,
+                counted=stored.counted,
             )
         )
 
@@ -282,6 +284,10 @@ class PrivateStore:
     def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)
+
+    def keep_counted(self, content: bytes) -> None:
+        """Keep for good what this client is about to send of its users' data."""
+        self._replace(counted=self.keep_file("counted", content))
 
     def keep_masking(
         self,

@@ -11,18 +11,16 @@ these contributions.
 
 from __future__ import annotations
 
-import numpy as np
-from numpy.typing import NDArray
-
 from fedrec.errors import (
     FedrecError,
     ProtocolError,
     RefusedError,
     RevealRefused,
     RoundError,
+    SumOutOfBounds,
     WrongTags,
 )
-from fedrec.training.layout import METRICS_SLICE, Layout
+from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
@@ -212,8 +210,7 @@ class Revealing:
         vector = self._model.vector(member, task.kind)
         try:
             aggregate = vector.member.reveal(total, len(task.contributions), names)
-            self._check_content(task, vector.layout, aggregate)
-            shared = self._model.after(task.kind, task.round, aggregate)
+            shared = self._model.after(member, task.kind, aggregate, task.contributions)
         except (ProtocolError, RefusedError) as error:
             self._note_refusal(task, error)
             raise self._refusal(task, error) from error
@@ -238,47 +235,22 @@ class Revealing:
 
     def _note_refusal(self, task: Reveal, error: FedrecError) -> None:
         """Keep for good that the answer is a refusal; count it where it tells about the key."""
+        member = self._membership
         counted = self._is_fetched(task)
         if counted and not isinstance(error, WrongTags):
             self._store.forgive_sum()
             counted = False
-        alone = self._membership.is_revealer
-        self._store.record_refused(task.round, counted=alone and not counted)
-
-    def _check_content(self, task: Reveal, layout: Layout, aggregate: NDArray[np.int64]) -> None:
-        """Refuse a sum that holds what its kind of round has no place for.
-
-        The contributors signed the kind, so no coordinator brings this about, but a member whose
-        software is changed can put anything behind its signature.
-        """
-        empty = {
-            "count": (layout.change_slice, layout.metrics_slice),
-            "train": (),
-            "evaluate": (layout.change_slice, layout.count_slice),
-        }[task.kind]
-        if any(aggregate[part].any() for part in empty):
-            raise RefusedError(
-                f"Round {task.round} is of kind {task.kind}, but its sum holds what only a round "
-                "of another kind has."
-            )
-        rows = self._model.rows(task.kind)
-        if task.kind != "count" and any(
-            aggregate[part].any() for part in layout.padding(len(rows.index))
-        ):
-            raise RefusedError(
-                f"The sum of round {task.round} is not zero behind its {len(rows.index)} active "
-                "rows."
-            )
-        users = self._membership.plan.federation.maximum_users
-        if aggregate[layout.count_slice].max(initial=0) > users:
-            raise RefusedError(
-                f"More users took part in round {task.round} than federation.maximum_users, "
-                f"{users}."
-            )
+        # What has the right tags was decrypted to what members encrypted, whatever the key.
+        tells = not (isinstance(error, SumOutOfBounds) and member.is_tagged)
+        counts = member.is_revealer and tells and not counted
+        self._store.record_refused(task.round, counted=counts)
 
     def _refusal(self, task: Reveal, error: FedrecError) -> RevealRefused:
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
         self._audit.refused(
-            "reveal_refused", run=self._membership.run, round_id=task.round, error=refused
+            "reveal_refused",
+            run=self._membership.run,
+            round_id=task.round,
+            error=error if isinstance(error, SumOutOfBounds) else refused,
         )
         return refused

@@ -25,7 +25,7 @@ __all__ = [
     "check_state_format",
 ]
 
-STATE_FORMAT = 5
+STATE_FORMAT = 6
 _NAME = "fedrec client state "
 _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"
@@ -176,6 +176,8 @@ class StoredState(_Record):
         masking: the round under masks in progress, or the last one until it is given up.
         spent: what sums that go beyond this client have cost each user, of all runs; see
             `fedrec_client.spent`. None where no noise was ever asked for.
+        counted: what users had when they were counted last, in whatever run; see
+            `fedrec_client.counted_data`. None where nobody was.
         left_runs: runs that this folder took part in before, and does not return to.
         opened: the sets of survivors that this client signed for its version; see
             `fedrec_client.opened_sets`. None where it signed none in this run.
@@ -194,13 +196,14 @@ class StoredState(_Record):
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
     spent: FileRef | None = None
+    counted: FileRef | None = None
     left_runs: tuple[str, ...] = ()
     masking: MaskedRound | None = None
     opened: FileRef | None = None
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private, self.spent, self.opened]
+        refs = [self.shared, self.private, self.spent, self.opened, self.counted]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.masking is not None:

@@ -17,7 +17,8 @@
     |  |- Unauthenticated            unauthenticated        5    UNAUTHENTICATED
     |  |- NotInRoster                not_in_roster          5    PERMISSION_DENIED
     |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
-    |  `- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
+    |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
+    |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |- RoundError                    round                  1    FAILED_PRECONDITION
     |  |- RoundClosed                round_closed           1    FAILED_PRECONDITION
     |  `- ConflictingUpload          conflicting_upload     1    ALREADY_EXISTS
@@ -58,6 +59,7 @@ __all__ = [
     "RoundError",
     "SettingsError",
     "StorageError",
+    "SumOutOfBounds",
     "TooLarge",
     "TrainingError",
     "Unauthenticated",
@@ -223,6 +225,14 @@ class WrongTags(RevealRefused):
     """A sum is not that of the messages whose tags it should have."""
 
     code = "wrong_tags"
+
+
+class SumOutOfBounds(RefusedError):
+    """An opened sum holds what its contributors' users cannot add up to."""
+
+    code = "sum_out_of_bounds"
+    public = "The round's sum holds what no honest clients add up to."
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class RoundError(FedrecError):

@@ -35,6 +35,7 @@ from fedrec_server.rounds.state import State
 from fedrec_server.service import CoordinatorService
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.installed import installed_bundle
+from fedrec_server.store.spool import DiskFull
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.tokens import Token
 
@@ -186,7 +187,16 @@ class Coordinator:
         Raises:
             StorageError: when the store can no longer be believed.
         """
-        on_start(await self.start(), self.engine.run)
+        try:
+            address = await self.start()
+        except DiskFull as error:
+            # Nobody is there yet who would try again.
+            raise StorageError(
+                error.message,
+                remedy="The coordinator has ended, and nothing is lost. Free disk space, then "
+                "start it again.",
+            ) from error
+        on_start(address, self.engine.run)
         signals = _Signals()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):

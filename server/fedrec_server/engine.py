@@ -20,6 +20,7 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.admission import Admission
 from fedrec_server.aggregation import Aggregation
 from fedrec_server.applications import Applications
+from fedrec_server.counted_holders import CountedHolders
 from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.hearing import Hearing
@@ -104,6 +105,7 @@ class Engine:
         self.snapshots = Snapshots(federation, store, clock)
         self.counting = Counting(self)
         self.hearing = Hearing(self)
+        self.holders = CountedHolders(lambda: self.federation, store)
         self.lock = asyncio.Lock()
         self.stopping = False
         self.finished = asyncio.Event()
@@ -250,7 +252,7 @@ class Engine:
             await self.work.in_thread(self.store.commit, durable, entries)
         before, self.state = self.state, state
         for entry in entries:
-            log_entry(self.run, entry)
+            log_entry(self.run, entry, published=state.published)
         await self._follow(before, changes)
 
     async def advance(self) -> None:
@@ -309,7 +311,13 @@ class Engine:
         if not self.federation.protection.needs_reveal:
             covered = self.state.rows_of(round_.kind)
             metrics, rows = self.federation.read_sum(
-                round_.kind, covered, total, len(round_.accepted), self.run
+                round_.kind,
+                covered,
+                total,
+                round_.accepted.keys(),
+                self.run,
+                counted=self.holders.known(),
+                trained=self.state.trained,
             )
         return self.store.spool.write(sum_name(round_.number), total), metrics, rows
 

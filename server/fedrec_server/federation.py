@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.algorithms.declarations import HOLDER_PAIRS
+from fedrec.config.algorithm import divides_by_count
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
@@ -15,8 +21,9 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import mechanism_of
 from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
+from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
-from fedrec.training.rows import no_active_rows
+from fedrec.training.rows import ActiveRows, no_active_rows
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
@@ -31,6 +38,19 @@ METRICS = "metrics"
 STREAM_SECONDS = 30.0
 SLOWEST_BYTES_PER_SECOND = 100_000.0
 """A client on a line slower than this does not upload a masked vector in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """Users of each item, int64 (n_items,), by two count rounds that may be the same one.
+
+    Attributes:
+        first: by the first, from which it follows which rows travel.
+        last: by the last, which later sums are held to.
+    """
+
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,6 +196,7 @@ class Federation:
             charges_updates=mechanism is not None
             and mechanism.kind == "laplace"
             and not self.protection.is_interactive,
+            exact=divides_by_count(self.plan),
             revealer=None if revealer is None else revealer.client_id,
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
@@ -203,29 +224,82 @@ class Federation:
         segments = self.vectors.largest.segments
         return 8 * next(s.length for s in segments if s.name == METRICS)
 
+    def unpacked(
+        self, kind: RoundKind, rows: StatedRows, total: bytes, n_summands: int
+    ) -> NDArray[np.int64]:
+        """Return a sum that the coordinator can read."""
+        # What masks were taken off is packed as it would be without any.
+        spec = self.protection_of(kind, rows).spec
+        plain = NoProtection(spec, NoProtection.plan(spec))
+        context, _ = plain.generate()
+        return plain.member(context, b"none").reveal(total, n_summands)
+
     def read_sum(
-        self, kind: RoundKind, rows: StatedRows, total: bytes, n_summands: int, run: str
+        self,
+        kind: RoundKind,
+        rows: StatedRows,
+        total: bytes,
+        clients: Collection[ClientId],
+        run: str,
+        *,
+        counted: Counted | None = None,
+        trained: int = 0,
     ) -> tuple[bytes, StatedRows | None]:
         """Return what the coordinator has to know of a sum that it can read.
+
+        Args:
+            clients: whose updates are in it.
+            counted: users of each item; None before the count round.
+            trained: published training rounds.
 
         Returns:
             The metrics, little-endian int64, and after a count round the rows that travel from
             now on.
+
+        Raises:
+            SumOutOfBounds: no honest clients add up to it.
         """
-        protection, context = self.protection_of(kind, rows), self.keys.server_context
-        if protection.is_interactive:
-            # What masks were taken off is packed as it would be without any.
-            protection = NoProtection(protection.spec, NoProtection.plan(protection.spec))
-            context, _ = protection.generate()
-        vector = protection.member(context, b"none").reveal(total, n_summands)
-        found = {segment.name: values for segment, values in protection.spec.pieces(vector)}
+        vector = self.unpacked(kind, rows, total, len(clients))
+        spec = self.protection_of(kind, rows).spec
+        found = {segment.name: values for segment, values in spec.pieces(vector)}
         if METRICS not in found:
             raise SettingsError(f"The protected vector has no segment named {METRICS!r}.")
+        self._check_sum(kind, rows, vector, clients, counted, trained)
         travelling = None
         if kind == "count" and self.vectors.least:
-            counted = self.vectors.rows_of(found[COUNTS])
-            travelling = counted.stated(self.plan.federation.name, run)
+            active = self.vectors.rows_of(found[COUNTS])
+            travelling = active.stated(self.plan.federation.name, run)
         return found[METRICS].astype("<i8").tobytes(), travelling
+
+    def _check_sum(
+        self,
+        kind: RoundKind,
+        rows: StatedRows,
+        vector: NDArray[np.int64],
+        clients: Collection[ClientId],
+        counted: Counted | None,
+        trained: int,
+    ) -> None:
+        if self.vectors.layouts is None:
+            return
+        layout = self.vectors.layouts(kind, rows.n_rows)
+        covered = ActiveRows.whole(self.vectors.n_items)
+        if kind != "count" and counted is not None:
+            covered = ActiveRows.of(self.plan, self.vectors.n_items, counted.first)
+        pairs = [tensor for tensor in layout.tensors if tensor.counted_by == HOLDER_PAIRS]
+        check_sum(
+            SumTerms(
+                kind=kind,
+                layout=layout,
+                rows=covered,
+                most_users=most_users(self.plan, self.keys.roster, clients),
+                n_clients=len(clients),
+                holders=None if counted is None else counted.last,
+                least=self.vectors.least,
+                begun={tensor.name: trained * tensor.size for tensor in pairs},
+            ),
+            vector,
+        )
 
 
 @lru_cache(maxsize=8)

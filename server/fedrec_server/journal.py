@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import structlog
 
+from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, MetricSums
 from fedrec.ids import RoundId
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
@@ -43,10 +45,31 @@ def entry_of(change: Change, at: float) -> Entry | None:
     return Entry(unix_seconds=at, kind=kind, round=round_id, fields_json=text)
 
 
-def log_entry(run: str, entry: Entry) -> None:
-    """Write a journal line to the log."""
-    log = structlog.get_logger().bind(run=run, round=entry.round)
-    log.info(entry.kind, **json.loads(entry.fields_json))
+def log_entry(run: str, entry: Entry, *, published: RoundId | None = None) -> None:
+    """Write a journal line to the log, metric sums as what they mean.
+
+    Args:
+        published: the last published round, where it is known, for lines about no single one.
+    """
+    fields = json.loads(entry.fields_json)
+    measured = _measured(fields.pop("metrics", []))
+    about = {"round": entry.round} if entry.round else {}
+    if published is not None and not entry.round:
+        about["last_published"] = published
+    structlog.get_logger().info(entry.kind, run=run, **about, **fields, **measured)
+
+
+def _measured(values: list[int]) -> dict[str, float]:
+    """Return the loss and the model's rates, where a sum has them."""
+    if len(values) != len(METRIC_NAMES):
+        return {}
+    sums = MetricSums(np.array(values, dtype=np.int64))
+    found = {} if sums.loss is None else {"loss": round(sums.loss, 4)}
+    for split in SPLITS:
+        rates = sums.rates("model", split)
+        if rates is not None:
+            found |= {f"{split}_hr": round(rates.hr, 4), f"{split}_ndcg": round(rates.ndcg, 4)}
+    return found
 
 
 def _line(change: Change) -> tuple[str, RoundId, Fields] | None:

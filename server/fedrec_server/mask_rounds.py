@@ -13,6 +13,7 @@ from fedrec.errors import (
     RoundError,
     SettingsError,
     StorageError,
+    SumOutOfBounds,
 )
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import MaskMessage, MaskStep
@@ -25,7 +26,9 @@ from fedrec_server.store.spool import DamagedFile
 if TYPE_CHECKING:
     from fedrec_server.engine import Engine
 
-__all__ = ["close_due", "hear", "material", "reason_of"]
+__all__ = ["OUT_OF_BOUNDS", "close_due", "hear", "material", "reason_of"]
+
+OUT_OF_BOUNDS = "the sum is out of bounds; one of its clients sent it"
 
 
 async def hear(engine: Engine, message: MaskMessage) -> bool:
@@ -101,6 +104,9 @@ async def close_due(engine: Engine, round_: Round) -> bool:
 
 def reason_of(error: FedrecError) -> str:
     """Return why a round was given up, for operators."""
+    if isinstance(error, SumOutOfBounds):
+        # The message names an item.
+        return OUT_OF_BOUNDS
     if isinstance(error, RoundError | RevealRefused | KeysError | SettingsError):
         return error.message.rstrip(".")
     return "a stored update is damaged"

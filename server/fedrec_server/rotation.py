@@ -102,7 +102,8 @@ class Rotation:
             latest = self.next or engine.federation
             if keys != latest.keys:
                 following = latest.following(keys)
-                await engine.work.in_thread(_keep, engine.store, keys, raw, engine.clock.now())
+                now, published = engine.clock.now(), engine.state.published
+                await engine.work.in_thread(_keep, engine.store, keys, raw, now, published)
                 self.next = following
             await self.begin()
             began = self.next is None
@@ -126,7 +127,9 @@ class Rotation:
         return True
 
 
-def _keep(store: Store, keys: KeyEpoch, raw: bytes, now: float) -> None:
+def _keep(
+    store: Store, keys: KeyEpoch, raw: bytes, now: float, published: RoundId | None = None
+) -> None:
     """Make an epoch durable in place of the one before."""
     store.spool.require_space(len(raw))
     number = keys.roster.epoch
@@ -140,7 +143,7 @@ def _keep(store: Store, keys: KeyEpoch, raw: bytes, now: float) -> None:
         fields_json=json.dumps(fields, sort_keys=True),
     )
     before = store.keep_epoch(record, [entry])
-    log_entry(store.run, entry)
+    log_entry(store.run, entry, published=published)
     # Whoever keeps an old bundle can open it with a member's key that is stolen later.
     if before is not None and before != record:
         store.spool.delete(epoch_name(before.epoch, before.blob))

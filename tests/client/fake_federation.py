@@ -20,6 +20,7 @@ from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import Unreachable
+from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.epoch_secrets import open_epoch
@@ -280,13 +281,25 @@ class World:
         return published.published.statements[0].state_tag
 
     def vector(self, seed: int, round_: FakeRound | None = None) -> np.ndarray[Any, Any]:
-        """Return made-up sums, by default of a round that all items are trained in."""
+        """Return made-up sums of two users, by default of a round that all items are trained in."""
         layout = self.layout if round_ is None else self.round_vector(round_).layout
         drawn = np.random.default_rng(seed).integers(0, 3, layout.length).astype(np.int64)
+        kind = "train" if round_ is None else round_.kind
+        if layout.mechanism is not None:
+            drawn[layout.count_slice.start :] = 0
+            drawn[layout.change_slice][~layout.noisy] = 0
+            return drawn
+        if kind == "count":
+            drawn[layout.metrics_slice] = 0
+            return drawn
+        drawn[layout.count_slice] = 1 + drawn[layout.count_slice] // 2
+        # As many users as there can be in a row, and no client whose training diverged.
+        drawn[layout.metrics_slice] = [2 * (name != "abstained") for name in METRIC_NAMES]
+        if kind == "evaluate":
+            drawn[: layout.count_slice.stop] = 0
+            drawn[layout.metrics_slice][: METRIC_NAMES.index("abstained")] = 0
         for part in layout.padding(len(self.rows(round_).index)) if round_ is not None else ():
             drawn[part] = 0
-        if round_ is not None and round_.kind == "count":
-            drawn[layout.metrics_slice] = 0
         return drawn
 
     def contribute(self, round_: FakeRound, *members: Identity) -> None:
@@ -358,7 +371,8 @@ class World:
         """Return what an honest key holder says about a round, and the sealed aggregate."""
         known, vector = self.membership(member), self.round_vector(round_, member)
         aggregate = vector.member.reveal(self.total(round_), len(round_.contributions))
-        shared = self.learner.apply(round_.kind, round_.number, self.shared[round_.base], aggregate)
+        base = self.shared[round_.base]
+        shared = self.learner.apply(round_.kind, base.number, base, aggregate)
         self.shared[round_.number] = shared
         seal = known.seal_of(round_.number, round_.kind)
         metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()

@@ -193,10 +193,11 @@ class MaskedWorld(World):
             return
         round_, collector = current.round, current.collector
         total = collector.unmask()
+        base = self.shared[round_.base]
         self.shared[round_.number] = self.learner.apply(
             round_.kind,  # type: ignore[arg-type]
-            round_.number,
-            self.shared[round_.base],
+            base.number,
+            base,
             total,
         )
         spec = self.mask_words(round_).spec

@@ -141,7 +141,7 @@ def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path: Path
     world.link.script.append(lambda: world.reveal(round_))
     world.app().run()
     assert world.link.reveals == []
-    assert "not zero behind its 5 active rows" in world.audit()
+    assert "counts of row 255, padding, is 3, allowed is 0 to 0" in world.audit()
 
 
 def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path: Path) -> None:

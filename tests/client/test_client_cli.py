@@ -4,11 +4,9 @@ import json
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import structlog
 from client.fake_federation import USERS, World, down
 
 from fedrec.cli.main import main
@@ -16,13 +14,6 @@ from fedrec.wire.messages import Finished
 from fedrec_client.stopping import Stopped, StopSwitch
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def _own_log() -> Iterator[None]:
-    """Commands send the log to their own stderr."""
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
-import structlog
 from client.fake_federation import USERS, World
 from safetensors import safe_open
 
@@ -131,14 +129,6 @@ def test_before_the_first_round(tmp_path: Path) -> None:
         export_model(world.settings(), tmp_path / "run")
 
 
-@pytest.fixture
-def _own_log() -> Iterator[None]:
-    """Commands send the log to their own stderr."""
-    yield
-    structlog.reset_defaults()
-
-
-@pytest.mark.usefixtures("_own_log")
 def test_the_command(world: World, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = world.folder / "fedrec.toml"
     settings.write_text('[data]\npath = "data.csv"\n[client]\nstate = "state"\n')

@@ -239,6 +239,28 @@ def test_an_abandoned_round_is_rolled_back(tmp_path: Path) -> None:
     assert header.round == 3
 
 
+def test_a_round_that_was_given_up_changes_no_bits(tmp_path: Path) -> None:
+    sent = {}
+    for name, numbers in (("disturbed", (2, 5)), ("undisturbed", (2, 3))):
+        folder = tmp_path / name
+        folder.mkdir()
+        world = World(folder, protection="none")
+        world.whole_round(1, "count")
+        world.whole_round(numbers[0])
+        for number in range(3, numbers[1]):
+            world.ask_to_train(number)
+        world.whole_round(numbers[1])
+        assert world.app().run().version == numbers[1]
+        sent[name] = [payload for header, payload in world.link.uploads if header.round > 2]
+        last = stored(world).state.shared
+        assert last is not None
+        sent[name].append(stored(world).read(last))
+    (once, model), (*tried, again, same_model) = sent["undisturbed"], sent["disturbed"]
+    assert len(tried) == 2 and again == once and model == same_model
+    # Repeated, it says the same: two sums over the same users tell no more than one.
+    assert all(payload == once for payload in tried)
+
+
 def test_a_round_that_was_answered_is_not_answered_again(tmp_path: Path) -> None:
     world = World(tmp_path)
     world.play(1, "count")

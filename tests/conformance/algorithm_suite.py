@@ -9,6 +9,7 @@ subclasses the suite with a fixture `name` of its own.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -96,6 +97,7 @@ class AlgorithmSuite(ContributionSuite):
         # One more than planned: a round's loss is that of the version it starts from.
         for round_id in range(2, 3 + party.learner.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
+            party.check(part, party.users, shared)
             shared = party.learner.apply("train", round_id, shared, part.vector)
             private = part.private
         return shared, private
@@ -214,13 +216,18 @@ class AlgorithmSuite(ContributionSuite):
         """Return the loss of every round; what does not learn is as it was at first."""
         found = []
         shared, private = party.shared, party.private
-        scalars = [entry.name for entry in party.algorithm.parameters if entry.scope == "scalar"]
+        scalars = [
+            entry.name
+            for entry in party.algorithm.parameters
+            if entry.scope == "scalar" and not entry.published
+        ]
         # One more than planned: the loss of a round is that of the version it starts from.
         for round_id in range(2, 3 + party.learner.plan.rounds.total):
             part = party.learner.contribute("train", round_id, shared, party.users, private)
             after = party.learner.apply("train", round_id, shared, part.vector)
             counted = {name: after.tensors[name] for name in scalars}
-            shared = after if tables_learn else shared.with_tensors(**counted)
+            held = replace(shared.with_tensors(**counted), trained=after.trained)
+            shared = after if tables_learn else held
             private = part.private if users_learn else party.private
             found.append(party.learner.metrics(part.vector).loss or np.inf)
         return found

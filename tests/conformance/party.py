@@ -126,7 +126,15 @@ class Party:
         chosen = self.users if users is None else users
         own = self.learner.initial_private(chosen) if private is None else private
         base = self.shared if shared is None else shared
-        return self.learner.contribute("train", ROUND, base, chosen, own, participating)
+        made = self.learner.contribute("train", ROUND, base, chosen, own, participating)
+        self.check(made, chosen, base)
+        return made
+
+    def check(self, made: Contribution, users: UserSplit, base: SharedState) -> None:
+        """Hold an honest contribution to what whoever opens a sum refuses, by the exact users."""
+        self.learner.travelling.check_sum(
+            "train", base, made.vector, most_users=len(users), n_clients=1
+        )
 
     def parts(self, vector: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return all tensors end to end and the counts, (n_items,), of a vector."""

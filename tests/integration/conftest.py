@@ -17,11 +17,9 @@ Found = Callable[..., Federation]
 
 
 @pytest.fixture(autouse=True)
-def quiet() -> Iterator[None]:
+def quiet() -> None:
     """Log errors only: a failing test shows them, not the life of three clients."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(40))
-    yield
-    structlog.reset_defaults()
 
 
 @pytest.fixture(scope="session")

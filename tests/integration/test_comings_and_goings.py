@@ -81,6 +81,44 @@ def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: 
     assert late.wait_for("closed", 3).detail == "closed"
 
 
+def test_who_is_left_is_counted_again(found: Found) -> None:
+    """Denominators are those of the clients that train; rows are those of the first count."""
+    first, left = frozenset(range(4)), frozenset(range(2))
+    federation = found(plan_of("none", len(left), algorithm="fedals"), len(first))
+    until_all_are_here, until_they_are_back = Gate(1), Gate(5)
+    gates = [Gate(3) for _ in first - left]
+    clients = [
+        federation.client(0, wrap=lambda link: until_they_are_back(until_all_are_here(link)))
+    ]
+    federation.until_waiting(0)
+    clients += [federation.client(number) for number in sorted(left - {0})]
+    for number, gate in zip(sorted(first - left), gates, strict=True):
+        clients.append(federation.client(number, wrap=gate))
+    try:
+        for client in clients[1:]:
+            client.wait_for("sent", 1)
+        until_all_are_here.opened.set()
+        for client in clients[: len(left)]:
+            client.wait_for("sent", 3)
+        for gate in gates:
+            assert gate.reached.wait(DEADLINE_SECONDS)
+        federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
+        assert until_they_are_back.reached.wait(DEADLINE_SECONDS)
+        for gate in gates:
+            gate.opened.set()
+        federation.until_waiting(*(first - left))
+    finally:
+        for gate in (until_all_are_here, until_they_are_back, *gates):
+            gate.opened.set()
+    counted = check_against_one_process(federation)
+    published = federation.published()
+    assert [(one.round, one.kind) for one in published] == [
+        (1, "count"), (2, "train"), (4, "count"), (5, "train"), (6, "count"), (7, "train"),
+        (8, "evaluate"),
+    ]  # fmt: skip
+    assert counted == [first, first, left, left, first, first, first]
+
+
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: str) -> None:
     federation = found(plan_of(protection, 3), 5)

@@ -60,7 +60,7 @@ def revealing() -> Iterator[Revealers]:
         revealer.close()
 
 
-@pytest.mark.parametrize("protection", ["bfv", "paillier"])
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
 def test_the_same_bits_as_one_process(found: Found, revealing: Revealers, protection: str) -> None:
     federation = found(plan_of(protection, key_holder="authority"))
     events = revealing(federation)

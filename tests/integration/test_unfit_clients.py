@@ -57,7 +57,10 @@ def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
         (federation.client(5, client__token_file=str(tmp_path / "token")), Unauthenticated),
         (federation.client(6, wrap=FromTheFuture), VersionMismatch),
     ]
-    stranger = federation.client(6, client__state=str(tmp_path / "stranger"))
+    Identity.create("stranger").save(tmp_path / "stranger")
+    stranger = federation.client(
+        6, client__state=str(tmp_path / "stranger"), client__label="stranger"
+    )
     members = [federation.client(number) for number in MEMBERS]
     for client, error in unfit:
         failure = client.failure()
@@ -156,6 +159,6 @@ def test_tls_with_a_certificate_of_its_own(found: Found, tmp_path: Path) -> None
         assert type(failure) is Unreachable, repr(failure)
         assert "certificate" in failure.remedy
         assert failure.exit_code == 3
-        assert [event.name for event in client.events] == ["unreachable"]
+        assert [event.name for event in client.events] == ["starting", "unreachable"]
     for client in members:
         assert client.result().reason == "all rounds are published"

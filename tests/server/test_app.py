@@ -21,13 +21,14 @@ from fedrec.cli.main import main
 from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec.demo.workspace import DemoData, prepare
-from fedrec.errors import SettingsError, Unreachable
+from fedrec.errors import SettingsError, StorageError, Unreachable
 from fedrec.ids import RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
 from fedrec_server.app import Coordinator
 from fedrec_server.rounds.endings import finish
+from fedrec_server.store.spool import DiskFull
 
 TESTS = Path(__file__).parents[1]
 
@@ -74,6 +75,21 @@ def test_port_in_use_is_named(tmp_path: Path) -> None:
         other = Coordinator(settings_of(second, port=port), Bench.of(3).federation)
         with pytest.raises(SettingsError, match=r"coordinator\.port"):
             asyncio.run(other.start())
+
+
+def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Path) -> None:
+    """Nobody is there who would go on by itself."""
+
+    def failpoint(name: str) -> None:
+        if name == "rows.begin":
+            raise DiskFull("The disk is full.")
+
+    bench = Bench.of(3)
+    full = Coordinator(settings_of(tmp_path), bench.federation, failpoint=failpoint)
+    with pytest.raises(StorageError, match=r"^The disk is full\. The coordinator has ended.*again"):
+        asyncio.run(full.serve(lambda *_: None))
+    with serving(bench, tmp_path) as found:
+        assert found.address
 
 
 def test_state_folder_in_use_is_named(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ class Circumstances:
         update: the section `update`.
         n_items: size of the catalogue; 0 where nobody knows.
         n_rounds: training rounds that will be published.
-        minimum_item_users, user_fraction, clients_per_round, minimum_clients: as in the plan.
+        minimum_item_users, minimum_clients: as in the plan.
         under_noise: whether noise lies on the sums.
     """
 
@@ -37,8 +37,6 @@ class Circumstances:
     n_items: int
     n_rounds: int
     minimum_item_users: int
-    user_fraction: float
-    clients_per_round: int
     minimum_clients: int
     under_noise: bool = False
 
@@ -83,6 +81,8 @@ class About:
             they do, as for sums of changes that are divided by the number of users.
         needs_everybody: why rounds over different clients do not belong together, as a clause
             about "every round"; empty where they do. A function where it depends on the settings.
+        exact: whether what users contribute follows from their data and the version alone. Then
+            rounds count nobody, and all of them are over those who took part in the count round.
         exposed_in_the_clear: what a coordinator without encryption reads of a client; then the
             plan is refused under "none" unless it is accepted on the command line.
         divergence_remedy: what to change when training diverges.
@@ -107,6 +107,7 @@ class About:
         "nobody has said what its sums mean with noise and divided by a fixed number"
     )
     needs_everybody: str | Callable[[AlgorithmSettings], str] = ""
+    exact: bool = False
     exposed_in_the_clear: str = ""
     divergence_remedy: str = "Lower the step sizes among the settings of algorithm.name."
     shortfall: str = "rounds.total and the rates in the section algorithm"

@@ -141,8 +141,12 @@ class Algorithm(ABC):
 
     @property
     def counts_rows(self) -> bool:
-        """Whether users count which rows they touched; what divides nothing stays zero."""
-        return True
+        """Whether users count which rows they touched; what divides nothing stays zero.
+
+        Exact counts of every round would give away what differs between two rounds' users: where
+        they follow from the data alone `apply` is given those of the count round.
+        """
+        return not self.about.exact
 
     @property
     def scoring(self) -> tuple[str, ...]:
@@ -169,6 +173,8 @@ class Algorithm(ABC):
         for counter, entry in enumerate(entries):
             key = stream_key(self.seed, Purpose.ITEM_EMBEDDING, 0, counter)
             shape = entry.whole_shape(n_items=self.n_items, n_users=0)
+            if entry.published:
+                continue
             tensors[entry.name] = np.asarray(entry.initial.draw(np.asarray(key), shape))
         return SharedState(MappingProxyType(tensors))
 
@@ -234,7 +240,7 @@ class Algorithm(ABC):
             n_items=self.n_items,
             active=torch.from_numpy(active).to(device),
             scalars={
-                entry.name: float(shared.kept[entry.name])
+                entry.name: float(shared.trained if entry.published else shared.kept[entry.name])
                 for entry in self.parameters
                 if entry.scope == "scalar" and not entry.applied
             },
@@ -278,13 +284,14 @@ class Algorithm(ABC):
         return ()
 
     def compress(
-        self, changes: dict[str, NDArray[np.int64]], n_users: int
+        self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
         """Return a party's summed tensors as they are sent, and how many values were clipped.
 
         Args:
             changes: by name, in grid steps, in the shapes of `tensors`.
-            n_users: users in the sum; no value may exceed what so many users may add up to.
+            counts: users who touched each active item; no value may exceed what as many users
+                may add up to.
         """
         return changes, 0
 
@@ -393,5 +400,6 @@ class Algorithm(ABC):
             shared: the version, tables with a row for each active item only.
             change: the summed tensors of the update by name, in the shapes of `tensors`; those
                 per item have a row for each active one.
-            counts: users who touched each active item, (n_active,).
+            counts: users who touched each active item, (n_active,); where rounds do not count
+                them, those who hold it by the last count.
         """

@@ -13,6 +13,10 @@ from fedrec.updates.settings import UpdateSettings
 
 __all__ = [
     "GRADES",
+    "HOLDERS",
+    "HOLDER_PAIRS",
+    "MEASURED",
+    "TRAINED",
     "AlgorithmSettings",
     "Parameter",
     "Scope",
@@ -25,6 +29,14 @@ __all__ = [
 
 GRADES = "grades"
 """The tensor of an update that grades candidates; see `Algorithm.candidates`."""
+
+TRAINED, MEASURED = "trained", "measured"
+"""Whose number bounds a sum's values: the users who trained in the round, or all that its clients
+have, who are measured."""
+HOLDERS, HOLDER_PAIRS = "holders", "holder pairs"
+"""Or the users who touched the value's item row, or the fewer of those of both its items: pairs
+i < j of active items are numbered j (j - 1) / 2 + i, and a round sums the first that are missing
+in the state's tensor of the same name."""
 
 
 class AlgorithmSettings(Section):
@@ -96,6 +108,8 @@ class Parameter:
             those rows, too, the own ones' changes are what is summed for them.
         whole: of such a copy: users contribute how their whole table differs from the version, and
             not only what moved in the round.
+        published: of a scalar: it is the number of published training rounds, which every version
+            knows (`SharedState.trained`); there is no tensor.
         applied: whether `apply` alone reads it, such as a server-side optimiser's moments: it is
             kept with every version; nothing trains on it, scores with it or exports it.
     """
@@ -113,6 +127,7 @@ class Parameter:
     copies: str = ""
     whole: bool = False
     applied: bool = False
+    published: bool = False
 
     @property
     def private(self) -> bool:
@@ -138,6 +153,10 @@ class UpdateTensor:
         largest_weight: a user's rounded values count this many times at most.
         entries: how many values of a user's change are not zero at most, which travel alone with
             their indices in the clear; 0 where all travel.
+        counted_by: how many users can be in a value of the sum, by which an opened sum is checked
+            (`fedrec.training.bounds`): `TRAINED`, `MEASURED`, `HOLDERS` or `HOLDER_PAIRS`, or the
+            name of another tensor, which must be what the mean is divided by where there is one.
+            Whoever chose that number for itself would choose the mean.
     """
 
     name: str
@@ -148,6 +167,7 @@ class UpdateTensor:
     signed: bool = True
     largest_weight: int = 1
     entries: int = 0
+    counted_by: str = TRAINED
 
     @property
     def bound(self) -> int:

@@ -7,7 +7,7 @@ interaction) and G = X^T X, the B that minimises |X - X B|^2 + lambda |B|^2 with
     P = (G + lambda I)^-1,    B_ij = -P_ij / P_jj for i != j,    B_jj = 0.
 
 So all that training needs of the users are the integers G_ij: how many users hold i and j. The
-diagonal, the holders of each item, is in the counts of every round. Items that too few users hold
+diagonal, the holders of each item, is what the count round counts. Items that too few users hold
 are left out. The pairs i < j of the others, by their place among them, are numbered column by
 column, pair j (j - 1) / 2 + i, and cut into `rounds.total` equal parts: a training round sums the
 first part that is still missing. Its length depends on the plan and the number of rows that travel
@@ -21,9 +21,10 @@ Until the pairs of all items that enough users hold are there, B is 0, and so is
 model of a part of the catalogue might look best on validation by chance and be kept. The last part
 makes B the B of centralised EASE.
 
-A round sums over the clients that took part in it. Parts counted over different clients do not
-make up one Gram matrix; G is then the matrix of the sums that there are, with the largest count of
-each item on its diagonal, and if G + lambda I is no longer positive definite, there is no model.
+All rounds sum over the clients that were counted. Where some of them stay away the others are
+counted again and go on. Parts counted over different clients do not make up one Gram matrix; G is
+then the matrix of the sums that there are, with the largest count of each item on its diagonal, and
+if G + lambda I is no longer positive definite, there is no model.
 """
 
 from __future__ import annotations
@@ -37,7 +38,13 @@ from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, Shapes, UpdateTensor
+from fedrec.algorithms.declarations import (
+    HOLDER_PAIRS,
+    AlgorithmSettings,
+    Parameter,
+    Shapes,
+    UpdateTensor,
+)
 from fedrec.algorithms.initial import Constant
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.model.state import SharedState
@@ -120,7 +127,12 @@ class EASE(Algorithm):
         """A part of the pair counts."""
         return (
             UpdateTensor(
-                name="pairs", shape=(self._part_length(),), limit=1.0, fraction_bits=0, signed=False
+                name="pairs",
+                shape=(self._part_length(),),
+                limit=1.0,
+                fraction_bits=0,
+                signed=False,
+                counted_by=HOLDER_PAIRS,
             ),
         )
 
@@ -185,7 +197,6 @@ class EASE(Algorithm):
             counts,
         )
         sums["pairs"].add_sums(torch.from_numpy(counts).to(chunk.positives.device), finite=True)
-        sums.count(chunk.positives)
         sizes = chunk.pointers[1:] - chunk.pointers[:-1]
         owner = torch.arange(chunk.n_users, device=sizes.device).repeat_interleave(sizes)
         own = self.scores(chunk, start, private)[owner, chunk.positives]
@@ -335,6 +346,7 @@ EASE.about = About(
     "square of a history, and the model solves them exactly: noise that hides one user leaves "
     "nothing of them",
     needs_everybody="every round of ease counts another part of the pairs, all of them",
+    exact=True,
     exposed_in_the_clear="which pairs of items each client's users hold, and how many of its "
     "users hold them; of a client with one user that is the user's complete history",
     divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "

@@ -21,7 +21,8 @@ diagonal in gram's eigenvectors for all rows at once. A velocity v makes up for 
 
     v_i <- momentum v_i + H_i^-1 g_i,    q_i <- q_i - v_i.
 
-Rows that no participant has stay as they are.
+n_i and n are counted: n_i in the count round, n in every round. Rows that nobody has stay as they
+are.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ from pydantic import Field
 
 from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-from fedrec.algorithms.declarations import AlgorithmSettings, Parameter, UpdateTensor
+from fedrec.algorithms.declarations import HOLDERS, AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.initial import Constant, Normal
 from fedrec.linear import product, symmetric_eigen
 from fedrec.model.state import SharedState
@@ -127,9 +128,14 @@ class FedALS(Algorithm):
                 limit=(1.0 + 2.0 * self.settings.alpha) * clip,
                 fraction_bits=bits,
                 per_item=True,
+                counted_by=HOLDERS,
             ),
             UpdateTensor(
-                name="gram", shape=(dim * (dim + 1) // 2,), limit=clip * clip, fraction_bits=bits
+                name="gram",
+                shape=(dim * (dim + 1) // 2,),
+                limit=clip * clip,
+                fraction_bits=bits,
+                counted_by="users",
             ),
             UpdateTensor(name="users", shape=(1,), limit=1.0, fraction_bits=0, signed=False),
         )
@@ -209,7 +215,6 @@ class FedALS(Algorithm):
             loss[part] = (1.0 - score) ** 2
             rows = (alpha * score - (1.0 + alpha))[:, None] * vectors
             clipped.index_add_(0, who, sums["pull"].add(item, rows))
-        sums.count(chunk.positives)
         upper = torch.triu_indices(users.shape[1], users.shape[1], device=users.device)
         at_once = max(1, 2 * at_once // (users.shape[1] + 1))
         for begin in range(0, len(users), at_once):
@@ -239,7 +244,7 @@ class FedALS(Algorithm):
         counts: NDArray[np.int64],
         round_id: int,
     ) -> SharedState:
-        """Take one preconditioned step with momentum for every row that participants have."""
+        """Take one preconditioned step with momentum for every row that somebody has."""
         n_users = float(change["users"][0])
         touched = np.nonzero(counts)[0]
         if not n_users or not len(touched):
@@ -278,17 +283,11 @@ def _gram(table: torch.Tensor) -> torch.Tensor:
 
 def _warnings(at: Circumstances) -> list[str]:
     """Say what few users in a sum give away."""
-    found = [
+    return [
         "fedals sums what users hold, with no negatives among it: the update of a client with "
         "one user is that user's vector and items. Clients need many users, or others in "
         "their sum whom they trust."
     ]
-    if at.user_fraction < 1 or at.clients_per_round:
-        found.append(
-            "federation.minimum_item_users counts all users. With a part of them in each "
-            "round a row can be about fewer."
-        )
-    return found
 
 
 _TRIED = ("algorithm.alpha", "algorithm.regularisation", "algorithm.frequency_exponent")
@@ -301,6 +300,8 @@ FedALS.about = About(
     warnings=_warnings,
     not_under_noise="its users send the matrices of least squares, which noise makes indefinite, "
     "so that items can no longer be solved",
+    needs_everybody="every round of fedals is divided by what the first one counted",
+    exact=True,
     divergence_remedy="Raise algorithm.regularisation, or lower algorithm.alpha or "
     "algorithm.momentum.",
     shortfall="algorithm.alpha, algorithm.regularisation and algorithm.frequency_exponent",

@@ -68,7 +68,6 @@ from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
-from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:
     import torch
@@ -176,7 +175,7 @@ class FedRAP(TrainedAlgorithm):
         settings, dim = self.settings, self.settings.dim
         head = Uniform(1.0 / math.sqrt(dim))
         found = [
-            Parameter("published", "scalar", (), Constant()),
+            Parameter("published", "scalar", (), Constant(), published=True),
             Parameter("user_embedding", "own", (dim,), head, alike=True),
             Parameter("user_bias", "own", (), head, alike=True),
         ]
@@ -290,17 +289,6 @@ class FedRAP(TrainedAlgorithm):
         if settings.tables == "both":
             apart = square_sums(v.own_embedding - v.item_embedding)
             yield -settings.difference_weight / dim * apart
-
-    def apply(
-        self,
-        shared: SharedState,
-        change: Mapping[str, NDArray[np.float64]],
-        counts: NDArray[np.int64],
-        round_id: int,
-    ) -> SharedState:
-        """Move C by the mean change; one more round is published."""
-        moved = super().apply(shared, change, counts, round_id)
-        return moved.with_tensors(published=moved.tensors["published"] + 1.0)
 
     def fold_in(
         self, items: NDArray[np.float64], positives: NDArray[np.int64]

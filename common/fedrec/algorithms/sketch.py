@@ -56,6 +56,8 @@ from fedrec.algorithms.about import About
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import (
     GRADES,
+    HOLDERS,
+    MEASURED,
     AlgorithmSettings,
     Parameter,
     Shapes,
@@ -150,6 +152,7 @@ class Sketch(Algorithm):
             else self.update.clip,
             fraction_bits=_FRACTION_BITS if noise is None else self.update.fraction_bits,
             per_item=True,
+            counted_by=HOLDERS,
         )
         if self.n_rounds == self.settings.sums:
             return (summed,)
@@ -159,6 +162,7 @@ class Sketch(Algorithm):
             limit=1.0,
             fraction_bits=_GAIN_BITS,
             signed=False,
+            counted_by=MEASURED,
         )
         return (summed, gains)
 
@@ -361,7 +365,6 @@ class Sketch(Algorithm):
             loss[part] = (1.0 - score - start.shared["popularity"][item]) ** 2
             if rounded is not None:
                 sums["product"].put(item, rounded.index_select(0, who))
-        sums.count(chunk.positives)
         total = torch.segment_reduce(loss, "sum", lengths=sizes, unsafe=True)
         return ChunkResult(loss=total / sizes.clamp(min=1), clipped=clipped)
 
@@ -464,6 +467,7 @@ Sketch.about = About(
     range_instead="their range follows from algorithm.longest_history",
     not_under_noise="",
     needs_everybody="every round of sketch adds another sum over the same users, all of them",
+    exact=True,
     exposed_in_the_clear="which items each client's users hold: the rows of a sum that are not "
     "zero; of a client with one user that is the user's complete history",
     divergence_remedy="Raise algorithm.regularisation, and set rounds.minimum_clients to the "

@@ -22,7 +22,7 @@ from pydantic import Field
 
 from fedrec.algorithms.algorithm import Algorithm, RoundStart
 from fedrec.algorithms.batch import Batch, Values, cross_entropy
-from fedrec.algorithms.declarations import AlgorithmSettings, UpdateTensor
+from fedrec.algorithms.declarations import HOLDERS, TRAINED, AlgorithmSettings, UpdateTensor
 from fedrec.algorithms.optimisers import Phase
 from fedrec.errors import SettingsError
 from fedrec.updates import UPDATES, Compressed, PaperNumbers, UpdateStructure
@@ -153,16 +153,20 @@ class TrainedAlgorithm(Algorithm):
         return self.compression is not None and self.compression.by == "user"
 
     def compress(
-        self, changes: dict[str, NDArray[np.int64]], n_users: int
+        self, changes: dict[str, NDArray[np.int64]], counts: NDArray[np.int64]
     ) -> tuple[dict[str, NDArray[np.int64]], int]:
-        """Compress the sum where clients do that, within the range that the sum has anyway."""
+        """Compress the sum where clients do that, within the range that its rows have anyway.
+
+        The nearest matrix of a low rank may have larger values in a row than the row had.
+        """
         if self.compression is None or self.compresses_users:
             return changes, 0
         found, n_clipped = dict(changes), 0
         for tensor in self.tensors:
             if tensor.name not in self._structured:
                 continue
-            bound = float(n_users * tensor.bound)
+            times = counts[:, None] if tensor.counted_by == HOLDERS else changes[tensor.counted_by]
+            bound = times * float(tensor.bound // tensor.largest_weight)
             rounded = np.rint(
                 self.compression.compress(changes[tensor.name].astype(np.float64), self.n_items)
             )
@@ -221,6 +225,11 @@ class TrainedAlgorithm(Algorithm):
         """Whether something is divided by the users who touched a row."""
         return any(entry.mean == "holders" for entry in self._summed)
 
+    def _divisor_of(self, entry: Parameter) -> str:
+        """Return what `mean` divides a parameter's sum by, in the words of `UpdateTensor`."""
+        divides_entries = entry.structured and self.structure.counts_entries
+        return "entries" if divides_entries else entry.mean
+
     @property
     def tensors(self) -> tuple[UpdateTensor, ...]:
         """The changes of the shared parameters, and what they are divided by."""
@@ -238,6 +247,7 @@ class TrainedAlgorithm(Algorithm):
                     per_item=entry.scope == "rows",
                     largest_weight=MOST_SAMPLES if entry.mean == "samples" else 1,
                     entries=self.structure.entries(self.n_items) if entry.structured else 0,
+                    counted_by=self._divisor_of(entry),
                 )
             )
         if self._structured and self.structure.counts_entries:
@@ -249,6 +259,7 @@ class TrainedAlgorithm(Algorithm):
                     fraction_bits=0,
                     per_item=True,
                     signed=False,
+                    counted_by=HOLDERS if self.counts_rows else TRAINED,
                 )
             )
         if self.counts_users:
@@ -309,12 +320,12 @@ class TrainedAlgorithm(Algorithm):
         found = {}
         for entry in self._summed:
             values = change[entry.name]
-            if entry.structured and self.structure.counts_entries:
-                divisor: NDArray[np.float64] = change["entries"]
-            elif entry.mean == "holders":
+            divided_by = self._divisor_of(entry)
+            if divided_by == HOLDERS:
                 divisor = counts.reshape(-1, *[1] * (values.ndim - 1)).astype(np.float64)
             else:
-                divisor = change[entry.mean][0]
+                whole = change[divided_by]
+                divisor = whole if divided_by == "entries" else whole[0]
             values = values / np.maximum(divisor, 1.0)
             if entry.structured and self.compression is not None:
                 values = self.compression.compress(values, self.n_items)

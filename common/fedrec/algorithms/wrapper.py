@@ -152,7 +152,11 @@ class Wrapper(TrainedAlgorithm):
     ) -> SharedState:
         """Move shared parameters by the means of their changes, and scalars as the base does."""
         moved = super().apply(shared, change, counts, round_id)
-        scalars = [entry.name for entry in self.base.parameters if entry.scope == "scalar"]
+        scalars = [
+            entry.name
+            for entry in self.base.parameters
+            if entry.scope == "scalar" and not entry.published
+        ]
         if not scalars:
             return moved
         n_rows = len(counts)

@@ -24,7 +24,6 @@ from fedrec.algorithms import ALGORITHMS
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError
-from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
 
@@ -107,9 +106,9 @@ def audit_indices(
             f"{', '.join(able)}.",
         )
     total = learner.contribute(
-        "count", RoundId(1), learner.initial_shared(), users, learner.initial_private(users)
+        "count", 1, learner.initial_shared(), users, learner.initial_private(users)
     )
-    shared = learner.apply("count", RoundId(1), learner.initial_shared(), total.vector)
+    shared = learner.apply("count", 1, learner.initial_shared(), total.vector)
     alone = [users.select(np.array([index])) for index in range(len(users))]
     private = _each(learner.initial_private(users), len(users))
     chosen = np.unique(np.linspace(0, len(users) - 1, most_users or len(users)).astype(np.int64))
@@ -119,13 +118,13 @@ def audit_indices(
         layout = learner.travelling.layout("train", shared)
         aggregate = np.zeros(layout.length, dtype=np.int64)
         for index, own in enumerate(alone):
-            made = learner.contribute("train", RoundId(number + 1), shared, own, private[index])
+            made = learner.contribute("train", shared.number, shared, own, private[index])
             private[index] = made.private
             aggregate += made.vector
             changes = learner.travelling.unpack("train", shared, made.vector).changes
             parts = [changes[tensor.name].reshape(n_items, -1).any(axis=1) for tensor in rows]
             times[index] += np.logical_or.reduce(parts)
-        shared = learner.apply("train", RoundId(number + 1), shared, aggregate)
+        shared = learner.apply("train", shared.number, shared, aggregate)
         every = [
             (guessed_items(times[index], number), alone[index].train_items)
             for index in chosen.tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import secrets
@@ -10,7 +11,7 @@ import tempfile
 import traceback
 from pathlib import Path
 
-from fedrec.errors import FedrecError, InternalError, SettingsError
+from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
 
 __all__ = ["EXIT_CODES", "INTERRUPTED", "report_failure"]
 
@@ -35,6 +36,13 @@ _EXTRAS = {
     "fedrec_server": "server",
     "matplotlib": "sim",
 }
+
+
+_UNUSABLE = frozenset(
+    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
+)
+"""What a path or its owner is the cause of, not fedrec."""
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
@@ -79,6 +87,14 @@ def _as_known(error: BaseException) -> FedrecError:
                 f"This command needs {error.name.partition('.')[0]}, which is not installed.",
                 remedy=f"Install it with: pip install 'fedrec[{extra}]'",
             )
+    if isinstance(error, OSError) and error.filename is not None:
+        found = f"{error.filename!r} cannot be used: {error.strerror}."
+        if error.errno in _UNUSABLE:
+            return SettingsError(
+                found, remedy="Check the path, and that this user may read and write there."
+            )
+        if error.errno in _FULL:
+            return StorageError(found, remedy="Free disk space, then give the command again.")
     where = _write_incident(error)
     return InternalError(
         f"An unexpected {type(error).__name__} stopped the command; the details are in {where}.",

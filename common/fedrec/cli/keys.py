@@ -108,10 +108,11 @@ def identity(
     label: Annotated[str, typer.Option(help="A name for people to read.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Make a client's keys in its folder, or show the public half of those it has."""
-    from fedrec.identity.identity import PUBLIC_FILE, Identity
+    """Make a client's keys in an empty or new folder, or show the public half of its keys."""
+    from fedrec.identity.client_folder import new_or_known_identity
+    from fedrec.identity.identity import PUBLIC_FILE
 
-    public = Identity.load_or_create(folder, label).public
+    public = new_or_known_identity(folder, label).public
     path = folder / PUBLIC_FILE
     if as_json:
         content = {"client_id": public.client_id, "label": public.label}

@@ -6,6 +6,7 @@ Where the authority alone holds the secret key it opens the rounds' sums, too.
 from __future__ import annotations
 
 import importlib
+import logging
 import sys
 import threading
 import time
@@ -91,6 +92,10 @@ def run(
     from fedrec.authority.delivery import Delivery
     from fedrec.authority.folder import AuthorityFolder
     from fedrec.errors import Unreachable
+    from fedrec.telemetry import log_to_stderr
+
+    # What it refuses is logged, and must not stand among the objects of --json.
+    log_to_stderr(logging.WARNING)
 
     folder = AuthorityFolder(into)
     # Refuses a folder without an authority before anything is sent.

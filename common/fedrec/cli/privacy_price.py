@@ -18,6 +18,8 @@ class PrivacyPrice:
     Attributes:
         epsilon: of a user after the planned rounds, at delta.
         epsilon_of_one_round: of a user who takes part once.
+        epsilon_coordinator: of a user after the planned rounds, against the coordinator alone.
+        epsilon_with_one_client: the same against it and one client, who knows its own noise.
         rounds_per_user: most rounds that count for a user.
         rounds_allowed: training rounds within the budget; None for all.
         noise_multiplier: standard deviation of a sum's noise over the clip.
@@ -32,6 +34,8 @@ class PrivacyPrice:
     epsilon: float
     delta: float
     epsilon_of_one_round: float
+    epsilon_coordinator: float
+    epsilon_with_one_client: float
     rounds_per_user: int
     rounds_allowed: int | None
     noise_multiplier: float
@@ -53,6 +57,8 @@ class PrivacyPrice:
                 f"{self.epsilon:.4g} at delta {self.delta:g}, after {self.rounds_per_user} rounds "
                 f"of a user; {self.epsilon_of_one_round:.4g} after one",
             ),
+            ("against the coordinator", f"epsilon {self.epsilon_coordinator:.4g}"),
+            ("and one client with it", f"epsilon {self.epsilon_with_one_client:.4g}"),
             ("within the budget", allowed),
             (
                 "noise of a sum",
@@ -79,6 +85,8 @@ def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
         epsilon=mechanism.epsilon_after(rounds),
         delta=mechanism.delta,
         epsilon_of_one_round=mechanism.epsilon_after(1),
+        epsilon_coordinator=mechanism.epsilon_against(rounds, 0),
+        epsilon_with_one_client=mechanism.epsilon_against(rounds, 1),
         rounds_per_user=min(rounds, mechanism.rounds_per_user),
         rounds_allowed=None if rounds == total else rounds,
         noise_multiplier=mechanism.deviation / mechanism.bound,

@@ -15,6 +15,7 @@ __all__ = [
     "algorithm_of",
     "algorithm_type",
     "algorithm_warnings",
+    "divides_by_count",
     "training_path",
 ]
 
@@ -76,6 +77,15 @@ def about_algorithm(plan: Plan) -> About:
     return algorithm_type(plan).about
 
 
+def divides_by_count(plan: Plan) -> bool:
+    """Tell whether training rounds are divided by what the last count round found.
+
+    They are over exactly those whom it counted; without some of these, the others count again.
+    Nobody counts under noise.
+    """
+    return about_algorithm(plan).exact and plan.privacy.mechanism == "none"
+
+
 def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
     """Return what somebody who chooses a plan's algorithm should know.
 
@@ -89,8 +99,6 @@ def algorithm_warnings(plan: Plan, n_items: int = 0) -> list[str]:
             n_items=n_items,
             n_rounds=plan.rounds.total,
             minimum_item_users=plan.federation.minimum_item_users,
-            user_fraction=plan.rounds.user_fraction,
-            clients_per_round=plan.rounds.clients_per_round,
             minimum_clients=plan.rounds.minimum_clients,
             under_noise=plan.privacy.mechanism != "none",
         )

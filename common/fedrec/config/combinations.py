@@ -254,23 +254,15 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
 
 
 def _key_holder(plan: Plan) -> Iterator[Conflict]:
-    """A key authority that opens sums: only of protections with a key and with tags."""
+    """A key authority that opens sums: only of protections with a key."""
     settings, kind = plan.protection, PROTECTIONS[plan.protection.name]
     if settings.key_holder == "members":
         return
-    advice = 'Leave it out, or set protection.name = "bfv".'
     if not kind.needs_reveal:
         yield Conflict(
             keys=("protection.key_holder", "protection.name"),
             sentence=f'protection.key_holder is "authority", but under {kind.name} no key opens '
-            f"sums that anybody could hold. {advice}",
-        )
-    elif not kind.can_tag:
-        yield Conflict(
-            keys=("protection.key_holder", "protection.name"),
-            sentence=f'protection.key_holder is "authority", but sums under {kind.name} carry no '
-            "tags: a member without the key could have the authority open what "
-            f"it made from another's ciphertext. {advice}",
+            'sums that anybody could hold. Leave it out, or set protection.name = "bfv".',
         )
 
 

@@ -80,7 +80,11 @@ class ClientSettings(Section):
         "processor (at most client.threads, else eight) in rounds that would take more than about "
         "five seconds. The number changes no result.",
     )
-    label: str = Field(default="", max_length=64, description="A name for people to read.")
+    label: str = Field(
+        default="",
+        max_length=64,
+        description="A name for people to read; a state folder whose keys have another is refused.",
+    )
 
 
 class OutputSettings(Section):

@@ -67,6 +67,13 @@ class FederationSettings(Section):
         description="Items held by fewer users are never updated, and their rows do not travel: "
         "with one holder an item's row is that user's data.",
     )
+    minimum_new_users: int = Field(
+        default=10,
+        ge=1,
+        description="A client whose users were counted, in whatever run, counts others only where "
+        "none or this many of its users differ; until then it sends what it sent before. A client "
+        "with fewer users counts once.",
+    )
 
 
 class ProtectionSettings(Section):
@@ -158,11 +165,11 @@ class PrivacySettings(Section):
         "it. 0 sets no limit but rounds.total.",
     )
     colluding_share: float = Field(
-        default=0.0,
-        ge=0,
+        default=0.1,
+        gt=0,
         lt=1,
-        description="Share of a round's clients who may take their own noise off a sum; the "
-        "others add more to make up for it (gaussian).",
+        description="Share of a round's clients who may take their own noise off a sum, one of "
+        "them at least; the others add more to make up for it (gaussian).",
     )
     expected_users: float = Field(
         default=100.0,

@@ -67,12 +67,6 @@ class Comparison:
             return Verdict(
                 told="exact; those of the processes are only near them, as their set says."
             )
-        if protected.abandoned:
-            return Verdict(
-                told="those of the same rounds; the processes abandoned "
-                f"{len(protected.abandoned)} of theirs, whose numbers are not used again, so that "
-                "later rounds drew other numbers, and nothing can be compared bit by bit."
-            )
         found = differing_rounds(self.rounds, protected.rounds)
         found += differing_tensors("the best model", self.best, models["best"])
         found += differing_tensors("the latest model", self.latest, models["latest"])

@@ -24,9 +24,9 @@ def differing_rounds(own: Sequence[RoundReport], others: Sequence[RoundReport]) 
 
     Args:
         own: the rounds of the single process.
-        others: those of the processes.
+        others: those of the processes; a round that was given up leaves out a number, and no more.
     """
-    if [report.round for report in own] != [report.round for report in others]:
+    if [report.kind for report in own] != [report.kind for report in others]:
         return [f"{len(others)} rounds were published, {len(own)} in one process"]
     found = []
     for one, other in zip(own, others, strict=True):

@@ -23,6 +23,7 @@ __all__ = [
     "Rates",
     "Scorer",
     "Split",
+    "largest_sums",
     "rank_values",
 ]
 
@@ -108,6 +109,31 @@ class MetricSums:
         if self.participants == 0:
             return None
         return self.sum_of("loss") / (self.participants * float(1 << LOSS_BITS))
+
+
+def largest_sums(
+    found: NDArray[np.int64], *, most_users: int, n_parties: int, trains: bool
+) -> NDArray[np.int64]:
+    """Return what each sum may be at most beside the numbers of users that a segment says itself.
+
+    Rates are then at most 1, and nobody's share of them is more than that of its users.
+
+    Args:
+        found: the segment, int64 (len(METRIC_NAMES),).
+        most_users: users that all its parties may have.
+        trains: whether anybody trained.
+    """
+    largest = np.empty(len(METRIC_NAMES), dtype=np.int64)
+    trained = min(max(int(found[0]), 0), most_users)
+    for place, of_one in enumerate((1, int(MAXIMUM_LOSS * (1 << LOSS_BITS)), MAXIMUM_PER_USER, 1)):
+        largest[place] = trained * of_one
+    largest[0], largest[len(_TRAINING_FIELDS) - 1] = most_users, n_parties
+    largest[: len(_TRAINING_FIELDS)] *= trains
+    of_ranks = np.clip(found[len(_TRAINING_FIELDS) :: len(_RANK_FIELDS)], 0, most_users)
+    by_scorer = largest[len(_TRAINING_FIELDS) :].reshape(-1, len(_RANK_FIELDS))
+    by_scorer[:] = of_ranks[:, None] * np.array([1, 1, MAXIMUM_PER_USER, MAXIMUM_PER_USER])
+    by_scorer[:, 0] = most_users
+    return largest
 
 
 def rank_values(ranks: NDArray[np.float64], at: int) -> NDArray[np.int64]:

@@ -11,7 +11,14 @@ from fedrec.identity.sealing import KEY_BYTES, unseal, unwrap
 from fedrec.identity.secret import Secret
 from fedrec.ids import ClientId, canonical, digest
 
-__all__ = ["SECRET_PURPOSE", "EpochSecrets", "open_epoch", "sealing_context", "wrapping_context"]
+__all__ = [
+    "SECRET_PURPOSE",
+    "EpochSecrets",
+    "open_epoch",
+    "sealing_context",
+    "secrets_parts",
+    "wrapping_context",
+]
 
 SECRET_PURPOSE = "protection secret"
 
@@ -137,7 +144,7 @@ def _unwrap(roster: Roster, wrapped: bytes, identity: Identity) -> EpochSecrets:
         )
     context = wrapping_context(roster.federation, roster.epoch, identity.client_id)
     try:
-        wrapped_key, sealed_secret = _parts(wrapped)
+        wrapped_key, sealed_secret = secrets_parts(wrapped)
         group_key = unwrap(identity, context, wrapped_key)
         secret = unseal(
             group_key,
@@ -153,8 +160,12 @@ def _unwrap(roster: Roster, wrapped: bytes, identity: Identity) -> EpochSecrets:
         ) from error
 
 
-def _parts(wrapped: bytes) -> tuple[bytes, bytes]:
-    """Split what `KeyEpoch.secrets_for` joined."""
+def secrets_parts(wrapped: bytes) -> tuple[bytes, bytes]:
+    """Split what `KeyEpoch.secrets_for` joined: one member's wrapped key, everybody's secret.
+
+    Raises:
+        MalformedUpdate: when it is nothing of the kind.
+    """
     parts = []
     rest = wrapped
     while rest:

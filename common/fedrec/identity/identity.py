@@ -110,7 +110,7 @@ class Identity(Secret):
             KeysError: when they are missing, damaged or readable by others.
         """
         path = folder / KEY_FILE
-        remedy = "Start the client once with this folder, or restore the folder from a copy."
+        remedy = "Check the path, or restore the folder from a copy."
         document = Document.parse(read_secret(path, remedy=remedy), KIND, str(path))
         found = cls(
             label=document.text("label"),

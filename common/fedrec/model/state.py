@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from fedrec.model.tensor_file import file_parts, mapped_tensors
 __all__ = ["PrivateState", "Rest", "SharedState"]
 
 
+_COUNTS = ("holders", "recounted", "trained")
 _EMPTY_FOLDER = "Restore the file from a backup, or start with an empty state folder."
 
 
@@ -66,13 +67,33 @@ class SharedState:
         kept: float64 arrays by parameter name; item tables have the rows of `rest.index` only,
             where that is given.
         holders: number of users who hold each item, int64 (n_items,), or None before the first
-            (counting) round has been published.
+            (counting) round has been published. Which rows are trained follows from it for good.
         rest: the other rows; None where all are kept.
+        recounted: the same by the last counting round, where there was more than one.
+        trained: training rounds that have been published.
     """
 
     kept: Mapping[str, NDArray[np.float64]]
     holders: NDArray[np.int64] | None = None
     rest: Rest | None = None
+    recounted: NDArray[np.int64] | None = None
+    trained: int = 0
+
+    @property
+    def number(self) -> int:
+        """What a round that starts from this version draws samples, shuffles and bases from.
+
+        It follows from the version alone: whoever opens rounds cannot choose it, and a round that
+        was given up does not move it. The first is 2: where no round is given up it is then the
+        round's own number, since round 1 counts, and results keep the bits that they had when
+        that was taken.
+        """
+        return 2 + self.trained
+
+    @property
+    def last_counted(self) -> NDArray[np.int64] | None:
+        """Users of each item by the last count, int64 (n_items,)."""
+        return self.holders if self.recounted is None else self.recounted
 
     @cached_property
     def tensors(self) -> Mapping[str, NDArray[np.float64]]:
@@ -101,11 +122,17 @@ class SharedState:
         """Return a copy in which some tensors are replaced."""
         # Arithmetic of arrays without axes gives scalars, which are no arrays.
         arrays = {name: np.asarray(value) for name, value in tensors.items()}
-        return SharedState(MappingProxyType({**self.tensors, **arrays}), self.holders)
+        return replace(self, kept=MappingProxyType({**self.tensors, **arrays}), rest=None)
 
     def with_holders(self, holders: NDArray[np.int64]) -> SharedState:
         """Return a copy that knows the item counts."""
-        return SharedState(self.tensors, holders)
+        return replace(self, kept=self.tensors, holders=holders, rest=None, recounted=None)
+
+    def counted(self, counts: NDArray[np.int64]) -> SharedState:
+        """Return what a counting round leads to: after the first one rows stay as they are."""
+        if self.holders is None:
+            return self.with_holders(counts)
+        return replace(self, recounted=counts)
 
     def apart(self, index: NDArray[np.int64], names: Sequence[str]) -> SharedState:
         """Return the same version with the rows of these item tables kept apart from the rest."""
@@ -114,18 +141,21 @@ class SharedState:
         tables = {name: self.tensors[name] for name in names}
         rows = {name: table[index] for name, table in tables.items()}
         rest = Rest(index, MappingProxyType(tables))
-        return SharedState(MappingProxyType({**self.tensors, **rows}), self.holders, rest)
+        return replace(self, kept=MappingProxyType({**self.tensors, **rows}), rest=rest)
 
     def part(self) -> SharedState:
         """Return what is kept as a model of the trained items alone."""
         if self.rest is None:
             return self
-        holders = None if self.holders is None else self.holders[self.rest.index]
-        return SharedState(self.kept, holders)
+        index = self.rest.index
+        holders, again = (
+            None if counts is None else counts[index] for counts in (self.holders, self.recounted)
+        )
+        return replace(self, holders=holders, recounted=again, rest=None)
 
     def with_part(self, part: SharedState) -> SharedState:
         """Return a version that keeps what became of `part()`."""
-        return SharedState(part.kept, self.holders, self.rest)
+        return replace(self, kept=part.kept)
 
     def over(self, first: SharedState) -> SharedState:
         """Return a version whose other rows are those of a run's first version.
@@ -138,7 +168,7 @@ class SharedState:
         if self.rest.tables is None:
             raise StorageError("The rows of items that are not trained are not stored here.")
         tables = {name: first.tensors[name] for name in self.rest.tables}
-        return SharedState(self.kept, self.holders, Rest(self.rest.index, MappingProxyType(tables)))
+        return replace(self, rest=Rest(self.rest.index, MappingProxyType(tables)))
 
     def to_bytes(self, initial: SharedState | None = None) -> bytes:
         """Return the state in safetensors form.
@@ -146,7 +176,7 @@ class SharedState:
         Args:
             initial: what whoever reads it gives to `from_bytes`; its rows are left out.
         """
-        arrays: dict[str, NDArray[np.generic]] = {}
+        arrays: dict[str, NDArray[np.generic]] = self._counts()
         tables: Mapping[str, NDArray[np.float64]] = {}
         if self.rest is not None:
             arrays["index"] = self.rest.index
@@ -159,9 +189,13 @@ class SharedState:
         arrays |= {
             f"rest.{name}": table for name, table in tables.items() if known.get(name) is not table
         }
-        if self.holders is not None:
-            arrays["holders"] = self.holders
         return bytes(save(arrays))
+
+    def _counts(self) -> dict[str, NDArray[np.generic]]:
+        """Return by name what is integers."""
+        found: dict[str, NDArray[np.generic]] = {"trained": np.asarray(self.trained, np.int64)}
+        counted = {"holders": self.holders, "recounted": self.recounted}
+        return found | {name: values for name, values in counted.items() if values is not None}
 
     @classmethod
     def from_bytes(
@@ -178,27 +212,26 @@ class SharedState:
         """
         arrays = _check(raw, "shared")
         found: dict[str, dict[str, NDArray[np.float64]]] = {"shared": {}, "rows": {}, "rest": {}}
-        for name in sorted(arrays.keys() - {"holders", "index"}):
+        for name in sorted(arrays.keys() - {*_COUNTS, "index"}):
             kind, _, rest = name.partition(".")
             if kind not in found:
                 raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
             found[kind][rest] = _as_stored(arrays[name], name, "f")
         kept = MappingProxyType(found["shared"] | found["rows"])
-        holders = arrays.get("holders")
-        counts = None if holders is None else _as_stored(holders, "holders", "i")
+        counts = _counts_of(arrays)
         if not kept or ("index" in arrays) < bool(found["rows"] or found["rest"]):
             raise StorageError(f"This is not a stored shared state: it has {sorted(arrays)}.")
         if initial is not None and found["rest"]:
             raise StorageError("This is not a stored shared state: it has rows of its first one.")
         if "index" not in arrays:
-            return cls(kept, counts)
+            return cls(kept, **counts)
         index, tables = _as_stored(arrays["index"], "index", "i"), found["rest"]
         if initial is not None and len(tables) < len(found["rows"]):
             first = initial().tensors
             tables = {name: first[name] for name in found["rows"] if name in first} | tables
         elif len(tables) < len(found["rows"]):
-            return cls(kept, counts, Rest(index, None))
-        state = cls(kept, counts, Rest(index, MappingProxyType(tables)))
+            return cls(kept, rest=Rest(index, None), **counts)
+        state = cls(kept, rest=Rest(index, MappingProxyType(tables)), **counts)
         problem = _problem_of_rows(state, found["rows"])
         if problem:
             raise StorageError(f"This is not a stored shared state: {problem}.")
@@ -210,15 +243,11 @@ class SharedState:
         Of a version whose trained rows are apart it has these alone. The others are the run's
         first version's, whose own encoding has all of its rows.
         """
-        arrays: dict[str, NDArray[np.generic]] = {
-            f"shared.{name}": values for name, values in self.kept.items()
-        }
-        if self.holders is not None:
-            arrays["holders"] = self.holders
+        arrays = self._counts() | {f"shared.{name}": values for name, values in self.kept.items()}
         if self.rest is not None:
             arrays["index"] = self.rest.index
         return canonical(
-            "fedrec shared state v2",
+            "fedrec shared state v3",
             *(
                 part
                 for name in sorted(arrays)
@@ -230,6 +259,23 @@ class SharedState:
                 )
             ),
         )
+
+
+def _counts_of(arrays: Mapping[str, NDArray[np.generic]]) -> dict[str, Any]:
+    """Return what is integers, as `SharedState` has it.
+
+    Raises:
+        StorageError: it is missing, or no counts.
+    """
+    found: dict[str, Any] = {
+        name: _as_stored(arrays[name], name, "i") for name in _COUNTS if name in arrays
+    }
+    trained, holders = found.pop("trained", None), found.get("holders")
+    if trained is None or trained.shape != () or trained < 0:
+        raise StorageError("This is not a stored shared state: it does not count its rounds.")
+    if "recounted" in found and (holders is None or found["recounted"].shape != holders.shape):
+        raise StorageError("This is not a stored shared state: its two item counts do not match.")
+    return found | {"trained": int(trained)}
 
 
 def _as_stored(values: NDArray[np.generic], name: str, kind: Literal["f", "i"]) -> NDArray[Any]:

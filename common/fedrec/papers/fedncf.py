@@ -27,7 +27,7 @@ ROWS = (
             rounds=200,
             every_rounds=5,
         ),
-        minutes=60,
+        minutes=1,
     ),
     PublishedRow(
         name="fedncf/ml-100k/pfedclr",
@@ -42,6 +42,6 @@ ROWS = (
             rounds=100,
             every_rounds=5,
         ),
-        minutes=30,
+        minutes=1,
     ),
 )

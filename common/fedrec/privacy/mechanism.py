@@ -22,8 +22,8 @@ __all__ = ["BUDGET_SPENT", "Mechanism", "fewest_clients", "mechanism_of", "noise
 FEWEST_SUMMANDS = 3
 BUDGET_SPENT = "the privacy budget is spent"
 """How the reason begins for which a run ends that may release nothing more."""
-BUDGET_SPENT = "the privacy budget is spent"
-"""How the reason begins for which a run ends that may release nothing more."""
+_UNLIKELY_BITS = 40
+"""An honest round's noise is taken for an attack in one of 2^40 rounds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +33,8 @@ class Mechanism:
     Attributes:
         bound: largest L2 norm of a user's contribution, in grid steps.
         share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
-        noisy: honest clients on whose noise the promise counts.
+        clients: fewest clients of a published sum.
+        noisy: honest clients among them, on whose noise the promise counts.
         rounds_per_user: most rounds in which a user takes part.
         epsilon, delta: the budget.
         divisor: what sums are divided by in place of the number of users.
@@ -42,6 +43,7 @@ class Mechanism:
     kind: Literal["gaussian", "laplace"]
     bound: int
     share: int
+    clients: int
     noisy: int
     rounds_per_user: int
     epsilon: float
@@ -51,10 +53,13 @@ class Mechanism:
     @cached_property
     def cost(self) -> Spent:
         """What one round costs a user who takes part in it."""
+        return self._cost(self.noisy)
+
+    def _cost(self, noisy: int) -> Spent:
         if self.kind == "laplace":
             # Coordinate i: pure with |x_i| / b, hence concentrated with x_i^2 / (2 b^2).
             return Spent(laplace=self.bound**2 / (2.0 * self.share**2))
-        variance = self.noisy * (self.share**2 - gaussian.SMOOTHING_VARIANCE)
+        variance = noisy * (self.share**2 - gaussian.SMOOTHING_VARIANCE)
         return Spent(gaussian=self.bound**2 / (2.0 * variance))
 
     @property
@@ -70,6 +75,26 @@ class Mechanism:
         if self.kind == "laplace":
             return laplace.largest(self.share)
         return gaussian.largest(self.share)
+
+    def reach(self, n_shares: int, n_values: int) -> int:
+        """Return what none of so many values of a sum's noise exceeds, in size and grid steps.
+
+        But for a chance of 2^-40 in all. A sum of n discrete Gaussians of deviation s is beyond
+        x with a chance of at most 2 exp(-x^2 / (2 n s^2)), as the continuous one (Canonne, Kamath
+        and Steinke 2020, its moment generating function is no larger). So is that of discrete
+        Laplace noise of scale b, which is at most (1 - b^2 t^2)^-n; with t = u / b and
+        u^2 = L / (L + n), where L = ln(2 values 2^40), Chernoff's bound is
+        x <= b (L - n ln(1 - u^2)) / u <= 2 b sqrt(L (L + n)).
+
+        Args:
+            n_shares: clients whose noise is in the sum.
+        """
+        unlikely = math.log(2.0 * max(n_values, 1)) + _UNLIKELY_BITS * math.log(2.0)
+        if self.kind == "laplace":
+            found = 2.0 * self.share * math.sqrt(unlikely * (unlikely + n_shares))
+        else:
+            found = self.share * math.sqrt(2.0 * unlikely * n_shares)
+        return min(math.ceil(found), n_shares * self.largest)
 
     @property
     def budget(self) -> str:
@@ -91,6 +116,14 @@ class Mechanism:
         """Return the epsilon of that user at the plan's delta."""
         return self.spent(n_sums).epsilon(self.delta)
 
+    def epsilon_against(self, n_sums: int, n_colluding: int) -> float:
+        """Return the epsilon of that user against a coordinator that so many clients help.
+
+        They know their own noise; under laplace every client's own is enough.
+        """
+        cost = self._cost(max(1, self.clients - n_colluding))
+        return cost.times(min(n_sums, self.rounds_per_user)).epsilon(self.delta)
+
     @cached_property
     def most_sums(self) -> int | None:
         """How many sums the budget allows; None where the cap on rounds keeps it for ever."""
@@ -111,8 +144,10 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
         return None
     bound = math.floor(asked.clip / plan.update.clip * 2.0**plan.update.fraction_bits)
     multiplier = noise_multiplier_of(plan)
-    colluding = math.ceil(asked.colluding_share * fewest_clients(plan) - 1e-9)
-    noisy = max(1, fewest_clients(plan) - colluding)
+    clients = fewest_clients(plan)
+    # One at least, and all but the user's own at most.
+    colluding = math.ceil(asked.colluding_share * clients - 1e-9)
+    noisy = max(1, clients - colluding)
     if asked.mechanism == "laplace":
         # As the papers do it: each client's noise is the whole of it.
         noisy, share = 1, math.ceil(multiplier * bound)
@@ -123,6 +158,7 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
         kind=asked.mechanism,
         bound=max(1, bound),
         share=max(1, share),
+        clients=clients,
         noisy=noisy,
         rounds_per_user=_rounds_per_user(plan),
         epsilon=asked.epsilon,

@@ -31,7 +31,7 @@ from fedrec.simulation.result import Version
 __all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
 
 _FORMAT = "fedrec simulation"
-_VERSION = 3
+_VERSION = 4
 _DAMAGED = "Start a new run, or restore the folder from a backup."
 
 

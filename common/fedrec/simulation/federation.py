@@ -29,7 +29,7 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
-from fedrec.errors import SettingsError, TrainingError
+from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
@@ -144,7 +144,8 @@ class Federation:
         round_id = RoundId(self._round + 1)
         kind = round_kind(self._plan, round_id)
         coins = self._account.participants(kind, round_id)
-        parts = [party.contribute(kind, round_id, self._shared, coins) for party in self._parties]
+        number = self._shared.number
+        parts = [party.contribute(kind, number, self._shared, coins) for party in self._parties]
         diverged = [part.abstained for part in parts if part.abstained]
         if len(diverged) == sum(len(party.users) > 0 for party in self._parties):
             raise TrainingError(
@@ -152,7 +153,8 @@ class Federation:
             )
         spec = self._learner.travelling.layout(kind, self._shared).vector_spec
         aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
-        shared = self._learner.apply(kind, round_id, self._shared, aggregate)
+        self._check(kind, aggregate)
+        shared = self._learner.apply(kind, number, self._shared, aggregate)
         if kind == "count":
             self._learner.travelling.check(shared)
         sums = self._learner.metrics(aggregate)
@@ -177,6 +179,27 @@ class Federation:
         if kind == "evaluate":
             self._evaluation = {self._plan.evaluation.protocol: sums, **further}
         return report
+
+    def _check(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
+        """Find out here, and not in a deployed federation, that bounds do not hold.
+
+        Raises:
+            InternalError: the algorithm sends more than its tensors declare.
+        """
+        try:
+            self._learner.travelling.check_sum(
+                kind,
+                self._shared,
+                aggregate,
+                most_users=len(self._users),
+                n_clients=max(len(self._parties), fewest_clients(self._plan)),
+            )
+        except SumOutOfBounds as error:
+            raise InternalError(
+                f"{error.message} Federations would refuse this sum.",
+                remedy=f"{self._plan.algorithm.name} sends more than its tensors declare; this is "
+                "a defect of the algorithm.",
+            ) from error
 
     def _vectors(
         self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]

@@ -115,7 +115,7 @@ class Party:
     def contribute(
         self,
         kind: RoundKind,
-        round_id: RoundId,
+        number: int,
         shared: SharedState,
         participating: NDArray[np.bool_] | None,
     ) -> Contribution:
@@ -130,7 +130,7 @@ class Party:
             return Contribution(vector=nothing, private=self.private, n_clipped=0)
         if kind == "evaluate" and self.alone:
             also = self._evaluator.measure_all(
-                shared, self.users, self.private, references=True, round_id=round_id, local=False
+                shared, self.users, self.private, references=True, number=number, local=False
             )
             vector = np.zeros(layout.length, dtype=np.int64)
             measured = also.pop(self.learner.plan.evaluation.protocol)
@@ -142,7 +142,7 @@ class Party:
             )
         chosen = None if participating is None else participating[self.user_index]
         return self.learner.contribute(
-            kind, round_id, shared, self.users, self.private, chosen, abstains=not self.alone
+            kind, number, shared, self.users, self.private, chosen, abstains=not self.alone
         )
 
 

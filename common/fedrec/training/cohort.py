@@ -142,6 +142,7 @@ class Cohort:
         exclude_held_out: never draw the validation and test items as negatives (the leaking
             pool of the papers' code).
         needs_negatives: whether users who hold every item cannot train.
+        left_out: bool (n_active,): active items that nobody trains on, as if nobody held them.
     """
 
     def __init__(
@@ -152,12 +153,15 @@ class Cohort:
         n_items: int,
         exclude_held_out: bool,
         needs_negatives: bool,
+        left_out: NDArray[np.bool_] | None = None,
     ) -> None:
         self._needs_negatives = needs_negatives
         self.users = users
         self.active = active
         position = np.full(n_items + 1, -1, dtype=np.int64)
         position[active] = np.arange(len(active))
+        if left_out is not None:
+            position[active[left_out]] = -1
         n_users = len(users.train_indptr) - 1
         owner = np.repeat(np.arange(n_users), np.diff(users.train_indptr))
         items = position[users.train_items]

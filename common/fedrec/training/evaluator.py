@@ -53,13 +53,13 @@ class Evaluator:
         private: PrivateState,
         *,
         references: bool,
-        round_id: int,
+        number: int,
         local: bool = True,
     ) -> NDArray[np.int64]:
         """Return the metrics segment under the plan's protocol; see `measure_all`."""
         protocol = self._learner.plan.evaluation.protocol
         return self.measure_all(
-            shared, users, private, references=references, round_id=round_id, local=local
+            shared, users, private, references=references, number=number, local=local
         )[protocol]
 
     def measure_all(
@@ -69,14 +69,14 @@ class Evaluator:
         private: PrivateState,
         *,
         references: bool,
-        round_id: int,
+        number: int,
         local: bool = True,
     ) -> Segments:
         """Return the metrics segment with this party's ranking sums, under every protocol.
 
         Args:
             references: measure what the model is compared with, too.
-            round_id: the round that asks; the know-nothing counter counts the ones before it.
+            number: `SharedState.number`; the know-nothing counter counts the rounds before it.
             local: among the references, train this party's users alone. Where one party holds
                 everybody that is the federation once more.
         """
@@ -93,7 +93,7 @@ class Evaluator:
             start = learner.initial_private(users)
             self._of_model(found, "untrained", start_shared, users, start)
             self._of_popularity(found, shared, users)
-            self._of_counter(found, shared, users, round_id)
+            self._of_counter(found, shared, users, number)
             if local:
                 self._of_local(found, start_shared, users, start)
         return found
@@ -150,7 +150,7 @@ class Evaluator:
             yield rows[start : start + at_once]
 
     def _of_counter(
-        self, found: Segments, shared: SharedState, users: UserSplit, round_id: int
+        self, found: Segments, shared: SharedState, users: UserSplit, number: int
     ) -> None:
         """Score an item by minus the number of times that it was drawn as a negative."""
         learner = self._learner
@@ -167,18 +167,18 @@ class Evaluator:
         ):
             rows = chunk.user_index.cpu().numpy()
             untrained[rows] = False
-            drawn = self._times_drawn(chunk, round_id)
+            drawn = self._times_drawn(chunk, number)
             self._of_draws(found, cohort, drawn, users, rows)
         # Users who never train have no negatives, but count like everybody else.
         for rows in self._parts(np.nonzero(untrained)[0]):
             drawn = torch.zeros((len(rows), len(cohort.active)), device=learner.device)
             self._of_draws(found, cohort, drawn, users, rows)
 
-    def _times_drawn(self, chunk: Chunk, round_id: int) -> torch.Tensor:
+    def _times_drawn(self, chunk: Chunk, number: int) -> torch.Tensor:
         """Return how often each active item was a user's negative, (n_users, n_active)."""
         plan = self._learner.plan
         drawn = torch.zeros((chunk.n_users, chunk.n_items), device=self._learner.device)
-        for earlier in range(max(1, round_id - _COUNTED_ROUNDS), round_id):
+        for earlier in range(max(1, number - _COUNTED_ROUNDS), number):
             user, item = draw_negatives(
                 chunk,
                 seed=plan.federation.seed,

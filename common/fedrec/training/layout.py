@@ -50,6 +50,7 @@ class Layout:
             that their messages are their own.
         private: names of the parameters that never leave a client.
         mechanism: the noise on the change; None for exact sums.
+        counts_rows: whether users count the rows that they touch; else the counts are zero.
     """
 
     n_rows: int
@@ -59,6 +60,7 @@ class Layout:
     tagged: bool = False
     private: frozenset[str] = frozenset()
     mechanism: Mechanism | None = None
+    counts_rows: bool = True
 
     @classmethod
     def of(cls, plan: Plan, n_rows: int, n_items: int | None = None) -> Layout:
@@ -92,6 +94,7 @@ class Layout:
             maximum_clients=most,
             tagged=tagged,
             mechanism=mechanism_of(plan),
+            counts_rows=algorithm.counts_rows,
         )
 
     @classmethod

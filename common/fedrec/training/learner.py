@@ -7,7 +7,7 @@ processes, by the in-process federation and by key holders who only apply aggreg
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 
@@ -189,7 +189,7 @@ class Learner:
     def contribute(
         self,
         kind: RoundKind,
-        round_id: int,
+        number: int,
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
@@ -202,6 +202,8 @@ class Learner:
         Args:
             kind: "count" sums item holders, "train" trains and measures the model of the base
                 version, "evaluate" only measures, with all references.
+            number: what samples, shuffles and bases are drawn from: in a run the version's own
+                (`SharedState.number`), whatever number the round has.
             participating: which users train, bool (n_users,); None means all. Every user is
                 measured.
             abstains: where training diverges contribute nothing but the count of those who do, so
@@ -211,7 +213,7 @@ class Learner:
             TrainingError: when values are no longer finite, or every user's loss exploded.
         """
         try:
-            return self._contribution(kind, round_id, shared, users, private, participating)
+            return self._contribution(kind, number, shared, users, private, participating)
         except TrainingError as error:
             if not abstains or kind != "train":
                 raise
@@ -232,7 +234,7 @@ class Learner:
     def _contribution(
         self,
         kind: RoundKind,
-        round_id: int,
+        number: int,
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
@@ -253,15 +255,15 @@ class Learner:
         if kind == "count" and exact:
             counts = np.bincount(users.train_items, minlength=self.n_items).astype(np.int64)
         elif kind != "count":
-            self.refreshed(shared, users, private, round_id)
-            measure = kind == "evaluate" or (round_id % self.plan.evaluation.every_rounds == 0)
+            self.refreshed(shared, users, private)
+            measure = kind == "evaluate" or (number % self.plan.evaluation.every_rounds == 0)
             if measure and self._measures:
                 also = self._evaluator.measure_all(
-                    shared, users, private, references=kind == "evaluate", round_id=round_id
+                    shared, users, private, references=kind == "evaluate", number=number
                 )
                 metrics += also.pop(self.plan.evaluation.protocol)
         if kind == "train":
-            found = train_locally(self, round_id, shared, users, private, participating)
+            found = train_locally(self, number, shared, users, private, participating)
             changes, counts, private = found.changes, found.counts, found.private
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
@@ -273,6 +275,14 @@ class Learner:
             also=also,
             withheld=None if exact else metrics,
         )
+
+    def counted(
+        self, shared: SharedState, counts: NDArray[np.int64], private: PrivateState
+    ) -> Contribution:
+        """Return the part of a count round of users whose holders are known, int64 (n_items,)."""
+        nothing = np.zeros(len(METRIC_NAMES), dtype=np.int64)
+        vector = self.travelling.pack("count", shared, {}, counts, nothing)
+        return Contribution(vector=vector, private=private, n_clipped=0)
 
     def empty_sums(self, shared: SharedState) -> RoundSums:
         """Return the sums of a round that starts from a version, with nothing in them."""
@@ -324,12 +334,8 @@ class Learner:
         shared: SharedState,
         users: UserSplit,
         private: PrivateState,
-        round_id: int | None = None,
     ) -> PrivateState:
         """Return private parameters that belong to this version; see `Algorithm.refresh`.
-
-        Args:
-            round_id: the round that asks, for errors.
 
         Raises:
             TrainingError: a user's parameters do not follow from this version.
@@ -348,9 +354,8 @@ class Learner:
         fresh = tables.finish()
         if not tables.finite:
             raise TrainingError(
-                f"The private parameters of {len(users)} users cannot be solved"
-                f"{'' if round_id is None else f' in round {round_id}'}: a system is singular, or "
-                "a value of the published model is not finite.",
+                f"The private parameters of {len(users)} users cannot be solved: a system is "
+                "singular, or a value of the published model is not finite.",
                 remedy=self.algorithm.about.divergence_remedy,
             )
         self._fresh = (shared, users, fresh)
@@ -389,24 +394,36 @@ class Learner:
                 )
             return self._exact.train_alone(shared, users, private)
         metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        for round_id in range(1, self.plan.rounds.total + 1):
-            found = train_locally(self, round_id, shared, users, private)
+        own = self.cohort(shared, users).item_counts(self.n_items)[self.active_items(shared)]
+        for number in range(1, self.plan.rounds.total + 1):
+            found = train_locally(self, number, shared, users, private)
             aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
-            shared, private = self.apply("train", round_id, shared, aggregate), found.private
+            # The published counts are those of everybody.
+            counts = found.counts if self.algorithm.counts_rows else own
+            change = self.travelling.change("train", shared, aggregate)
+            shared = self._moved(number, shared, change, counts)
+            private = found.private
         return shared, private
 
     def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
         """Return the users' training tables for the active items, made once."""
+        counted = shared.last_counted
         if self._cohort is not None:
-            known, holders, cohort = self._cohort[0], self._cohort[1].holders, self._cohort[2]
-            if known is users and holders is shared.holders:
+            known, version, cohort = self._cohort
+            if known is users and version.last_counted is counted:
                 return cohort
+        active = self.active_items(shared)
+        scarce = None
+        if shared.recounted is not None and not self.algorithm.counts_rows:
+            # Their rows would be about fewer than an opened row may be about.
+            scarce = shared.recounted[active] < self.plan.federation.minimum_item_users
         cohort = Cohort(
             users,
-            active=self.active_items(shared),
+            active=active,
             n_items=self.n_items,
             exclude_held_out=self.plan.evaluation.protocol == "paper",
             needs_negatives=self.algorithm.negatives_per_positive > 0,
+            left_out=scarce,
         )
         self._cohort = (users, shared, cohort)
         return cohort
@@ -450,7 +467,7 @@ class Learner:
             yield rows, self.algorithm.scores(chunk, start, own)
 
     def apply(
-        self, kind: RoundKind, round_id: int, shared: SharedState, aggregate: NDArray[np.int64]
+        self, kind: RoundKind, number: int, shared: SharedState, aggregate: NDArray[np.int64]
     ) -> SharedState:
         """Return the model after a published round: pure numpy, the same bits everywhere."""
         mechanism = self.layout.mechanism
@@ -459,9 +476,11 @@ class Learner:
             # Nobody counts holders: noise covers rare items, so all of them take part.
             counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
         if kind == "count":
-            return self.apart(shared.with_holders(counts.copy()))
+            return self.apart(shared.counted(counts.copy()))
         if kind == "evaluate":
             return shared
+        if not self.algorithm.counts_rows:
+            counts = self._counted(shared, aggregate)
         change = self.travelling.change(kind, shared, aggregate)
         if mechanism is not None:
             # One fixed number divides everything: how many took part is nobody's to know.
@@ -470,8 +489,30 @@ class Learner:
                 if not tensor.signed:
                     change[tensor.name] = np.ones(tensor.shape)
             counts = np.ones(self.n_items, dtype=np.int64)
+        return self._moved(number, shared, change, counts)
+
+    def _counted(self, shared: SharedState, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the last count's users of the active items, 0 of those that too few hold now.
+
+        Nobody holds anything where nobody trained: every client of the round abstained.
+        """
+        active = self.active_items(shared)
+        if shared.last_counted is None or not self.metrics(aggregate).participants:
+            return np.zeros(len(active), dtype=np.int64)
+        counts = shared.last_counted[active]
+        return np.where(counts >= self.plan.federation.minimum_item_users, counts, 0)
+
+    def _moved(
+        self,
+        number: int,
+        shared: SharedState,
+        change: dict[str, NDArray[np.float64]],
+        counts: NDArray[np.int64],
+    ) -> SharedState:
+        """Return what a training round leads to."""
         shared = self.apart(shared)
-        return shared.with_part(self.algorithm.apply(shared.part(), change, counts, round_id))
+        moved = self.algorithm.apply(shared.part(), change, counts, number)
+        return replace(shared.with_part(moved), trained=shared.trained + 1)
 
     def apart(self, shared: SharedState) -> SharedState:
         """Return the same version with the rows of active items apart from the others."""

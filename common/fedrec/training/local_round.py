@@ -46,7 +46,7 @@ class LocalRound:
 
 def train_locally(
     learner: Learner,
-    round_id: int,
+    number: int,
     shared: SharedState,
     users: UserSplit,
     private: PrivateState,
@@ -54,13 +54,16 @@ def train_locally(
 ) -> LocalRound:
     """Train the participating users, all of them by default, bool (n_users,).
 
+    Args:
+        number: what everything that is drawn is drawn from; see `SharedState.number`.
+
     Raises:
         TrainingError: when values are no longer finite, or every user's loss exploded.
     """
     cohort = learner.cohort(shared, users)
     private = learner.refreshed(shared, users, private)
     start = replace(
-        learner.algorithm.start(shared, cohort.active, round_id, learner.device),
+        learner.algorithm.start(shared, cohort.active, number, learner.device),
         party_key=cohort.party_key,
     )
     found = learner.engine.train(
@@ -94,8 +97,8 @@ def train_locally(
         wrong = f"every user's loss has exploded to {MAXIMUM_LOSS:g} or more"
     if wrong:
         raise TrainingError(
-            f"Training diverged in round {round_id} with {len(users)} users: {wrong}. The version "
-            "before this round is intact.",
+            f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
+            f"{wrong}. The version before this round is intact.",
             remedy=learner.algorithm.about.divergence_remedy,
         )
     changes = {
@@ -107,9 +110,9 @@ def train_locally(
         # Clipped is who was shortened as a whole.
         metrics[3] = sums.n_shrunk
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
-    changes, n_clipped = learner.algorithm.compress(changes, n_trained)
+    counts = sums.counts.cpu().numpy()
+    changes, n_clipped = learner.algorithm.compress(changes, counts)
     n_clipped += n_idle_clipped
     changes |= learner.graded(shared, users, private)
     metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
-    counts = sums.counts.cpu().numpy()
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)

@@ -1,4 +1,4 @@
-"""What a coordinator knows of its rounds' vectors: how long they are, not what is in them."""
+"""What a coordinator knows of its rounds' vectors: how they lie, not what is in them."""
 
 from __future__ import annotations
 
@@ -32,6 +32,8 @@ class RoundVectors:
         trained: returns that of all other rounds by the number of rows that travel; raises
             SettingsError where nothing can be trained with so many.
         least: users who must hold an item for its row to travel; 0 where all rows do.
+        layouts: returns how a vector lies, by the kind of its round and the rows that travel; None
+            where that is nobody's to know.
     """
 
     n_items: int
@@ -39,17 +41,20 @@ class RoundVectors:
     counting: VectorSpec
     trained: Callable[[int], VectorSpec]
     least: int = 0
+    layouts: Callable[[RoundKind, int], Layout] | None = None
 
     @classmethod
     def of(cls, plan: Plan, n_items: int) -> RoundVectors:
         """Return the vectors of a federation of this plan."""
         exact = plan.privacy.mechanism == "none"
+        layouts = lru_cache(maxsize=4)(partial(_layout, plan, n_items))
         return cls(
             n_items=n_items,
             largest=Layout.largest(plan, n_items).vector_spec,
             counting=Layout.counting(plan, n_items).vector_spec,
-            trained=lru_cache(maxsize=4)(partial(_trained, plan, n_items)),
+            trained=lru_cache(maxsize=4)(lambda n_rows: layouts("train", n_rows).vector_spec),
             least=plan.federation.minimum_item_users if exact else 0,
+            layouts=layouts,
         )
 
     @classmethod
@@ -72,5 +77,7 @@ class RoundVectors:
         return ActiveRows.counted(counts, self.least)
 
 
-def _trained(plan: Plan, n_items: int, n_rows: int) -> VectorSpec:
-    return Layout.of(plan, n_rows, n_items).vector_spec
+def _layout(plan: Plan, n_items: int, kind: RoundKind, n_rows: int) -> Layout:
+    if kind == "count":
+        return Layout.counting(plan, n_items)
+    return Layout.of(plan, n_rows, n_items)

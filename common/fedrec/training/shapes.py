@@ -20,6 +20,8 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     if shared.holders is not None and shared.holders.shape != (n_items,):
         return f"has item counts of the shape {shared.holders.shape}, expected ({n_items},)"
     algorithm = algorithm_of(plan, n_items)
+    if shared.recounted is not None and algorithm.counts_rows:
+        return "has two item counts, expected one"
     rows = ActiveRows.of(plan, n_items, shared.holders)
     if shared.rest is not None and (
         rows.is_whole or not np.array_equal(shared.rest.index, rows.index)
@@ -31,7 +33,7 @@ def shape_problem(plan: Plan, n_items: int, shared: SharedState) -> str:
     declared = {
         entry.name: entry.whole_shape(n_items=n_items, n_users=0)
         for entry in algorithm.parameters
-        if not entry.private
+        if not entry.private and not entry.published
     }
     if set(shared.tensors) != set(declared):
         return f"has the tensors {sorted(shared.tensors)}, expected {sorted(declared)}"

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.algorithms.declarations import HOLDER_PAIRS
 from fedrec.config.schema import Plan
 from fedrec.model.state import SharedState
+from fedrec.training.bounds import SumTerms, check_sum
 from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.training.rows import ActiveRows
 from fedrec.wire.messages import RoundKind
@@ -77,6 +79,36 @@ class Travelling:
         """
         self.rows("train", shared).check(self._plan)
         self.layout("train", shared)
+
+    def check_sum(
+        self,
+        kind: RoundKind,
+        shared: SharedState,
+        vector: NDArray[np.int64],
+        *,
+        most_users: int,
+        n_clients: int,
+    ) -> None:
+        """Refuse the sum of a round that no honest clients add up to; see `bounds.SumTerms`.
+
+        Raises:
+            SumOutOfBounds: naming what leaves its bounds.
+        """
+        layout = self.layout(kind, shared)
+        pairs = (tensor.name for tensor in layout.tensors if tensor.counted_by == HOLDER_PAIRS)
+        check_sum(
+            SumTerms(
+                kind=kind,
+                layout=layout,
+                rows=self.rows(kind, shared),
+                most_users=most_users,
+                n_clients=n_clients,
+                holders=shared.last_counted,
+                least=self._plan.federation.minimum_item_users,
+                begun={name: len(shared.kept[name]) for name in pairs},
+            ),
+            vector,
+        )
 
     def pack(
         self,

@@ -32,7 +32,7 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "4.0"
+PROTOCOL_VERSION = "5.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]

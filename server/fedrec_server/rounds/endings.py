@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
+from fedrec.ids import ClientId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
+from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Phase, Round, State, Word
 
-__all__ = ["EPOCH_CHANGED", "TOO_CLOSE", "Step", "abandon", "finish", "is_told", "publish", "then"]
+__all__ = [
+    "EPOCH_CHANGED",
+    "TOO_CLOSE",
+    "Step",
+    "abandon",
+    "finish",
+    "is_told",
+    "lacks",
+    "publish",
+    "then",
+]
 
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
@@ -39,8 +52,10 @@ def publish(
         rows: what a count round leads to, where the coordinator reads it; else key holders say it.
     """
     vouched = tuple(word.statement for word in words)
-    # Key holders name the same list in every round, under the key of its epoch.
-    after = vouched[0].rows if vouched else rows or state.rows_of("train")
+    # Key holders name the same list in every round, under the key of its epoch. A later count moves
+    # no rows.
+    first = None if state.counted else rows
+    after = vouched[0].rows if vouched else first or state.rows_of("train")
     published = RoundPublished(
         round=round_.number,
         kind=round_.kind,
@@ -54,6 +69,10 @@ def publish(
         rows=after,
     )
     state = state.with_published(round_.kind, round_.number, vouched, after)
+    if round_.kind == "count" and state.rules.exact:
+        who = frozenset(round_.accepted)
+        counted = LastCount(clients=who, asked=round_.asked, trained=state.trained)
+        state = replace(state, last_count=counted)
     if state.stop_asked:
         return then(published, finish(state, "the operator stopped the run", False, now))
     if state.next_kind is None:
@@ -96,6 +115,16 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
     if state.stop_asked:
         return then(abandoned, finish(state, "the operator stopped the run", False, now))
     return state, (abandoned,)
+
+
+def lacks(state: State, round_: Round, here: Collection[ClientId], now: float) -> Step | None:
+    """Give a round up, and count again, where one is missing of whom it has to be the sum."""
+    missing = state.expected(round_.kind) - frozenset(here)
+    if not missing or state.last_count is None:
+        return None
+    state = replace(state, last_count=replace(state.last_count, unanswered=True))
+    reason = f"{len(missing)} of the clients that were counted did not answer"
+    return abandon(state, round_, reason, now)
 
 
 def finish(state: State, reason: str, failed: bool, now: float) -> Step:

@@ -40,6 +40,7 @@ from fedrec_server.rounds.endings import (
     abandon,
     finish,
     is_told,
+    lacks,
     publish,
     then,
 )
@@ -131,6 +132,8 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
     needed, here = state.rules.needed, live & state.roster
     if len(here) < needed:
         return "clients"
+    if not state.expected(state.next_kind or "evaluate") <= here:
+        return "clients that were counted; before long the others are counted again without them"
     if len(invited(state.told, here, needed)) < needed:
         return "the clients of a round that was given up once its survivors were told"
     if state.rules.revealer is not None and state.rules.revealer not in live:
@@ -140,6 +143,17 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
 
 
 def _open(state: State, tick: Tick) -> Step:
+    if state.last_count is not None:
+        found = state.last_count.noticed(
+            tick.live & state.roster,
+            state.roster,
+            tick.now,
+            trained=state.trained,
+            patience=state.rules.rounds.deadline_seconds,
+            needed=state.rules.needed,
+            most=state.rules.most_counted,
+        )
+        state = replace(state, last_count=found)
     kind = state.next_kind
     if kind is None or state.stop_asked:
         reason = "the operator stopped the run" if state.stop_asked else "all rounds are published"
@@ -152,7 +166,9 @@ def _open(state: State, tick: Tick) -> Step:
         return state, ()
     live = invited(state.told, tick.live & state.roster, state.rules.needed)
     number = RoundId(state.last_round + 1)
-    asked = choose_clients(live, state.rules.most_asked, seed=state.rules.seed, round_id=number)
+    asked = state.expected(kind) or choose_clients(
+        live, state.rules.most_asked, seed=state.rules.seed, round_id=number
+    )
     committee: tuple[ClientId, ...] = ()
     if state.rules.revealer is not None:
         committee = (state.rules.revealer,)
@@ -196,7 +212,7 @@ def _may_join(state: State, round_: Round, client_id: ClientId) -> bool:
     seat = most is None or len(round_.asked) < most
     if round_.phase != "collecting" or client_id not in state.roster or not seat:
         return False
-    if state.told:
+    if state.told or state.expected(round_.kind):
         # Clients sign only the sets that the round was opened for.
         return False
     return not _passed_over(state, round_, client_id)
@@ -334,6 +350,9 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
         left = masking.arrived(round_) - event.left_out
         if not may_open(state.told, left, state.rules.needed):
             return abandon(state, round_, TOO_CLOSE, event.now)
+        ended = lacks(state, round_, left, event.now)
+        if ended is not None:
+            return ended
     # From here on clients give shares: with enough of them the coordinator can read the sum,
     # also where the round is then abandoned.
     opens = round_.phase == event.phase == "signing"
@@ -345,6 +364,9 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
 def _close(state: State, round_: Round, now: float) -> Step:
     """End collecting with the updates that start from one model; the others are left out."""
     kept, needed = round_.of_one_model, state.rules.needed
+    given_up = lacks(state, round_, kept, now)
+    if given_up is not None:
+        return given_up
     left_out = frozenset(round_.accepted) - frozenset(kept)
     if len(kept) < needed:
         reason = f"{len(kept)} of the needed {needed} updates arrived in time"
@@ -383,7 +405,7 @@ def _spoke(state: State, event: Spoke) -> Step:
     if state.current is None:
         raise RoundClosed(f"Round {event.statement.round} is not being revealed.")
     stated, known = event.statement.n_rows, state.rows_of("train").n_rows
-    if state.current.kind != "count" and stated != known:
+    if state.counted and stated != known:
         raise ProtocolError(
             f"The statement says that {stated} item rows travel; since the count they are {known}."
         )
@@ -415,7 +437,13 @@ def _proceed(state: State, round_: Round, now: float) -> Step:
 def _failed(state: State, event: Failed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
-    return abandon(state, state.current, event.reason, event.now)
+    round_ = state.current
+    if state.rules.masked and round_.phase in masking.STEP_OF:
+        # Too few are left for the secrets to be put together again.
+        ended = lacks(state, round_, masking.arrived(round_), event.now)
+        if ended is not None:
+            return ended
+    return abandon(state, round_, event.reason, event.now)
 
 
 def _untrainable(state: State, event: Untrainable) -> Step:

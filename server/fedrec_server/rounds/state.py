@@ -23,6 +23,7 @@ from fedrec.wire.messages import (
     manifest_digest,
 )
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.rounds.last_count import LastCount
 
 __all__ = ["Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
 
@@ -55,6 +56,8 @@ class Rules:
             None.
         charges_updates: whether a noisy update is a release by itself, which the coordinator may
             read; else the sum is, under masks once clients are asked for what unmasks it.
+        exact: whether training rounds are divided by what the last count round found, and so are
+            over exactly the clients that it counted.
     """
 
     run: str
@@ -70,6 +73,7 @@ class Rules:
     most_sums: int | None = None
     budget: str = ""
     charges_updates: bool = False
+    exact: bool = False
     revealer: ClientId | None = None
     n_items: int = 0
     entries: ProtectionPlan | None = None
@@ -212,6 +216,7 @@ class State:
         charged: training rounds of which anything was ever released, published or not.
         vouched: what key holders signed about the published round; empty without encryption.
         rows: the item rows that vectors cover after the count; None before it.
+        last_count: of whom what training is divided by tells; None where nothing is.
         told: under masks, the sets of survivors that clients were told of in rounds that start
             from the published version and were given up.
     """
@@ -226,6 +231,7 @@ class State:
     charged: int = 0
     vouched: tuple[RevealStatement, ...] = ()
     rows: StatedRows | None = None
+    last_count: LastCount | None = None
     told: tuple[Survivors, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0
@@ -239,8 +245,13 @@ class State:
         if not self.counted:
             return "count"
         if self.trained < self.rules.rounds.total:
-            return "train"
+            return "count" if self.last_count is not None and self.last_count.again else "train"
         return None if self.evaluated else "evaluate"
+
+    def expected(self, kind: RoundKind) -> frozenset[ClientId]:
+        """Return who has to be in a round, and nobody else; empty where that is not fixed."""
+        found = self.last_count
+        return found.clients if kind == "train" and found is not None else frozenset()
 
     @property
     def seed(self) -> bytes:

@@ -9,6 +9,7 @@ from pathlib import Path
 from fedrec.wire.chunks import Blob
 from fedrec_server.store import reading
 from fedrec_server.store.spool import DamagedFile, epoch_name
+from fedrec_server.store.tables import DATABASE
 
 __all__ = ["installed_bundle"]
 
@@ -21,7 +22,7 @@ def installed_bundle(folder: Path) -> bytes | None:
     Raises:
         DamagedFile: the bundle is missing or is not what its row says.
     """
-    database = folder / "coordinator.sqlite"
+    database = folder / DATABASE
     if not database.is_file():
         return None
     try:

@@ -13,6 +13,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, RevealStatement, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
+from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Round, Rules, State
 from fedrec_server.store.spool import epoch_name, sealed_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
@@ -41,17 +42,19 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
     abandoned = "SELECT count(*) FROM rounds WHERE phase = 'abandoned' AND round > ?"
     in_row = f"{abandoned} AND reason != ?"
     kind = "SELECT count(*) FROM rounds WHERE phase = 'published' AND kind = ?"
+    trained = _number(rows, kind, "train")
     return State(
         rules=rules,
         roster=roster,
         last_round=RoundId(_number(rows, "SELECT max(round) FROM rounds")),
         published=RoundId(published),
         counted=_number(rows, kind, "count") > 0,
-        trained=_number(rows, kind, "train"),
+        trained=trained,
         evaluated=_number(rows, kind, "evaluate") > 0,
         charged=_number(rows, "SELECT count(*) FROM ledger"),
         vouched=_vouched(rows, published),
         rows=_stated_rows(rows, published),
+        last_count=_last_count(rows, trained) if rules.exact else None,
         told=_told(meta.get("told", ""), published),
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
@@ -223,6 +226,13 @@ def _stated_rows(rows: sqlite3.Connection, published: int) -> StatedRows | None:
     query = "SELECT n_rows, rows_digest FROM rounds WHERE round = ?"
     row = rows.execute(query, (published,)).fetchone() if published else None
     return None if row is None else StatedRows(n_rows=row["n_rows"], digest=row["rows_digest"])
+
+
+def _last_count(rows: sqlite3.Connection, trained: int) -> LastCount | None:
+    query = "SELECT max(round) FROM rounds WHERE phase = 'published' AND kind = 'count'"
+    found = _contributions(rows, RoundId(_number(rows, query)))
+    clients = frozenset(header.client_id for header in found)
+    return LastCount(clients=clients, trained=trained) if clients else None
 
 
 def _committee(row: sqlite3.Row) -> tuple[ClientId, ...]:

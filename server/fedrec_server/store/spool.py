@@ -21,6 +21,7 @@ from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
 __all__ = [
     "DamagedFile",
+    "DiskFull",
     "Draft",
     "DurabilityLost",
     "Spool",
@@ -38,6 +39,13 @@ FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 class DurabilityLost(Exception):
     """An fsync or a commit failed: nothing is known any more, so the process has to end."""
+
+
+class DiskFull(StorageError):
+    """Nothing was changed; a coordinator that serves tries again until there is space."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, remedy="Free disk space; the coordinator goes on by itself.")
 
 
 class DamagedFile(StorageError):
@@ -162,10 +170,9 @@ class Spool:
         """
         free = shutil.disk_usage(self._folder).free
         if free < n_bytes + self._reserve_bytes:
-            raise StorageError(
+            raise DiskFull(
                 f"{free} bytes are free, {n_bytes} are needed beside the reserve of "
-                f"{self._reserve_bytes} (coordinator.reserve_bytes).",
-                remedy="Free disk space; the coordinator goes on by itself.",
+                f"{self._reserve_bytes} (coordinator.reserve_bytes)."
             )
 
     def upload(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> Draft:
@@ -272,10 +279,7 @@ def _writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise StorageError(
-                f"The disk is full ({what}: {error.strerror}).",
-                remedy="Free disk space; the coordinator goes on by itself.",
-            ) from error
+            raise DiskFull(f"The disk is full ({what}: {error.strerror}).") from error
         raise
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import secrets
 import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
@@ -16,7 +17,7 @@ from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, writing
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.lock import FolderLock
-from fedrec_server.store.spool import DurabilityLost, Spool
+from fedrec_server.store.spool import DiskFull, DurabilityLost, Spool
 from fedrec_server.store.store import (
     Applicant,
     Entry,
@@ -26,7 +27,7 @@ from fedrec_server.store.store import (
     SnapshotRecord,
     Store,
 )
-from fedrec_server.store.tables import SCHEMA, SCHEMA_VERSION, Row, insert, statement_row
+from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, insert, statement_row
 
 __all__ = ["SqliteStore"]
 
@@ -47,8 +48,9 @@ class SqliteStore(Store):
         identity: what the run is bound to.
 
     Raises:
-        SettingsError: when another process holds the folder, or it belongs to another run.
-        StorageError: when the database is damaged or was written by a newer version.
+        SettingsError: when another process holds the folder, it belongs to another run, or cannot
+            be written.
+        StorageError: when the disk is full, the database damaged or of a newer version.
     """
 
     def __init__(
@@ -59,28 +61,40 @@ class SqliteStore(Store):
         reserve_bytes: int = 0,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        _require_writable(folder)
         self._lock = FolderLock(folder)
-        self._failpoint = failpoint
+        self._name, self._failpoint = folder.name, failpoint
         self._rows: sqlite3.Connection | None = None
         try:
             self.spool = Spool(folder, reserve_bytes=reserve_bytes, failpoint=failpoint)
-            self._rows = _connect(folder / "coordinator.sqlite")
+            self._rows = _connect(folder / DATABASE)
             self._fence = self._begin(identity)
             self.run = self._meta("run")
         except sqlite3.DatabaseError as error:
             self.close()
-            raise StorageError(
-                f"The database in {folder.name!r} cannot be used: {error}.",
-                remedy="Restore the folder from a copy, or start anew in an empty one.",
-            ) from error
+            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                raise DiskFull(f"There is no room for the database: {error}.") from error
+            raise _unusable(folder.name, str(error)) from error
         except BaseException:
             self.close()
             raise
 
     def load(self, rules: Rules, roster: frozenset[ClientId]) -> State:
-        """Return the state after the last committed change."""
-        return reading.load_state(self._connection, rules, roster)
+        """Return the state after the last committed change.
+
+        Raises:
+            StorageError: there are rows that say nothing.
+        """
+        try:
+            return reading.load_state(self._connection, rules, roster)
+        except (
+            sqlite3.DatabaseError,
+            ArithmeticError,
+            LookupError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise _unusable(self._name, f"rows cannot be read, {error}") from error
 
     def commit(self, changes: Sequence[Change], entries: Sequence[Entry]) -> None:
         """Write the changes of one step in one transaction."""
@@ -201,10 +215,7 @@ class SqliteStore(Store):
             _roll_back(rows)
             if error.sqlite_errorcode in FATAL_CODES:
                 raise DurabilityLost(f"The database failed: {error}.") from error
-            raise StorageError(
-                f"The database did not take the change: {error}.",
-                remedy="Free disk space; the coordinator goes on by itself.",
-            ) from error
+            raise DiskFull(f"The database did not take the change: {error}.") from error
         except BaseException:
             _roll_back(rows)
             raise
@@ -260,6 +271,30 @@ class SqliteStore(Store):
     def _meta(self, name: str) -> str:
         query = "SELECT value FROM meta WHERE name = ?"
         return str(self._connection.execute(query, (name,)).fetchone()[0])
+
+
+def _unusable(name: str, why: str) -> StorageError:
+    return StorageError(
+        f"The database in {name!r} cannot be used: {why}.",
+        remedy="Restore the folder from a copy, or start anew in an empty one.",
+    )
+
+
+def _require_writable(folder: Path) -> None:
+    """Make the folder; refuse one where nothing could be kept, before anything else is tried."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = ""
+    except OSError as error:
+        problem = f"{str(folder)!r} cannot be made: {error.strerror}"
+    for path in (folder, folder / DATABASE):
+        if not problem and path.exists() and not os.access(path, os.W_OK):
+            problem = f"{str(path)!r} cannot be written"
+    if problem:
+        raise SettingsError(
+            f"coordinator.state: {problem}.",
+            remedy="Name a folder in which this user may write.",
+        )
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -10,6 +10,7 @@ from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_server.rounds.state import Holder, Word
 
 __all__ = [
+    "DATABASE",
     "HEADER_COLUMNS",
     "SCHEMA",
     "SCHEMA_VERSION",
@@ -26,6 +27,7 @@ __all__ = [
     "word_row",
 ]
 
+DATABASE = "coordinator.sqlite"
 SCHEMA_VERSION = 6
 
 SCHEMA = """

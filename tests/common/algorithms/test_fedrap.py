@@ -65,16 +65,16 @@ def test_steps_fall_with_published_rounds_and_not_with_the_rounds_number(users):
     shared, private = learner.initial_shared(), learner.initial_private(users)
     rates = []
     for number in (2, 3, 9):
-        ((step,),) = learner.algorithm.phases({"published": float(shared.tensors["published"])})[
-            0
-        ].steps
+        ((step,),) = learner.algorithm.phases({"published": float(shared.trained)})[0].steps
         rates.append(step.rates["item_embedding"])
         # A round that nobody publishes is trained, and leaves nothing behind.
         learner.contribute("train", number + 100, shared, users, private)
         part = learner.contribute("train", number, shared, users, private)
         shared, private = learner.apply("train", number, shared, part.vector), part.private
     assert rates == pytest.approx([4.0, 4.0 * 0.97, 4.0 * 0.97**2], rel=1e-12)
-    assert shared.tensors["published"] == 3.0
+    assert (shared.trained, shared.number) == (3, 5)
+    start = learner.algorithm.start(shared, np.arange(N_ITEMS), 5, torch.device("cpu"))
+    assert start.scalars == {"published": 3.0}
 
 
 def test_what_untouched_rows_shrink_by():
@@ -200,7 +200,7 @@ def test_low_rank_updates_and_noise_are_refused():
 def test_a_run_that_diverges_names_what_to_lower(users):
     learner = learner_of(difference_weight=1000.0, schedule="fixed", local_epochs=100)
     shared, private = learner.initial_shared(), learner.initial_private(users)
-    with pytest.raises(TrainingError, match="diverged in round 2 with 12 users") as raised:
+    with pytest.raises(TrainingError, match="in training round 1 with 12 users") as raised:
         learner.contribute("train", 2, shared, users, private)
     assert "algorithm.difference_weight" in raised.value.remedy
 
@@ -253,7 +253,7 @@ def test_what_noise_is_worth():
     settings = FedRAPSettings(noise_where="grad", local_epochs=10)
     at = Circumstances(
         settings=settings, update=UpdateSettings(), n_items=1682, n_rounds=100,
-        minimum_item_users=1, user_fraction=1.0, clients_per_round=0, minimum_clients=3,
+        minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
     worth, costs = FedRAP.about.warnings(at)
     assert f"epsilon {accounted_epsilon(1.0, 1000, 1e-5):,.0f} at delta 1e-05" in worth
@@ -265,7 +265,7 @@ def test_a_subspace_in_which_decay_overshoots_is_said():
     at = Circumstances(
         settings=FedRAPSettings(tables="shared", weight_decay=0.002),
         update=UpdateSettings(structure="colr", rank=4), n_items=1682, n_rounds=100,
-        minimum_item_users=1, user_fraction=1.0, clients_per_round=0, minimum_clients=3,
+        minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
     (said,) = FedRAP.about.warnings(at)
     assert "2.82843 times as fast" in said

@@ -255,8 +255,7 @@ def test_a_history_is_folded_into_a_head(users):
 def test_a_narrow_range_is_said_to_be_that_of_a():
     at = Circumstances(
         settings=PFedRecSettings(), update=UpdateSettings(structure="colr", clip=16.0),
-        n_items=1682, n_rounds=100, minimum_item_users=1, user_fraction=1.0, clients_per_round=0,
-        minimum_clients=3,
+        n_items=1682, n_rounds=100, minimum_item_users=1, minimum_clients=3,
     )  # fmt: skip
     (low,) = PFedRec.about.warnings(at)
     whole = replace(at, update=UpdateSettings(structure="dense", clip=16.0))

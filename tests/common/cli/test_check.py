@@ -10,6 +10,7 @@ import pytest
 
 from fedrec.cli.pricing import parameter_sets, price, warnings_for
 from fedrec.cli.private_pricing import private_price
+from fedrec.config.combinations import check_plan
 from fedrec.config.explain import all_settings, explain
 from fedrec.config.schema import Plan, ProtectionSettings, Settings
 from fedrec.data import generate
@@ -308,17 +309,29 @@ def test_the_papers_sizes_and_its_link(fedrec: Fedrec, tmp_path: Path) -> None:
     assert "118592 numbers up" in out
 
 
-def test_noise_beside_limbs_is_said() -> None:
-    """FedMF's sums take two limbs at 32 bits of plain modulus, and one at 40 ("wide")."""
-    for preset, privacy, expected in (
-        ("default", {"mechanism": "gaussian"}, 1),
-        ("wide", {"mechanism": "gaussian"}, 0),
-        ("default", {}, 0),
-    ):
-        plan = Plan.model_validate(
-            {"protection": {"name": "bfv", "preset": preset}, "privacy": privacy}
-        )
-        assert sum("split into limbs" in text for text in warnings_for(plan)) == expected
+@pytest.mark.parametrize("preset", ["default", "wide"])
+def test_noisy_values_travel_whole(preset: str) -> None:
+    """Sums of limbs tell more than the sum that shares of noise cover."""
+
+    def limbs(privacy: dict[str, str]) -> tuple[int, ...]:
+        protection = {"name": "bfv", "preset": preset}
+        plan = Plan.model_validate({"protection": protection, "privacy": privacy})
+        return PROTECTIONS["bfv"].plan(vector_spec(plan, 1), preset=preset).limbs
+
+    assert limbs({"mechanism": "gaussian"}) == (1, 1, 1)
+    # A whole client's noise is enough in every message, however its values travel.
+    assert (limbs({"mechanism": "laplace"})[0] > 1) == (preset == "default")
+
+
+@pytest.mark.parametrize("preset", ["lean", "paper"])
+def test_noise_that_would_have_to_be_split_is_refused(preset: str) -> None:
+    """Slots of these sets take no FedMF sum of 20 fractional bits whole."""
+    sections = {"protection": {"name": "ckks", "preset": preset}}
+    assert check_plan(Plan.model_validate(sections)) == []
+    noisy = Plan.model_validate(sections | {"privacy": {"mechanism": "gaussian"}})
+    (sentence,) = check_plan(noisy)
+    assert f"ckks/{preset} can carry the sum" in sentence
+    assert "splitting noisy values into limbs" in sentence
 
 
 def test_what_indices_in_the_clear_would_leak_is_said() -> None:
@@ -452,9 +465,8 @@ def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> 
     price = bfv["price"]
     upload = price["protection"]["message_bytes"]
     assert (price["n_holders"], price["holder_download_bytes"]) == (1, 5 * upload)
-    for name in ("masks", "ckks"):
-        refused = fedrec(*asked, "--set", f"protection.name={name}")
-        assert refused.code == 2 and "protection.key_holder" in refused.err
+    refused = fedrec(*asked, "--set", "protection.name=masks")
+    assert refused.code == 2 and "protection.key_holder" in refused.err
     told = fedrec("check", "--explain", "protection.key_holder").out
     assert "members" in told and "authority" in told
 
@@ -506,6 +518,12 @@ def test_masks_say_what_keeps_four_bytes_a_value() -> None:
     assert "or federation" not in many, "2^28 x 2^4 is 2^32: no grid is coarse enough"
 
 
+@pytest.mark.parametrize(("name", "said"), [("ckks", 1), ("bfv", 0), ("paillier", 0)])
+def test_what_a_sum_without_tags_rests_on_is_said(name: str, said: int) -> None:
+    plan = Plan.model_validate({"protection": {"name": name, "key_holder": "authority"}})
+    assert sum("all clients are taken to be honest" in text for text in warnings_for(plan)) == said
+
+
 def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:
     """z = 4 and five rounds: epsilon is 2.2581 by dp-accounting; the noise is four clips."""
     asked = (
@@ -524,11 +542,15 @@ def test_privacy_is_priced(fedrec: Fedrec, settings_file: Path) -> None:
     found = outcome.json["privacy"]
     assert found["rounds_allowed"] == found["rounds_per_user"] == 5
     assert found["epsilon"] == pytest.approx(2.2581, rel=0.01)
+    # Of three clients one is taken to collude; without it the noise is that of all three.
+    assert found["epsilon_with_one_client"] == pytest.approx(2.2581, rel=0.01)
+    assert found["epsilon_coordinator"] == pytest.approx(1.8005, rel=0.01)
     assert found["deviation"] == pytest.approx(2.0, rel=1e-4)
     assert found["deviation_of_mean"] == pytest.approx(0.2, rel=1e-4)
     assert any("Of 9 training rounds the budget pays for 5" in w for w in outcome.json["warnings"])
     told = fedrec("check", settings_file, *values).out
     assert "What sums hide of a single user" in told and "No amplification" in told
+    assert "against the coordinator" in told and "and one client with it" in told
 
 
 def test_no_privacy_is_said(fedrec: Fedrec, settings_file: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import subprocess
 import sys
@@ -153,6 +155,34 @@ def test_the_unexpected_is_one_sentence_and_an_incident(
     assert log.stat().st_mode & 0o077 == 0
     assert "ZeroDivisionError: boom" in log.read_text()
     assert "Traceback" in fedrec("--debug", "doctor").err
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"),
+    [
+        (errno.EROFS, 2, "settings"),
+        (errno.EACCES, 2, "settings"),
+        (errno.EISDIR, 2, "settings"),
+        (errno.ENOSPC, 1, "storage"),
+        (errno.EIO, 1, "internal"),
+    ],
+)
+def test_what_the_machine_refuses_is_no_defect(
+    fedrec: Fedrec,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    number: int,
+    code: int,
+    word: str,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    add_verb(monkeypatch, OSError(number, os.strerror(number), "/there/it.toml"))
+    outcome = fedrec("doctor")
+    assert outcome.code == code
+    assert outcome.err.startswith(f"error [{word}]: ")
+    assert len(list(tmp_path.glob("fedrec-incident-*"))) == (word == "internal")
+    if word != "internal":
+        assert f"'/there/it.toml' cannot be used: {os.strerror(number)}." in outcome.err
 
 
 def test_ctrl_c_ends_with_130(fedrec: Fedrec, monkeypatch: pytest.MonkeyPatch) -> None:

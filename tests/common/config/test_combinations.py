@@ -292,7 +292,13 @@ def held_by_the_authority(name: str, preset: str = "default", **rounds: Any) -> 
 
 @pytest.mark.parametrize(
     ("name", "preset"),
-    [("bfv", "default"), ("bfv", "wide"), ("paillier", "default")],
+    [
+        ("bfv", "default"),
+        ("bfv", "wide"),
+        ("paillier", "default"),
+        ("ckks", "lean"),
+        ("ckks", "paper"),
+    ],
 )
 def test_the_key_authority_may_open_exact_sums(name: str, preset: str) -> None:
     assert check_plan(held_by_the_authority(name, preset)) == []
@@ -306,11 +312,12 @@ def test_without_a_key_there_is_nothing_for_an_authority_to_hold(name: str) -> N
     assert 'protection.name = "bfv"' in conflict.sentence
 
 
-def test_an_authority_opens_no_sums_without_tags() -> None:
-    (conflict,) = find_conflicts(held_by_the_authority("ckks", "lean"))
-    assert conflict.keys == ("protection.key_holder", "protection.name")
-    assert "carry no tags" in conflict.sentence
-    assert 'protection.name = "bfv"' in conflict.sentence
+def test_an_authority_opens_no_sums_without_tags_that_it_does_not_add_up() -> None:
+    (conflict,) = find_conflicts(
+        held_by_the_authority("ckks", "lean", clients_per_round=10, recompute_limit=9)
+    )
+    assert conflict.keys == ("rounds.recompute_limit", "rounds.clients_per_round")
+    assert 'protection.name = "bfv", whose sums carry tags' in conflict.sentence
 
 
 def test_sums_that_the_authority_opens_carry_tags() -> None:

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import dp_accounting
 import pytest
+from dp_accounting.pld import PLDAccountant
+from pydantic import ValidationError
 
 from fedrec.config.agreement import plan_differences
 from fedrec.config.combinations import check_plan, find_conflicts
@@ -89,15 +94,50 @@ def test_every_refusal_says_what_works() -> None:
 def test_shares_make_up_for_those_who_collude() -> None:
     """Ten clients, of whom three take their noise off: the variance of seven must be enough."""
     plan = {"rounds": {"minimum_clients": 10}, "privacy": GAUSSIAN | {"noise_multiplier": 2.0}}
-    all_honest = mechanism_of(Plan.model_validate(plan))
+    one = mechanism_of(Plan.model_validate(plan))
     plan["privacy"] = {**plan["privacy"], "colluding_share": 0.3}
     some = mechanism_of(Plan.model_validate(plan))
-    assert all_honest is not None and some is not None
-    assert (all_honest.noisy, some.noisy) == (10, 7)
-    assert some.share / all_honest.share == pytest.approx((10 / 7) ** 0.5, rel=1e-5)
-    for mechanism in (all_honest, some):
+    assert one is not None and some is not None
+    assert (one.noisy, some.noisy) == (9, 7)
+    assert some.share / one.share == pytest.approx((9 / 7) ** 0.5, rel=1e-5)
+    for mechanism in (one, some):
         assert mechanism.deviation / mechanism.bound == pytest.approx(2.0, rel=1e-5)
         assert mechanism.deviation >= 2.0 * mechanism.bound
+
+
+@pytest.mark.parametrize("share", [1e-9, 0.1, 1 / 3])
+def test_one_of_three_clients_is_always_taken_to_collude(share: float) -> None:
+    plan = {"rounds": {"minimum_clients": 3}, "privacy": GAUSSIAN | {"colluding_share": share}}
+    found = mechanism_of(Plan.model_validate(plan))
+    assert found is not None and found.noisy == 2
+
+
+def test_nobody_is_taken_to_be_honest_without_exception() -> None:
+    with pytest.raises(ValidationError, match=r"privacy\.colluding_share\n.*greater than 0"):
+        Plan.model_validate({"privacy": GAUSSIAN | {"colluding_share": 0.0}})
+
+
+@pytest.mark.parametrize("minimum", [3, 10])
+def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum: int) -> None:
+    """Shares of variance (2 C)^2 / (n - 1): n of them deviate by 2 C sqrt(n / (n - 1))."""
+    sections = {"rounds": {"minimum_clients": minimum}}
+    plan = {**sections, "privacy": GAUSSIAN | {"noise_multiplier": 2.0, "rounds_per_user": 5}}
+    found = mechanism_of(Plan.model_validate(plan))
+    assert found is not None
+    for n_colluding, noise in ((0, 2.0 * math.sqrt(minimum / (minimum - 1))), (1, 2.0)):
+        accountant = PLDAccountant()
+        accountant.compose(dp_accounting.GaussianDpEvent(noise), 5)
+        expected = accountant.get_epsilon(1e-5)
+        assert found.epsilon_against(5, n_colluding) == pytest.approx(expected, rel=0.01)
+        assert found.epsilon_against(99, n_colluding) == pytest.approx(expected, rel=0.01)
+    assert found.epsilon_against(5, 1) == pytest.approx(found.epsilon_after(5), rel=1e-9)
+
+
+def test_a_clients_own_laplace_noise_needs_nobody_else() -> None:
+    plan = Plan.model_validate({"privacy": {"mechanism": "laplace", "colluding_share": 0.5}})
+    found = mechanism_of(plan)
+    assert found is not None
+    assert found.epsilon_against(3, 0) == found.epsilon_against(3, 1) == found.epsilon_after(3)
 
 
 @pytest.mark.parametrize(

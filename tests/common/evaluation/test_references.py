@@ -23,7 +23,7 @@ def popularity_of(interactions, catalogue):
     counted = learner.contribute("count", 1, shared, users, private)
     shared = learner.apply("count", 1, shared, counted.vector)
     measured = Evaluator(learner).measure(
-        shared, users, private, references=True, round_id=2, local=False
+        shared, users, private, references=True, number=2, local=False
     )
     assert MetricSums(measured).rates("local", "test") is None
     return MetricSums(measured).rates("popularity", "test")
@@ -143,12 +143,12 @@ def test_local_training_that_diverges_costs_no_more_than_its_own_row(small, monk
         raise TrainingError("diverged")
 
     monkeypatch.setattr(Learner, "train_alone", diverge)
-    sums = Evaluator(learner).measure(shared, users, private, references=True, round_id=4)
+    sums = Evaluator(learner).measure(shared, users, private, references=True, number=4)
     assert MetricSums(sums).rates("local", "test") is None
     assert MetricSums(sums).rates("model", "test").users == 30
 
 
 def test_local_training_is_measured(small):
     learner, shared, users, private = small
-    sums = Evaluator(learner).measure(shared, users, private, references=True, round_id=4)
+    sums = Evaluator(learner).measure(shared, users, private, references=True, number=4)
     assert MetricSums(sums).rates("local", "test").users == 30

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
@@ -87,6 +88,8 @@ def test_every_value_row_count_and_name_is_in_the_canonical_bytes() -> None:
     others.append(SharedState(state.kept, HOLDERS))
     renamed = {("other" if name == "net" else name): rows for name, rows in state.kept.items()}
     others.append(SharedState(MappingProxyType(renamed), HOLDERS, state.rest))
+    others.append(replace(state, trained=1))
+    others += [replace(state, recounted=counts) for counts in (HOLDERS, HOLDERS + 1)]
     found = {other.canonical_bytes() for other in (state, *others)}
     assert len(found) == len(others) + 1
 
@@ -111,6 +114,42 @@ def test_rows_that_fit_no_table_are_refused(index: list[int], why: str) -> None:
     wrong = SharedState(state.kept, HOLDERS, Rest(np.array(index), tables))
     with pytest.raises(StorageError, match=why):
         SharedState.from_bytes(wrong.to_bytes(first), lambda: first)
+
+
+def test_a_later_count_leaves_rows_and_holders_as_they_are() -> None:
+    state = replace(apart(), trained=4)
+    assert state.last_counted is HOLDERS and state.part().last_counted.tolist() == [9, 7, 8]  # type: ignore[union-attr]
+    again = state.counted(HOLDERS - 1)
+    assert again.rest is state.rest and again.holders is HOLDERS and again.kept is state.kept
+    assert again.part().last_counted.tolist() == [8, 6, 7]  # type: ignore[union-attr]
+    for version in (again, again.with_part(again.part()), again.over(whole())):
+        assert (version.trained, version.number) == (4, 6)
+        read = SharedState.from_bytes(version.to_bytes())
+        assert read.canonical_bytes() == version.canonical_bytes()
+        assert (read.trained, read.last_counted.tolist()) == (4, (HOLDERS - 1).tolist())  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("trained", None, "does not count its rounds"),
+        ("trained", np.array(-1), "does not count its rounds"),
+        ("trained", np.array([1]), "does not count its rounds"),
+        ("trained", np.array(1.0), "trained has numbers of type float64"),
+        ("recounted", np.arange(5), "two item counts do not match"),
+        ("holders", None, "two item counts do not match"),
+    ],
+)
+def test_counts_that_are_none_are_refused(
+    name: str, value: np.ndarray[tuple[int, ...], np.dtype[np.float64]] | None, why: str
+) -> None:
+    arrays = load(replace(apart(), recounted=HOLDERS).to_bytes())
+    if value is None:
+        del arrays[name]
+    else:
+        arrays[name] = value
+    with pytest.raises(StorageError, match=why):
+        SharedState.from_bytes(save(arrays))
 
 
 @pytest.mark.parametrize("name", ["index", "holders", "rows.bias", "shared.net"])

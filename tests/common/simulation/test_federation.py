@@ -302,7 +302,7 @@ def test_a_run_that_diverges_keeps_the_version_before(settings_of, data, tmp_pat
         return begun
 
     monkeypatch.setattr(FedMF, "start", diverge)
-    with pytest.raises(TrainingError, match=r"round 4 with 60 users.*algorithm\.learning_rate"):
+    with pytest.raises(TrainingError, match=r"round 3 with 60 users.*algorithm\.learning_rate"):
         run(settings, data, folder=tmp_path)
     monkeypatch.setattr(FedMF, "start", start)
     expected = run(settings, data, stop=count_to(3))

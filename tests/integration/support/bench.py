@@ -186,16 +186,17 @@ def compute(plan: Plan, parties: Sequence[UserSplit], rounds: Sequence[Accepted]
     shared = learner.initial_shared()
     private = [learner.initial_private(users) for users in parties]
     metrics: dict[int, list[int]] = {}
+    # Rounds that were given up move nothing that is drawn: the first that trains is 2, always.
+    drawn = 2
     for played in rounds:
         layout = learner.travelling.layout(played.kind, shared)
         total: NDArray[np.int64] = np.zeros(layout.length, dtype=np.int64)
         for number in sorted(played.clients):
-            made = learner.contribute(
-                played.kind, played.round, shared, parties[number], private[number]
-            )
+            made = learner.contribute(played.kind, drawn, shared, parties[number], private[number])
             total += made.vector
             private[number] = made.private
-        shared = learner.apply(played.kind, played.round, shared, total)
+        shared = learner.apply(played.kind, drawn, shared, total)
+        drawn += played.kind == "train"
         metrics[played.round] = total[layout.metrics_slice].tolist()
     return Result(model=shared.canonical_bytes(), metrics=metrics, private=tuple(private))
 

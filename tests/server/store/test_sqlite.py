@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 from conformance.store_suite import IDENTITY, StoreSuite, entry
+from server.support.world import random_rules
 
-from fedrec.errors import StorageError
+from fedrec.errors import SettingsError, StorageError
+from fedrec.ids import ClientId
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.spool import DurabilityLost
 from fedrec_server.store.sqlite import SqliteStore
@@ -54,6 +56,39 @@ def test_older_schema_is_refused(tmp_path: Path) -> None:
     connection.close()
     with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 6\..*version that began"):
         SqliteStore(tmp_path, IDENTITY)
+
+
+def test_a_folder_that_cannot_be_written_is_a_setting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_bytes(b"")
+    with pytest.raises(SettingsError, match=r"coordinator\.state: .*file/state' cannot be made"):
+        SqliteStore(tmp_path / "file" / "state", IDENTITY)
+    folder = tmp_path / "state"
+    SqliteStore(folder, IDENTITY).close()
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    for name in ("state", "coordinator.sqlite"):
+        # Permissions bind nobody who is root.
+        monkeypatch.setattr("os.access", lambda path, _, name=name: path.name != name)
+        with pytest.raises(
+            SettingsError, match=rf"coordinator\.state: .*{name}' cannot be written"
+        ):
+            SqliteStore(folder, IDENTITY)
+    assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
+
+
+@pytest.mark.parametrize(("name", "value"), [("told", '{"after"'), ("resumed_after", "soon")])
+def test_rows_that_say_nothing_are_refused(tmp_path: Path, name: str, value: str) -> None:
+    SqliteStore(tmp_path, IDENTITY).close()
+    connection = rows(tmp_path)
+    connection.execute("REPLACE INTO meta (name, value) VALUES (?, ?)", (name, value))
+    connection.close()
+    store = SqliteStore(tmp_path, IDENTITY)
+    try:
+        with pytest.raises(StorageError, match="rows cannot be read"):
+            store.load(random_rules(0)[0], frozenset({ClientId("a" * 64)}))
+    finally:
+        store.close()
 
 
 def test_no_database_and_torn_pages_are_refused(tmp_path: Path) -> None:

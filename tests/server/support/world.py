@@ -40,6 +40,7 @@ from fedrec_server.rounds.events import (
     Tick,
     Uploaded,
 )
+from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import Round, Rules, State
@@ -55,10 +56,15 @@ def client(number: int) -> ClientId:
     return ClientId(hashlib.sha256(str(number).encode()).hexdigest())
 
 
-def rules(*, needs_reveal: bool = True, **rounds: float) -> Rules:
+def rules(*, needs_reveal: bool = True, exact: bool = False, **rounds: float) -> Rules:
     """Return rules with the given round settings."""
     return Rules(
-        run=RUN, epoch=1, seed=7, needs_reveal=needs_reveal, rounds=RoundSettings(**rounds)
+        run=RUN,
+        epoch=1,
+        seed=7,
+        needs_reveal=needs_reveal,
+        rounds=RoundSettings(**rounds),
+        exact=exact,
     )
 
 
@@ -149,6 +155,7 @@ class World:
     published: list[RoundPublished] = field(default_factory=list)
     opened: list[int] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
+    divisors: set[ClientId] = field(default_factory=set)
     finished: list[RunFinished] = field(default_factory=list)
 
     @classmethod
@@ -238,6 +245,11 @@ class World:
     def _check_published(self, change: RoundPublished) -> None:
         assert change.round not in self.ended
         assert change.counted == len(self.counted[change.round]) >= self.state.rules.needed
+        if self.state.rules.exact:
+            if change.kind == "count":
+                self.divisors = self.counted[change.round]
+            if change.kind == "train":
+                assert self.counted[change.round] == self.divisors, "divided by others' holders"
         limit = self.state.rules.most_counted
         assert limit is None or change.counted <= limit
         if not self.state.rules.needs_reveal:
@@ -258,6 +270,8 @@ class World:
         kinds = [change.kind for change in self.published]
         total = self.state.rules.rounds.total
         whole = ["count", *["train"] * total, "evaluate"]
+        if self.state.rules.exact:
+            kinds = [kind for n, kind in enumerate(kinds) if not n or kind != "count"]
         assert kinds == whole[: len(kinds)]
         assert self.state.published == (self.published[-1].round if self.published else 0)
         if self.finished and self.finished[0].reason == "all rounds are published":
@@ -391,11 +405,14 @@ def random_rules(seed: int) -> tuple[Rules, int]:
     masked = not found.needs_reveal and choose.random() < 0.6
     alone = found.needs_reveal and choose.random() < 0.4
     revealer = client(AUTHORITY) if alone else None
-    return replace(found, masked=masked, revealer=revealer), n_clients
+    exact = choose.random() < 0.4
+    return replace(found, masked=masked, revealer=revealer, exact=exact), n_clients
 
 
 def volatile_free(state: State) -> State:
     """Return what of a state is durable: offers to late joiners and extended times are not."""
+    if state.last_count is not None:
+        state = replace(state, last_count=LastCount(clients=state.last_count.clients))
     if state.current is None:
         return state
     round_ = state.current

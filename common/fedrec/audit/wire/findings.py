@@ -91,8 +91,6 @@ def _of_field(
         problems += _uneven(name, tally)
     verdict = f"{tally.distinct} different" if tally.distinct > 1 else "always the same"
     if wrapped is not None:
-        # All members' copies hold the same sealed secret, so that equal words mean nothing.
-        wrapped.shared_words = 0.0
         problems += [f"{name}: {why}" for why in _not_hidden(wrapped)]
         verdict = _blob_verdict(wrapped, hidden=True)
     return _finding(where, name, kind, tally, tally.messages, tally.n_bytes, verdict, problems)

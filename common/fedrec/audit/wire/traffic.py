@@ -15,6 +15,8 @@ from fedrec.audit.wire.messages import Leaf, leaves, parse
 from fedrec.audit.wire.reading import BlobTally, Reading
 from fedrec.audit.wire.tally import FieldTally
 from fedrec.audit.wire.truth import Search
+from fedrec.errors import MalformedUpdate
+from fedrec.identity.epoch_secrets import secrets_parts
 from fedrec.wire.recording import Frame, FrameReader
 
 __all__ = ["BlobKey", "FieldKey", "Traffic"]
@@ -24,7 +26,6 @@ _CALLERS = frozenset(
 )
 _MOST_OPEN = 10_000
 """Nothing says when a call ends; of more than this the oldest have ended."""
-_WRAPPED_HEAD_BYTES = 64
 _WORTH_A_MARK = 4096
 _MOST_SEARCHED = 1_000_000
 _CUT = "a stream that was cut"
@@ -186,9 +187,9 @@ class Traffic:
         if isinstance(leaf.value, str) and self.search is not None:
             self.search.look_at_text(leaf.value, f"{key.method} {key.direction}: {leaf.name}")
         if FIELDS.get(leaf.name) == "wrapped key" and isinstance(leaf.value, bytes) and leaf.value:
-            # What is before says which field is how long.
             tally = self.wrapped.setdefault(key, BlobTally())
-            tally.add(leaf.value[_WRAPPED_HEAD_BYTES:], call.client, self.known.reader)
+            for part in _sealed_parts(leaf.value):
+                tally.add(part, call.client, self.known.reader)
         if leaf.name == "Federation.server_context" and isinstance(leaf.value, bytes):
             problem = self.known.context_problem(leaf.value)
             if problem:
@@ -302,3 +303,11 @@ def _announced(message: Any) -> int | None:
         if nested is not None:
             return nested
     return None
+
+
+def _sealed_parts(value: bytes) -> tuple[bytes, ...]:
+    """Return what is sealed: all members are handed one part of it, which says so only once."""
+    try:
+        return secrets_parts(value)
+    except MalformedUpdate:
+        return (value,)

@@ -168,7 +168,7 @@ class ProcessRound:
         self._n_deaths += 1
         if self._n_deaths > _DEATHS_A_WORKER * self._n_workers:
             raise TrainingError(
-                f"Worker processes died {self._n_deaths} times in round {self._job.start.round}, "
+                f"Worker processes died {self._n_deaths} times in one round, "
                 f"the last with exit code {code}{f' after: {words[-300:]}' if words else ''}. The "
                 "version before this round is intact.",
                 remedy="If the machine ran out of memory, lower client.workers or "

@@ -18,6 +18,7 @@ from fedrec.errors import BadSignature, DataError, KeysError
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
+from fedrec.ids import canonical
 from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, update_pb2
 
@@ -115,6 +116,19 @@ def test_an_epoch_that_is_over_is_known_by_its_signed_roster(
     ]  # fmt: skip
     assert (epochs.n_members(1), epochs.n_members(2)) == (3, 2)
     assert {number: tally.messages for number, tally in traffic.epochs.items()} == {1: 2, 2: 2}
+
+
+def test_what_all_members_are_handed_counts_once(record: Start, rotated: Rotated) -> None:
+    """A hundred random bytes, forty times, are no uneven ones."""
+    recording, shared = record(), RANDOM.bytes(100)
+    for call in range(40):
+        both = canonical("fedrec wrapped v1", RANDOM.bytes(113), shared)
+        enrol(recording, call, rotated.second, CLIENTS[call % 2], wrapped_secrets=both)
+    traffic = recording.traffic()
+    assert problems_of(traffic) == []
+    (tally,) = traffic.wrapped.values()
+    assert tally.entropy is not None and tally.entropy > 7.97
+    assert tally.shared_words == 0.0 and tally.copies == 0
 
 
 def test_lengths_within_an_epoch_are_still_compared(record: Start, rotated: Rotated) -> None:

@@ -1,0 +1,174 @@
+"""What this client's users had when they were counted last: exact sums over them are repeated.
+
+Two sums over the same clients differ by what changed in between. Where that is one user's data, the
+difference is that user's history. So the holder counts that were sent stay what this client sends,
+and with them whatever else follows from the data alone, until enough users differ.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from hashlib import sha256
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from fedrec.data.splits import UserSplit
+from fedrec.errors import StorageError
+from fedrec.ids import ItemId, UserId
+
+__all__ = ["CountedData"]
+
+_DIGEST_BYTES = 16
+_SPLIT = tuple(field.name for field in fields(UserSplit) if field.name != "user_ids")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class CountedData:
+    """What was counted.
+
+    Attributes:
+        run: for which run. What it was told stays the same to its end.
+        user_ids: who.
+        digests: of each user's training items, uint8 (n_users, 16).
+        item_keys: digest of each item's id, int64 (n_items,): another run's rows may be others.
+        counts: users who hold each item, int64 (n_items,).
+        users: the data, where more than counts follows from it; else None.
+    """
+
+    run: str
+    user_ids: tuple[UserId, ...]
+    digests: NDArray[np.uint8]
+    item_keys: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    users: UserSplit | None
+
+    @classmethod
+    def of(
+        cls, users: UserSplit, item_ids: Sequence[ItemId], *, run: str, whole: bool
+    ) -> CountedData:
+        """Return what these users have.
+
+        Args:
+            item_ids: of the catalogue, in its order.
+            run: that counts them.
+            whole: whether to keep the data itself.
+        """
+        raw = b"".join([sha256(item.encode()).digest()[:8] for item in item_ids])
+        keys = np.frombuffer(raw, dtype=">i8").astype(np.int64)
+        held = keys[users.train_items]
+        found = b"".join(
+            [
+                sha256(np.sort(held[begin:end]).tobytes()).digest()[:_DIGEST_BYTES]
+                for begin, end in zip(users.train_indptr, users.train_indptr[1:], strict=False)
+            ]
+        )
+        return cls(
+            run=run,
+            user_ids=users.user_ids,
+            digests=np.frombuffer(found, dtype=np.uint8).reshape(-1, _DIGEST_BYTES),
+            item_keys=keys,
+            counts=np.bincount(users.train_items, minlength=len(keys)).astype(np.int64),
+            users=users if whole else None,
+        )
+
+    def differing(self, other: CountedData) -> int:
+        """Return how many users came, went, or have other training items."""
+        mine, others = self._by_user(), other._by_user()
+        return sum(mine.get(user) != others.get(user) for user in mine.keys() | others.keys())
+
+    def _by_user(self) -> dict[UserId, bytes]:
+        return {user: row.tobytes() for user, row in zip(self.user_ids, self.digests, strict=True)}
+
+    def stands_against(self, today: CountedData, least: int) -> bool:
+        """Tell whether this is what is sent, in place of what users have today.
+
+        Args:
+            least: users that have to differ, or none at all.
+        """
+        if self.run == today.run:
+            return True
+        return bool(self.differing(today)) and (
+            self.differing(today) < least or len(today.user_ids) < least
+        )
+
+    def over(self, today: CountedData) -> CountedData:
+        """Return the same for today's run and catalogue; items that it lacks are left out.
+
+        Where the counts alone are known, and more is wanted now, it is that of users who are as
+        they were: so it fits the counts.
+        """
+        row_of = {key: row for row, key in enumerate(today.item_keys.tolist())}
+        rows = np.array([row_of.get(key, -1) for key in self.item_keys.tolist()], dtype=np.int64)
+        counts = np.zeros(len(today.item_keys), dtype=np.int64)
+        counts[rows[rows >= 0]] = self.counts[rows >= 0]
+        users = None if self.users is None else _renumbered(self.users, rows)
+        if users is None and today.users is not None:
+            before = self._by_user()
+            same = [before.get(user) == found for user, found in today._by_user().items()]
+            users = today.users.select(np.nonzero(np.array(same))[0])
+        return replace(self, run=today.run, item_keys=today.item_keys, counts=counts, users=users)
+
+    def to_bytes(self) -> bytes:
+        """Return it in safetensors form."""
+        arrays: dict[str, NDArray[Any]] = {
+            "run": _packed(self.run),
+            "user_ids": _packed(self.user_ids),
+            "digests": self.digests,
+            "item_keys": self.item_keys,
+            "counts": self.counts,
+        }
+        if self.users is not None:
+            arrays |= {name: getattr(self.users, name) for name in _SPLIT}
+            arrays["users"] = _packed(self.users.user_ids)
+        return bytes(save(arrays))
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> CountedData:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            found = load(raw)
+            run, *ids = (
+                json.loads(found.pop(name).tobytes())
+                for name in ("run", "user_ids", "users")
+                if name in found
+            )
+            user_ids, *whose = (tuple(map(UserId, one)) for one in ids)
+            split = {name: found.pop(name) for name in _SPLIT if whose}
+            users = UserSplit(user_ids=whose[0], **split) if whose else None
+            return cls(run=run, user_ids=user_ids, users=users, **found)
+        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+            raise StorageError(
+                f"This is not what users had when they were counted: {error}.",
+                remedy="Restore the state folder from a backup, or start again with an empty one.",
+            ) from error
+
+
+def _packed(value: str | tuple[UserId, ...]) -> NDArray[np.uint8]:
+    return np.frombuffer(json.dumps(value).encode(), dtype=np.uint8)
+
+
+def _renumbered(users: UserSplit, rows: NDArray[np.int64]) -> UserSplit:
+    """Return the split with other item rows, -1 for items that are gone."""
+    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    items = rows[users.train_items]
+    owner, items = owner[items >= 0], items[items >= 0]
+    lengths = np.bincount(owner, minlength=len(users))
+    # Position -1 of what is looked up stands for `NO_ITEM`, which is -1, too.
+    held_out = np.append(rows, -1)
+    return UserSplit(
+        user_ids=users.user_ids,
+        train_indptr=np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(lengths)]),
+        train_items=items[np.lexsort((items, owner))],
+        validation_items=held_out[users.validation_items],
+        test_items=held_out[users.test_items],
+    )

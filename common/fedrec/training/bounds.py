@@ -1,0 +1,256 @@
+"""What an opened sum may hold: as much as the users that its contributors can have add up to.
+
+Nobody sees what one client adds, so that a client with other software may add anything. Every
+honest user's values are clipped to a public range, and whoever opens a sum, or applies it, checks
+it value by value: users first, then how many of them touched each row, then what as many may add
+up to. A tensor says by `counted_by` which of these numbers bounds it. What divides a mean bounds
+it, too, or whoever chose the divisor would choose the mean.
+
+What it does not give: within the bounds a client can use up what others left of theirs, so that it
+sets the mean of any row anywhere in the range of one user.
+
+Temporary memory: arrays of one value for each row, and a few of 2^18 values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.algorithms.declarations import (
+    HOLDER_PAIRS,
+    HOLDERS,
+    MEASURED,
+    TRAINED,
+    UpdateTensor,
+)
+from fedrec.config.schema import Plan
+from fedrec.errors import SumOutOfBounds
+from fedrec.evaluation.metrics import METRIC_NAMES, largest_sums
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
+from fedrec.training.layout import Layout
+from fedrec.training.rows import ActiveRows
+from fedrec.wire.messages import RoundKind
+
+__all__ = ["SumTerms", "check_sum", "most_users"]
+
+Integers = NDArray[np.int64]
+
+_VALUES_AT_ONCE = 1 << 18
+_REMEDY = (
+    "One of its contributors sent what no honest client can. The round was given up and nothing "
+    "applied; if it happens again, the data owners have to find out whose software was changed."
+)
+
+
+def most_users(plan: Plan, roster: Roster, clients: Iterable[ClientId]) -> int:
+    """Return how many users these members can have together."""
+    most = plan.federation.maximum_users
+    return min(most, sum(most for _ in clients))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SumTerms:
+    """What bounds a round's sum.
+
+    Attributes:
+        kind: of the round.
+        layout: how its vector lies.
+        rows: which items it covers.
+        most_users: that its contributors can have together.
+        n_clients: how many they are.
+        holders: users of each item of the catalogue by the last count round, (n_items,); None
+            before it. They bound the rows of sums that count none themselves.
+        least: users who must hold an item for its row to hold anything.
+        begun: by tensors of item pairs, how many pairs earlier rounds have summed.
+    """
+
+    kind: RoundKind
+    layout: Layout
+    rows: ActiveRows
+    most_users: int
+    n_clients: int
+    holders: Integers | None = None
+    least: int = 0
+    begun: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def check_sum(terms: SumTerms, vector: Integers) -> None:
+    """Refuse a sum that no honest clients add up to.
+
+    Raises:
+        SumOutOfBounds: naming the tensor, the row, the value and what is allowed.
+    """
+    _Check(terms, vector).run()
+
+
+class _Check:
+    def __init__(self, terms: SumTerms, vector: Integers) -> None:
+        self._terms = terms
+        self._layout = layout = terms.layout
+        self._metrics = vector[layout.metrics_slice]
+        self._counts = vector[layout.count_slice]
+        self._changes = layout.changes_of(vector)
+        self._exact = layout.mechanism is None
+        # Users of every row: with zeros where rows have no item.
+        self._holders = np.zeros(layout.n_rows, dtype=np.int64)
+
+    def run(self) -> None:
+        terms, layout = self._terms, self._layout
+        trains = terms.kind == "train"
+        self._check_metrics(terms.kind != "count" and self._exact)
+        trained = int(self._metrics[0]) if trains else 0
+        most = {"train": trained, "count": terms.most_users, "evaluate": 0}[terms.kind]
+        self._check_counts(most if self._exact else 0)
+        numbers = {TRAINED: trained, MEASURED: terms.most_users}
+        for tensor in sorted(layout.tensors, key=self._depends):
+            own = self._table(tensor)
+            if not trains:
+                self._within(tensor, own, 0)
+            elif not self._exact:
+                self._within(tensor, own, self._noisy(tensor))
+            elif tensor.counted_by == HOLDERS:
+                self._within(tensor, own, self._holders[:, None], tensor.bound)
+            elif tensor.counted_by == HOLDER_PAIRS:
+                self._check_pairs(tensor, own)
+            elif tensor.counted_by in numbers:
+                self._within(tensor, own, numbers[tensor.counted_by], tensor.bound)
+            else:
+                divisor = next(one for one in layout.tensors if one.name == tensor.counted_by)
+                found = self._table(divisor)
+                times = found if divisor.per_item else int(found[0, 0])
+                self._within(tensor, own, times, tensor.bound // divisor.bound)
+
+    def _table(self, tensor: UpdateTensor) -> Integers:
+        """Return a tensor's sum with a row for each item, or for each value where it has none."""
+        values = self._changes[tensor.name]
+        return values.reshape(len(values) if tensor.per_item else values.size, -1)
+
+    def _depends(self, tensor: UpdateTensor) -> bool:
+        """Put what others are divided by first."""
+        return tensor.counted_by not in (TRAINED, MEASURED, HOLDERS, HOLDER_PAIRS)
+
+    def _check_metrics(self, are_there: bool) -> None:
+        terms = self._terms
+        largest = largest_sums(
+            self._metrics,
+            most_users=terms.most_users,
+            n_parties=terms.n_clients,
+            trains=terms.kind == "train",
+        )
+        wrong = (self._metrics < 0) | (self._metrics > largest * are_there)
+        if wrong.any():
+            place = int(np.argmax(wrong))
+            allowed = int(largest[place]) * are_there
+            raise self._error(METRIC_NAMES[place], int(self._metrics[place]), 0, allowed)
+
+    def _check_counts(self, most: int) -> None:
+        """Check the holders that a sum counts, and find those that bound its rows."""
+        terms, n_active = self._terms, len(self._terms.rows.index)
+        counts_rows = terms.kind == "count" or self._layout.counts_rows
+        most = most if counts_rows else 0
+        wrong = (self._counts < 0) | (self._counts > most)
+        wrong[n_active:] |= self._counts[n_active:] != 0
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            allowed = most if row < n_active else 0
+            raise self._error("counts", int(self._counts[row]), 0, allowed, row)
+        if counts_rows:
+            self._holders[:] = self._counts
+        elif terms.holders is not None:
+            held = terms.holders[terms.rows.index]
+            # Who was counted and did not train is in no row.
+            trained = int(self._metrics[0])
+            self._holders[:n_active] = np.where(held < terms.least, 0, np.minimum(held, trained))
+
+    def _noisy(self, tensor: UpdateTensor) -> int:
+        """Return what clipped users and all clients' noise add up to."""
+        mechanism = self._layout.mechanism
+        if mechanism is None or not tensor.signed:
+            return 0
+        of_users = self._terms.most_users * min(tensor.bound, mechanism.bound)
+        n_values = self._layout.change_slice.stop
+        return of_users + mechanism.reach(self._terms.n_clients, n_values)
+
+    def _check_pairs(self, tensor: UpdateTensor, own: Integers) -> None:
+        """Compare each pair's users with those of the rarer one of its items."""
+        first = self._terms.begun.get(tensor.name, 0)
+        for part in _blocks(own):
+            pair = np.arange(first + part.start, first + min(part.stop, len(own)))
+            upper = np.floor((1.0 + np.sqrt(8.0 * pair + 1.0)) / 2.0).astype(np.int64)
+            # Square roots of large numbers are off by less than one.
+            upper -= upper * (upper - 1) // 2 > pair
+            upper += upper * (upper + 1) // 2 <= pair
+            lower = pair - upper * (upper - 1) // 2
+            known = upper < len(self._holders)
+            most = np.minimum(self._holders[upper * known], self._holders[lower * known]) * known
+            self._within(tensor, own[part], most[:, None], tensor.bound, part.start)
+
+    def _within(
+        self,
+        tensor: UpdateTensor,
+        own: Integers,
+        times: int | Integers,
+        of_one: int = 1,
+        first_row: int = 0,
+    ) -> None:
+        """Check values, (n_rows, width), against what so many users add up to.
+
+        Args:
+            times: how many they are, for all values or (n_rows, 1 or width).
+            of_one: what one of them adds at most.
+            first_row: place of the first row in the tensor.
+        """
+        n_active = len(self._terms.rows.index) if tensor.per_item else len(own)
+        for part in _blocks(own):
+            values = own[part]
+            many = times if isinstance(times, int) else times[part]
+            high = np.broadcast_to(np.asarray(many) * of_one, values.shape).copy()
+            low = -high if tensor.signed else np.zeros_like(high)
+            high[max(0, n_active - part.start) :] = 0
+            low[max(0, n_active - part.start) :] = 0
+            wrong = (values < low) | (values > high)
+            if wrong.any():
+                row, column = (int(at[0]) for at in np.nonzero(wrong))
+                raise self._error(
+                    tensor.name,
+                    int(values[row, column]),
+                    int(low[row, column]),
+                    int(high[row, column]),
+                    first_row + part.start + row if len(own) > 1 else None,
+                    per_item=tensor.per_item,
+                )
+
+    def _error(
+        self,
+        name: str,
+        value: int,
+        low: int,
+        high: int,
+        row: int | None = None,
+        *,
+        per_item: bool = True,
+    ) -> SumOutOfBounds:
+        index, where = self._terms.rows.index, ""
+        if row is not None:
+            where = f" at place {row}"
+            if per_item:
+                inside = row < len(index)
+                where = f" of item row {int(index[row])}" if inside else f" of row {row}, padding,"
+        return SumOutOfBounds(
+            f"In the sum of a round of kind {self._terms.kind} {name}{where} is {value}, "
+            f"allowed is {low} to {high}.",
+            remedy=_REMEDY,
+        )
+
+
+def _blocks(own: Integers) -> Iterator[slice]:
+    """Yield parts of rows that are small beside the sum."""
+    at_once = max(1, _VALUES_AT_ONCE // max(1, own.shape[1]))
+    for begin in range(0, len(own), at_once):
+        yield slice(begin, begin + at_once)

@@ -1,0 +1,140 @@
+"""One client of four adds what no user can, over sockets: its round is given up, the run not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from integration.conftest import Found
+from integration.support.authority import AuthorityProcess
+from integration.support.bench import plan_of
+from integration.support.checks import check_against_one_process
+from integration.support.links import poll
+from integration.support.parties import Federation
+
+from fedrec.authority.folder import AuthorityFolder
+from fedrec.training.learner import Contribution
+from fedrec.wire.messages import RoundKind
+from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.local_model import LocalModel
+from fedrec_client.revealer import STATE_FOLDER
+from fedrec_server.mask_rounds import OUT_OF_BOUNDS
+
+SPOILER = 3
+
+
+class Spoiler:
+    """Adds what 51 users may to a value of its first training round; there are 40, ten of them its
+    own."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.rounds: list[int] = []
+        self.folder: Path | None = None
+        honest = LocalModel.contribute
+
+        def contribute(
+            model: LocalModel, kind: RoundKind, round_id: int, participating: object
+        ) -> Contribution:
+            made = honest(model, kind, round_id, participating)  # type: ignore[arg-type]
+            if kind == "train" and model._store.folder == self.folder and not self.rounds:
+                self.rounds.append(round_id)
+                layout = model._learner.travelling.layout(kind, model.shared)
+                tensor = layout.tensors[0]
+                # More than 40 users, who are all there are, even if ten move it the other way.
+                made.vector[0] = 51 * tensor.bound
+            return made
+
+        monkeypatch.setattr(LocalModel, "contribute", contribute)
+
+
+@pytest.fixture
+def spoiler(monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+    return Spoiler(monkeypatch)
+
+
+def begun(found: Found, spoiler: Spoiler, **plan: str) -> Federation:
+    federation = found(plan_of(n_clients=4, **plan), 4)  # type: ignore[arg-type]
+    spoiler.folder = federation.bench.state(SPOILER)
+    for number in range(4):
+        federation.client(number)
+    return federation
+
+
+def abandoned(federation: Federation) -> list[tuple[int | None, str]]:
+    events = [event for event in federation.journal() if event.kind == "round abandoned"]
+    return [(event.round, str(event.fields["reason"])) for event in events]
+
+
+@pytest.mark.parametrize("protection", ["none", "masks"])
+@pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
+def test_the_coordinator_refuses_what_it_can_read(
+    found: Found, spoiler: Spoiler, protection: str, algorithm: str
+) -> None:
+    """Clients, who would refuse it as well, never see it. The journal names no item."""
+    federation = begun(found, spoiler, protection=protection, algorithm=algorithm)
+    check_against_one_process(federation)
+    assert abandoned(federation) == [(2, OUT_OF_BOUNDS)]
+    assert spoiler.rounds == [2]
+
+
+def test_the_authority_refuses_it(found: Found, spoiler: Spoiler) -> None:
+    federation = begun(found, spoiler, protection="bfv", key_holder="authority")
+    bench = federation.bench
+    authority = AuthorityProcess(bench, federation.address)
+    log = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
+    try:
+        authority.wait_for("reveal refused")
+        federation.clock.jump(bench.plan.rounds.reveal_timeout_seconds)
+        check_against_one_process(federation)
+    finally:
+        authority.close()
+    # Asked again before the round is given up, it says the same without opening anything.
+    first, *_ = (log / AUDIT_FILE).read_text().splitlines()
+    said = json.loads(first)
+    assert (said["event"], said["code"], said["round"]) == (
+        "reveal_refused",
+        "sum_out_of_bounds",
+        2,
+    )
+    ((number, reason),) = abandoned(federation)
+    assert number == 2 and reason.startswith("the key authority did not reveal the sum")
+
+
+def test_members_refuse_it(found: Found, spoiler: Spoiler) -> None:
+    federation = begun(found, spoiler, protection="bfv")
+    bench = federation.bench
+
+    def refusals() -> set[int]:
+        return {
+            number
+            for number in range(4)
+            for event in federation.clients[number].events
+            if event.name == "reveal_refused"
+        }
+
+    for _ in range(3):
+        before = len(refusals())
+        poll(lambda before=before: len(refusals()) > before or abandoned(federation))  # type: ignore[misc]
+        federation.clock.jump(bench.plan.rounds.reveal_timeout_seconds)
+    check_against_one_process(federation)
+    assert [number for number, _ in abandoned(federation)] == [2]
+    for number in refusals():
+        # Asked again, it says the same without opening anything.
+        first, *_ = (bench.state(number) / AUDIT_FILE).read_text().splitlines()
+        assert json.loads(first)["code"] == "sum_out_of_bounds"
+    assert refusals()
+
+
+def test_a_restarted_coordinator_knows_the_count(found: Found, spoiler: Spoiler) -> None:
+    """Pairs are held to holders that were published before the process began."""
+    federation = begun(found, spoiler, protection="none", algorithm="ease")
+    check_against_one_process(federation)
+    engine = federation.coordinator.engine
+    (first, *_), holders = federation.published(), engine.holders.known()
+    assert holders is not None and first.kind == "count"
+    counts = np.zeros(len(holders.last), dtype=np.int64)
+    for users in federation.bench.users():
+        counts += np.bincount(users.train_items, minlength=len(counts))
+    assert np.array_equal(holders.last, counts) and holders.first is holders.last

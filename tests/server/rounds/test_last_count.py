@@ -1,0 +1,236 @@
+"""Training that is divided by a count: over exactly whom it counted, and counted again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from server.support.world import RUN, World, client, rules
+
+from fedrec.errors import RoundClosed
+from fedrec.wire.messages import MaskMessage
+from fedrec_server.rounds.changes import (
+    Change,
+    MaskStepEnded,
+    RoundAbandoned,
+    RoundOpened,
+    RoundPublished,
+)
+from fedrec_server.rounds.endings import EPOCH_CHANGED
+from fedrec_server.rounds.events import EpochInstalled, Failed, MaskHeard, MaskStepClosed, Polled
+from fedrec_server.rounds.machine import awaited
+from fedrec_server.rounds.masking import STEP_OF
+from fedrec_server.rounds.state import State
+
+DEADLINE = 120.0
+
+
+def counted(*numbers: int, n_clients: int = 5, **rounds: float) -> World:
+    """Return a run whose count round is published, over these clients."""
+    own = {"minimum_clients": 2, "total": 40, "maximum_abandoned": 50, **rounds}
+    world = World.new(rules(needs_reveal=False, exact=True, **own), n_clients)
+    world.tick(*numbers)
+    assert answered(world, *numbers).kind == "count"
+    return world
+
+
+def opened(world: World, *numbers: int, seconds: float = 0.0) -> RoundOpened | None:
+    """Return what opens while these clients are live."""
+    changes = world.tick(*numbers, seconds=seconds)
+    assert len(changes) <= 1
+    if not changes:
+        return None
+    assert isinstance(changes[0], RoundOpened)
+    return changes[0]
+
+
+def answered(world: World, *numbers: int) -> RoundPublished:
+    """Let clients upload and publish the round."""
+    for number in numbers:
+        world.upload(number)
+    assert world.state.current is not None and world.state.current.phase == "summing"
+    published = world.sum()[-1]
+    assert isinstance(published, RoundPublished)
+    return published
+
+
+def who(found: RoundOpened | None) -> tuple[str, set[int]]:
+    assert found is not None
+    return found.kind, {n for n in range(9) if client(n) in found.asked}
+
+
+def test_a_round_is_over_whom_was_counted_and_waits_for_them() -> None:
+    world = counted(0, 1, 2)
+    assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
+    answered(world, 0, 1, 2)
+    assert opened(world, 0, 1) is None
+    assert "counted" in awaited(world.state, frozenset({client(0), client(1)}))
+    assert opened(world, 0, 1, seconds=DEADLINE - 1) is None
+    # It is back in time: nothing has changed, so nothing is counted.
+    assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
+
+
+def test_nobody_else_takes_part_in_what_is_divided_by_a_count() -> None:
+    world = counted(0, 1, 2)
+    world.tick(0, 1, 2)
+    assert world.apply(Polled(now=world.now, client_id=client(3))) == ()
+    with pytest.raises(RoundClosed):
+        world.upload(3)
+
+
+def test_who_stays_away_longer_than_a_deadline_is_counted_without() -> None:
+    world = counted(0, 1, 2)
+    assert opened(world, 0, 1) is None
+    assert who(opened(world, 0, 1, seconds=DEADLINE)) == ("count", {0, 1})
+    rows = world.state.rows
+    answered(world, 0, 1)
+    assert world.state.rows == rows
+    assert who(opened(world, 0, 1)) == ("train", {0, 1})
+    answered(world, 0, 1)
+    # Who comes back is counted in at once.
+    assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
+    answered(world, 0, 1, 2)
+    assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
+
+
+def test_a_deadline_of_absence_is_one_in_a_row() -> None:
+    world = counted(0, 1, 2)
+    assert opened(world, 0, 1) is None
+    assert opened(world, 0, 1, seconds=DEADLINE - 1) is None
+    answered_once = opened(world, 0, 1, 2)
+    assert who(answered_once) == ("train", {0, 1, 2})
+    answered(world, 0, 1, 2)
+    assert opened(world, 0, 1, seconds=2) is None
+    assert opened(world, 0, 1, seconds=-3600) is None
+    assert opened(world, 0, 1, seconds=DEADLINE - 1) is None
+    assert who(opened(world, 0, 1, seconds=1)) == ("count", {0, 1})
+
+
+def test_too_few_to_count_are_waited_for_and_then_train_at_once() -> None:
+    world = counted(0, 1, 2, minimum_clients=3)
+    assert opened(world, 0, 1) is None
+    assert opened(world, 0, 1, seconds=10 * DEADLINE) is None
+    assert awaited(world.state, frozenset({client(0), client(1)})) == "clients"
+    assert who(opened(world, 0, 1, 2, seconds=1)) == ("train", {0, 1, 2})
+
+
+def test_who_is_here_and_silent_is_counted_without() -> None:
+    world = counted(0, 1, 2)
+    world.tick(0, 1, 2)
+    world.upload(0)
+    world.upload(1)
+    (abandoned,) = world.tick(0, 1, 2, seconds=DEADLINE)
+    assert isinstance(abandoned, RoundAbandoned)
+    assert abandoned.reason == "1 of the clients that were counted did not answer"
+    assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
+    world.upload(0)
+    world.upload(1)
+    world.tick(0, 1, 2, seconds=DEADLINE)
+    world.sum()
+    # It let the count pass as well: training goes on without it for a while, then it is asked.
+    for _ in range(16):
+        assert who(opened(world, 0, 1, 2)) == ("train", {0, 1})
+        answered(world, 0, 1)
+    assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
+
+
+def masked(world: World, *numbers: int) -> None:
+    """Let clients send their messages of the present step."""
+    assert world.state.current is not None
+    number, phase = world.state.current.number, world.state.current.phase
+    for who_ in numbers:
+        if phase == "masking":
+            world.upload(who_)
+            continue
+        message = MaskMessage(
+            federation="movies", run=RUN, round=number, epoch=1, client_id=client(who_),
+            step=STEP_OF[phase], body=b"honest",
+        )  # fmt: skip
+        world.apply(MaskHeard(now=world.now, message=message))
+
+
+def closed(world: World) -> Change:
+    """Close the present step; return what came of it."""
+    assert world.state.current is not None
+    number, phase = world.state.current.number, world.state.current.phase
+    return world.apply(MaskStepClosed(now=world.now, round=number, phase=phase))[0]
+
+
+@pytest.mark.parametrize("at", ["collecting", "sharing", "masking", "unmasking"])
+@pytest.mark.parametrize("closes", [True, False])
+def test_who_vanishes_in_a_step_under_masks_is_counted_without(at: str, closes: bool) -> None:
+    world = World.new(replace(rules(needs_reveal=False, exact=True), masked=True), 5)
+    everybody = range(4)
+    world.tick(*everybody)
+    for _ in range(5):
+        masked(world, *everybody)
+        closed(world)
+    world.sum()
+    assert who(opened(world, *everybody)) == ("train", {*everybody})
+    while world.state.current is not None and world.state.current.phase != at:
+        masked(world, *everybody)
+        closed(world)
+    masked(world, 0, 1, 2)
+    assert world.state.current is not None
+    if at == "unmasking" and closes:
+        # The sum is over all of them: it is there.
+        assert isinstance(closed(world), MaskStepEnded)
+        return
+    number = world.state.current.number
+    failed = Failed(now=world.now, round=number, reason="too few are left")
+    found = closed(world) if closes else world.apply(failed)[0]
+    assert isinstance(found, RoundAbandoned)
+    assert who(opened(world, *everybody)) == ("count", {*everybody})
+
+
+def test_who_is_removed_is_not_waited_for() -> None:
+    world = counted(0, 1, 2)
+    later = replace(world.state.rules, epoch=2)
+    left = frozenset(client(n) for n in (0, 1, 3, 4))
+    world.apply(EpochInstalled(now=world.now, rules=later, roster=left))
+    assert who(opened(world, 0, 1)) == ("count", {0, 1})
+
+
+def test_who_is_removed_in_the_middle_of_a_round() -> None:
+    world = counted(0, 1, 2)
+    world.tick(0, 1, 2)
+    world.upload(0)
+    later = replace(world.state.rules, epoch=2)
+    left = frozenset(client(n) for n in (0, 1, 3, 4))
+    abandoned, _ = world.apply(EpochInstalled(now=world.now, rules=later, roster=left))
+    assert isinstance(abandoned, RoundAbandoned) and abandoned.reason == EPOCH_CHANGED
+    assert who(opened(world, 0, 1)) == ("count", {0, 1})
+
+
+def test_an_epoch_in_which_more_are_needed_counts_more() -> None:
+    world = counted(0, 1, 2)
+    rounds = world.state.rules.rounds.model_copy(update={"minimum_clients": 4})
+    later = replace(world.state.rules, epoch=2, rounds=rounds)
+    world.apply(EpochInstalled(now=world.now, rules=later, roster=world.state.roster))
+    assert opened(world, 0, 1, 2) is None
+    assert who(opened(world, 0, 1, 2, 3)) == ("count", {0, 1, 2, 3})
+
+
+def test_whom_a_round_has_no_room_for_is_no_reason_to_count() -> None:
+    limited = replace(rules(needs_reveal=False, exact=True, minimum_clients=2), most_summands=3)
+    world = World.new(limited, 5)
+    (first,) = world.tick(0, 1, 2, 3, 4)
+    asked = who(first)[1]
+    assert len(asked) == 3
+    answered(world, *asked)
+    assert who(opened(world, 0, 1, 2, 3, 4)) == ("train", asked)
+
+
+def test_measuring_at_the_end_is_over_whoever_is_here() -> None:
+    world = counted(0, 1, 2, total=1)
+    world.tick(0, 1, 2)
+    answered(world, 0, 1, 2)
+    assert who(opened(world, 3, 4)) == ("evaluate", {3, 4})
+
+
+def test_what_is_drawn_anew_in_every_round_is_over_whoever_is_here() -> None:
+    world = World.new(rules(needs_reveal=False, minimum_clients=2), 5)
+    world.tick(0, 1, 2)
+    answered(world, 0, 1, 2)
+    assert who(opened(world, 0, 3)) == ("train", {0, 3})
+    assert isinstance(world.state, State) and world.state.last_count is None
