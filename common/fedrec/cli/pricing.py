@@ -15,6 +15,7 @@ from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
 from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.protection.planner import security_bits
+from fedrec.reports.ledger import honesty_statements
 from fedrec.training.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.training.rows import padded_rows
 from fedrec.updates import UPDATES, PaperNumbers
@@ -31,11 +32,6 @@ __all__ = [
 FLOAT_BYTES = 4
 KEY_HOLDERS = 2
 _LEAST_SECURITY_BITS = 128
-_HONEST_MEMBERS = (
-    "Under {name} all clients are taken to be honest: its sums carry no tags, so that the "
-    "coordinator and one client with changed software can take others' ciphertexts off a sum, and "
-    'what the authority opens is a single update. Under protection.name = "bfv" it notices.'
-)
 # Before training every client sends its counts, after it one round only measures.
 ROUNDS_BESIDE_TRAINING = 2
 
@@ -378,14 +374,12 @@ def _key_holder_warnings(plan: Plan) -> list[str]:
             "All clients hold the same secret key: one that colludes with the coordinator opens "
             "every update."
         ]
-    found = [
+    return [
         "The key authority alone holds the secret key. It reads every sum, and every update if it "
         "colludes with the coordinator; clients cannot open anything. `fedrec keys authority run` "
-        "must be online in every round: no round opens while it is away."
+        "must be online in every round: no round opens while it is away.",
+        *honesty_statements(plan),
     ]
-    if not PROTECTIONS[plan.protection.name].can_tag:
-        found.append(_HONEST_MEMBERS.format(name=plan.protection.name))
-    return found
 
 
 def _key_warnings(plan: Plan, n_items: int) -> list[str]:

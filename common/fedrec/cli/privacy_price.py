@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.config.schema import Plan
-from fedrec.privacy import mechanism_of
+from fedrec.privacy import Mechanism, mechanism_of
+from fedrec.protection import PROTECTIONS
 from fedrec.reports.ledger import privacy_statements
 
 __all__ = ["PrivacyPrice", "privacy_price", "privacy_warnings"]
@@ -19,7 +20,9 @@ class PrivacyPrice:
         epsilon: of a user after the planned rounds, at delta.
         epsilon_of_one_round: of a user who takes part once.
         epsilon_coordinator: of a user after the planned rounds, against the coordinator alone.
-        epsilon_with_one_client: the same against it and one client, who knows its own noise.
+        epsilon_with_one_client: the same against it and one client, who knows its own noise
+            and, where `opens_updates`, reads single updates.
+        opens_updates: whether a coordinator and one client can open single updates.
         rounds_per_user: most rounds that count for a user.
         rounds_allowed: training rounds within the budget; None for all.
         noise_multiplier: standard deviation of a sum's noise over the clip.
@@ -36,6 +39,7 @@ class PrivacyPrice:
     epsilon_of_one_round: float
     epsilon_coordinator: float
     epsilon_with_one_client: float
+    opens_updates: bool
     rounds_per_user: int
     rounds_allowed: int | None
     noise_multiplier: float
@@ -58,7 +62,11 @@ class PrivacyPrice:
                 f"of a user; {self.epsilon_of_one_round:.4g} after one",
             ),
             ("against the coordinator", f"epsilon {self.epsilon_coordinator:.4g}"),
-            ("and one client with it", f"epsilon {self.epsilon_with_one_client:.4g}"),
+            (
+                "and one client with it",
+                f"epsilon {self.epsilon_with_one_client:.4g}"
+                + (", of single updates, which they can open" if self.opens_updates else ""),
+            ),
             ("within the budget", allowed),
             (
                 "noise of a sum",
@@ -80,13 +88,15 @@ def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
     total = plan.rounds.total
     rounds = total if mechanism.most_sums is None else min(total, mechanism.most_sums)
     step = plan.update.clip * 2.0**-plan.update.fraction_bits
+    alone, helped = _unknown_shares(plan, mechanism)
     return PrivacyPrice(
         mechanism=mechanism.kind,
         epsilon=mechanism.epsilon_after(rounds),
         delta=mechanism.delta,
         epsilon_of_one_round=mechanism.epsilon_after(1),
-        epsilon_coordinator=mechanism.epsilon_against(rounds, 0),
-        epsilon_with_one_client=mechanism.epsilon_against(rounds, 1),
+        epsilon_coordinator=mechanism.epsilon_under(alone, rounds),
+        epsilon_with_one_client=mechanism.epsilon_under(helped, rounds),
+        opens_updates=_opens_updates(plan),
         rounds_per_user=min(rounds, mechanism.rounds_per_user),
         rounds_allowed=None if rounds == total else rounds,
         noise_multiplier=mechanism.deviation / mechanism.bound,
@@ -96,6 +106,21 @@ def privacy_price(plan: Plan, n_items: int) -> PrivacyPrice | None:
         honest_clients=mechanism.noisy,
         statements=privacy_statements(plan, rounds, n_items),
     )
+
+
+def _opens_updates(plan: Plan) -> bool:
+    """Tell whether one client that helps the coordinator is enough to open a single update.
+
+    It is where every client has the key, and where sums carry no tags, so that it takes others'
+    ciphertexts off them.
+    """
+    kind = PROTECTIONS[plan.protection.name]
+    return kind.needs_reveal and (plan.protection.key_holder == "members" or not kind.can_tag)
+
+
+def _unknown_shares(plan: Plan, mechanism: Mechanism) -> tuple[int, int]:
+    """Return how many shares of noise the coordinator does not know; alone, and with a client."""
+    return mechanism.clients, 1 if _opens_updates(plan) else max(1, mechanism.clients - 1)
 
 
 def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
@@ -128,6 +153,13 @@ def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
             f"after about {mechanism.rounds_per_user / fraction:.0f} of {plan.rounds.total}; later "
             f"sums are noise alone. Set rounds.user_fraction to "
             f"{mechanism.rounds_per_user / plan.rounds.total:.2g}."
+        )
+    if asked.mechanism == "gaussian" and _opens_updates(plan):
+        found.append(
+            "One client that helps the coordinator opens single updates, on each of which lies one "
+            "client's share of the noise: privacy.epsilon does not hold against the two. It does "
+            'with protection.name = "bfv" and protection.key_holder = "authority", with "masks", '
+            'and with privacy.mechanism = "laplace".'
         )
     if asked.mechanism == "laplace":
         found.append(

@@ -90,10 +90,10 @@ class ProtectionSettings(Section):
     )
     key_holder: Literal["members", "authority"] = Field(
         default="members",
-        description="Who holds the secret key and opens sums (bfv, paillier). "
+        description="Who holds the secret key and opens sums (bfv, paillier, ckks). "
         "members: every client has it, and two of three drawn for a round must agree. authority: "
         "only the data owners' key authority, whose process must be online in every round; "
-        "clients can encrypt and open nothing.",
+        "clients can encrypt and open nothing; under ckks all clients are taken to be honest.",
     )
     corrupt_share: float = Field(
         default=0.1,

@@ -31,6 +31,7 @@ from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
 from fedrec.reports.figures import SizeBar
 from fedrec.reports.html import Fact
+from fedrec.reports.ledger import trust_statement
 from fedrec.reports.message_sizes import message_sizes
 from fedrec.reports.result_row import ResultRow
 from fedrec.reports.run_folder import RunFolder
@@ -153,6 +154,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"protection {chosen.protection} "
         f"({chosen.preset}{security}), {plan.rounds.total} rounds"
     )  # fmt: skip
+    console.print(trust_statement(plan))
     console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
     view = run_federation(

@@ -116,12 +116,12 @@ class Mechanism:
         """Return the epsilon of that user at the plan's delta."""
         return self.spent(n_sums).epsilon(self.delta)
 
-    def epsilon_against(self, n_sums: int, n_colluding: int) -> float:
-        """Return the epsilon of that user against a coordinator that so many clients help.
+    def epsilon_under(self, n_shares: int, n_sums: int) -> float:
+        """Return the epsilon of that user against who sees sums with so many unknown shares.
 
-        They know their own noise; under laplace every client's own is enough.
+        Under laplace every client's own is enough.
         """
-        cost = self._cost(max(1, self.clients - n_colluding))
+        cost = self._cost(n_shares)
         return cost.times(min(n_sums, self.rounds_per_user)).epsilon(self.delta)
 
     @cached_property
@@ -146,7 +146,7 @@ def mechanism_of(plan: Plan) -> Mechanism | None:
     multiplier = noise_multiplier_of(plan)
     clients = fewest_clients(plan)
     # One at least, and all but the user's own at most.
-    colluding = math.ceil(asked.colluding_share * clients - 1e-9)
+    colluding = max(1, math.ceil(asked.colluding_share * clients - 1e-9))
     noisy = max(1, clients - colluding)
     if asked.mechanism == "laplace":
         # As the papers do it: each client's noise is the whole of it.

@@ -23,8 +23,10 @@ __all__ = [
     "Guarantee",
     "Ledger",
     "Release",
+    "honesty_statements",
     "ledger_of",
     "privacy_statements",
+    "trust_statement",
 ]
 
 _FORMAT = "fedrec privacy ledger 1.1"
@@ -72,6 +74,12 @@ _AUTHORITY = (
     "Under {name} the coordinator sees ciphertexts and revealed metric sums; the key authority "
     "alone holds the secret key and opens sums, so it reads every message if it colludes with the "
     "coordinator; members have no key that opens one."
+)
+_HONEST_MEMBERS = (
+    "Under {name} all clients are taken to be honest, as in the papers: its sums carry no tags, so "
+    "that the coordinator and one client with changed software can add others' ciphertexts negated "
+    "or multiplied, until what the authority opens is a single update. Under protection.name = "
+    '"bfv" it notices.'
 )
 
 
@@ -176,9 +184,7 @@ def ledger_of(
         for kind, numbers in grouped
         if numbers
     )
-    where = _SIMULATED if simulated else PROTECTIONS[plan.protection.name].statement()
-    if not simulated and plan.protection.key_holder == "authority":
-        where = _AUTHORITY.format(name=plan.protection.name)
+    where = _SIMULATED if simulated else trust_statement(plan)
     if not simulated and plan.update.indices == "clear":
         where += f" It also sees, in every round, {exposure_of(plan)}."
     n_trained = sum(report.kind == "train" for report in rounds)
@@ -194,6 +200,22 @@ def ledger_of(
         releases=releases,
         guarantee=_guarantee(mechanism, max(n_trained, n_charged)),
     )
+
+
+def trust_statement(plan: Plan) -> str:
+    """Return who can read what under a plan's protection, and who is taken to be honest."""
+    kind = PROTECTIONS[plan.protection.name]
+    if plan.protection.key_holder == "members":
+        return kind.statement()
+    return " ".join((_AUTHORITY.format(name=kind.name), *honesty_statements(plan)))
+
+
+def honesty_statements(plan: Plan) -> tuple[str, ...]:
+    """Return what follows where the authority opens sums without tags; else ()."""
+    kind = PROTECTIONS[plan.protection.name]
+    if plan.protection.key_holder == "members" or kind.can_tag:
+        return ()
+    return (_HONEST_MEMBERS.format(name=kind.name),)
 
 
 def privacy_statements(plan: Plan, n_sums: int, n_items: int = 0) -> tuple[str, ...]:

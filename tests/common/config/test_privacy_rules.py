@@ -105,7 +105,7 @@ def test_shares_make_up_for_those_who_collude() -> None:
         assert mechanism.deviation >= 2.0 * mechanism.bound
 
 
-@pytest.mark.parametrize("share", [1e-9, 0.1, 1 / 3])
+@pytest.mark.parametrize("share", [1e-300, 1e-10, 1e-9, 0.1, 1 / 3])
 def test_one_of_three_clients_is_always_taken_to_collude(share: float) -> None:
     plan = {"rounds": {"minimum_clients": 3}, "privacy": GAUSSIAN | {"colluding_share": share}}
     found = mechanism_of(Plan.model_validate(plan))
@@ -128,16 +128,17 @@ def test_both_epsilons_are_those_of_the_noise_that_is_left(minimum: int) -> None
         accountant = PLDAccountant()
         accountant.compose(dp_accounting.GaussianDpEvent(noise), 5)
         expected = accountant.get_epsilon(1e-5)
-        assert found.epsilon_against(5, n_colluding) == pytest.approx(expected, rel=0.01)
-        assert found.epsilon_against(99, n_colluding) == pytest.approx(expected, rel=0.01)
-    assert found.epsilon_against(5, 1) == pytest.approx(found.epsilon_after(5), rel=1e-9)
+        unknown = minimum - n_colluding
+        assert found.epsilon_under(unknown, 5) == pytest.approx(expected, rel=0.01)
+        assert found.epsilon_under(unknown, 99) == pytest.approx(expected, rel=0.01)
+    assert found.epsilon_under(minimum - 1, 5) == pytest.approx(found.epsilon_after(5), rel=1e-9)
 
 
 def test_a_clients_own_laplace_noise_needs_nobody_else() -> None:
     plan = Plan.model_validate({"privacy": {"mechanism": "laplace", "colluding_share": 0.5}})
     found = mechanism_of(plan)
     assert found is not None
-    assert found.epsilon_against(3, 0) == found.epsilon_against(3, 1) == found.epsilon_after(3)
+    assert found.epsilon_under(1, 3) == found.epsilon_under(9, 3) == found.epsilon_after(3)
 
 
 @pytest.mark.parametrize(

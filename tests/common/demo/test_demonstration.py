@@ -11,6 +11,7 @@ import pytest
 from fedrec.cli.main import main
 from fedrec.demo import demonstration
 from fedrec.demo.comparison import Comparison
+from fedrec.protection import PROTECTIONS
 
 pytestmark = pytest.mark.slow
 
@@ -30,6 +31,7 @@ def test_the_same_sums_end_well(tmp_path: Path, capsys: pytest.CaptureFixture[st
     code, out, _ = run_demo(tmp_path, capsys)
     assert code in (0, None)
     assert "every round's sums are the same." in out
+    assert PROTECTIONS["none"].statement() in out
     (folder,) = tmp_path.iterdir()
     assert json.loads((folder / "summary.json").read_text())["differences"] == []
     arithmetic = json.loads((folder / "environment.json").read_text())["arithmetic"]

@@ -17,6 +17,7 @@ from fedrec.config.schema import Settings
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
 from fedrec.provenance import Provenance
 from fedrec.reports import ReportContent, RoundReport, RunFolder, ledger_of
+from fedrec.reports.ledger import trust_statement
 from fedrec.reports.environment import describe_environment
 from fedrec.reports.toml import settings_to_toml
 
@@ -194,6 +195,15 @@ def test_the_ledger_says_that_indices_were_read(rounds):
     )
     _, alone = ledger_of(plan, rounds, simulated=True).statements
     assert "index" not in alone
+
+
+@pytest.mark.parametrize(("name", "said"), [("ckks", True), ("bfv", False), ("paillier", False)])
+def test_the_ledger_says_what_sums_without_tags_rest_on(rounds, name, said):
+    plan = Settings.model_validate({"protection": {"name": name, "key_holder": "authority"}}).plan
+    _, where = ledger_of(plan, rounds, simulated=False).statements
+    assert "key authority alone holds the secret key" in where
+    assert ("negated or multiplied, until what the authority opens is a single" in where) is said
+    assert trust_statement(plan) == where
 
 
 def test_the_ledger_says_what_noise_promises(run, rounds):
