@@ -17,8 +17,8 @@ from fedrec.config.schema import Settings
 from fedrec.errors import DataError, RefusedError, StorageError, VersionMismatch
 from fedrec.provenance import Provenance
 from fedrec.reports import ReportContent, RoundReport, RunFolder, ledger_of
-from fedrec.reports.ledger import trust_statement
 from fedrec.reports.environment import describe_environment
+from fedrec.reports.ledger import trust_statement
 from fedrec.reports.toml import settings_to_toml
 
 
