@@ -14,7 +14,7 @@ from scipy.stats import beta
 
 from fedrec.audit.dp import audit_noise, noisy_sum, share_bounds
 from fedrec.cli.audit_dp import audit_dp
-from fedrec.config.schema import Plan, ProtectionSettings
+from fedrec.config.schema import Plan
 from fedrec.errors import SettingsError
 from fedrec.simulation.summing import make_adder
 from fedrec.training.layout import Layout
@@ -37,9 +37,16 @@ def test_the_mechanism_keeps_its_promise(mechanism: str, epsilon: float) -> None
 
 
 def test_sums_under_masks_keep_the_promise() -> None:
-    """The release is what a coordinator unmasks; the noise is what each client put in before."""
-    noisy_plan = plan(rounds_per_user=1).model_copy(
-        update={"protection": ProtectionSettings(name="masks")}
+    """The release is what a coordinator unmasks; the noise is what each client put in before.
+
+    Of four clients one tells it its own, so that three are left.
+    """
+    noisy_plan = Plan.model_validate(
+        {
+            "privacy": {"mechanism": "gaussian", "rounds_per_user": 1},
+            "protection": {"name": "masks"},
+            "rounds": {"minimum_clients": 4},
+        }
     )
 
     def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:

@@ -90,7 +90,7 @@ def test_noise_is_on_untouched_rows(settings_of, data) -> None:
     )
     vector = learner.contribute("train", 2, shared, one, learner.initial_private(one)).vector
     untouched = vector[layout.change_slice] == 0
-    noisy = layout.add_noise(vector, 3)[layout.change_slice]
+    noisy = layout.add_noise(vector, mechanism.noisy)[layout.change_slice]
     found = (noisy - vector[layout.change_slice])[untouched]
     assert (found != 0).all()
     assert found.std() == pytest.approx(mechanism.deviation, rel=5 / np.sqrt(2 * len(found)))
