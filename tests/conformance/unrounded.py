@@ -144,10 +144,11 @@ def train_unrounded(
     counts = np.zeros(learner.n_items, dtype=np.int64)
     if algorithm.counts_rows:
         counts[cohort.active] = sums.counts
+    applied = algorithm.apply(shared, MappingProxyType(change), counts, round_id)
     return UnroundedRound(
         change=change,
         counts=counts,
-        shared=algorithm.apply(shared, MappingProxyType(change), counts, round_id),
+        shared=replace(applied, trained=shared.trained + 1),
         private=after,
         loss=loss,
         sums=sums,

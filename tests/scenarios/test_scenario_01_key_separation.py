@@ -141,6 +141,8 @@ class Served:
             address = processes.first_line("coordinator")["address"]
             self._process_id = coordinator.pid
             yield processes, address
+            # The run is over: whoever is ended now would leave with the signal.
+            processes.wait_for("client-", seconds=60.0)
         assert not processes.failures()
         assert address.encode() in self.memory, "the memory was not read"
         files = [path for path in self._workspace.coordinator_state.rglob("*") if path.is_file()]

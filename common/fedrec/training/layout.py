@@ -317,7 +317,7 @@ def shared_values(plan: Plan, n_items: int, n_rows: int | None = None) -> int:
     return sum(
         math.prod(entry.most or entry.whole_shape(n_items=n_items, n_users=0))
         for entry in algorithm_of(plan, most).parameters
-        if not entry.private
+        if not entry.private and not entry.published
     )
 
 

@@ -82,7 +82,7 @@ def test_three_rounds(users, weight, batch_size):
         shared, private = result.shared, result.private
         table = table + change / len(users)
         assert_near(shared.tensors["item_embedding"], table.numpy(), 1e-9, "G")
-        assert shared.tensors["published"] == number
+        assert shared.trained == number
         for name in names:
             assert_near(private[name], after[name], 1e-9, name)
         assert_near(private["personal_scores"], np.stack(scores), 1e-9, "scores")

@@ -53,7 +53,7 @@ def test_the_sum_has_the_noise_of_its_summands_to_the_last_bit() -> None:
 
 @pytest.mark.parametrize("gone", [{}, {"before": {5}, "after": {0}}, {"before": {4, 5}}])
 def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone: dict[str, set[int]]) -> None:
-    """Shares are (z C)^2 / 4 for rounds of four or more: n of them are n / 4 of the promise.
+    """Shares are (z C)^2 / 3 where one of four or more tells its own: n are n / 3 of the promise.
 
     One grid step is 2^-20 of the clip, so that z C is 2^21 steps. The law of the sum is compared
     with the normal one by Kolmogorov and Smirnov's test, which knows nothing of our samplers.
@@ -63,7 +63,7 @@ def test_drop_outs_leave_at_least_the_noise_that_was_promised(gone: dict[str, se
     values = total[layout.change_slice][layout.noisy].astype(np.float64)
     n_summands = len(cohort.people) - len(gone.get("before", ()))
     promised = MULTIPLIER * 2**20
-    wanted = math.sqrt(n_summands / FEWEST) * promised
+    wanted = math.sqrt(n_summands / (FEWEST - 1)) * promised
     # The standard deviation of a sample variance of n normal values is sqrt(2 / n) of it.
     close = 5 * math.sqrt(2 / len(values))
     assert np.mean(values**2) == pytest.approx(wanted**2, rel=close)
