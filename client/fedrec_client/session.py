@@ -78,7 +78,6 @@ class Session:
         self._catching_up = CatchingUp(membership, link, model, store, outbox, audit, journal)
         self._participation = Participation(membership, model, store, outbox, audit, journal)
         self._masking = Masking(membership, link, model, store, self._participation, audit, journal)
-        self._revealing = Revealing(membership, link, model, store, audit, journal)
 
     def run(self) -> Finished | EpochChanged:
         """Work until the run is over or the keys changed.
@@ -122,6 +121,7 @@ class Session:
         self._catching_up.catch_up(task.published_round)
         if _newer_epoch(task, self._membership.epoch) is not None:
             return True
+        self._catching_up.report(task.published_round)
         try:
             return self._answer(task.task)
         except RevealRefused as error:
@@ -135,7 +135,8 @@ class Session:
     def _answer(self, work: Work) -> bool:
         """Do what the coordinator asks for; tell whether there was something to do."""
         match work:
-            case Wait():
+            case Wait() | Reveal():
+                # Sums are opened by the key authority alone.
                 return False
             case Train() if self._membership.is_masked:
                 return self._masking.take_part(work)
@@ -143,8 +144,6 @@ class Session:
                 return self._masking.advance(work)
             case Train():
                 return self._participation.take_part(work)
-            case Reveal():
-                self._revealing.reveal(work)
             case MakeSnapshot():
                 self._send_snapshot(work)
             case Finished():
@@ -164,7 +163,6 @@ class Session:
             membership=self._membership,
             link=self._link,
             model=self._model,
-            store=self._store,
             journal=self._journal,
         )
 
@@ -182,6 +180,21 @@ class RevealerSession(Session):
 
     Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
     """
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: LocalModel,
+        store: PrivateStore,
+        audit: AuditLog,
+        journal: RoundJournal,
+        stop: StopSwitch,
+        waiting: Waiting,
+        clock: Clock,
+    ) -> None:
+        super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
+        self._revealing = Revealing(membership, link, model, store, audit, journal)
 
     def _answer(self, work: Work) -> bool:
         if not isinstance(work, Reveal):
