@@ -22,6 +22,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
+from fedrec.wire.committee import committee_digest
 from measuring import describe_machine, summary
 from small_federation import federation
 
@@ -33,7 +34,6 @@ from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
 from fedrec.training.rows import ROW_STEP
 from fedrec.wire.chunks import Blob, split
-from fedrec.wire.committee import committee_digest
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
 

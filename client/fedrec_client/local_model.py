@@ -14,7 +14,7 @@ from fedrec.config.algorithm import divides_by_count
 from fedrec.data import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.ids import ClientId, ItemId, RoundId
+from fedrec.ids import ItemId, RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.bounds import most_users
 from fedrec.training.rows import ActiveRows
@@ -25,7 +25,7 @@ from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_terms import RoundTerms
 from fedrec_client.round_vector import RoundVector
-from fedrec_client.stored_state import BestModel, RoundContent
+from fedrec_client.stored_state import BestModel
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution, Learner
@@ -75,26 +75,14 @@ class SharedModel:
         """Return a version without the rows that everybody draws from the run's seed."""
         return shared.to_bytes(self._half.initial_shared())
 
-    def terms(
-        self,
-        membership: Membership,
-        round_id: RoundId,
-        kind: RoundKind,
-        committee: tuple[ClientId, ...],
-    ) -> RoundTerms:
+    def terms(self, membership: Membership, round_id: RoundId, kind: RoundKind) -> RoundTerms:
         """Return the terms of a round that follows from the present model."""
-        content = self._store.state.content
-        seed = membership.roster.secrets_sha256
         return RoundTerms(
-            run=membership.run,
             round=round_id,
             kind=kind,
             base_round=self.version,
             base_state=self._digest(membership),
-            committee=committee,
             rows=membership.stated_rows(self.rows(kind)),
-            seed=seed if content is None else content.state_tag,
-            revealer=membership.revealer_id,
         )
 
     def rows(self, kind: RoundKind) -> ActiveRows:
@@ -145,7 +133,6 @@ class SharedModel:
         round_id: RoundId,
         shared: SharedState,
         *,
-        content: RoundContent,
         metrics: NDArray[np.int64],
         counted: bool,
     ) -> None:
@@ -157,7 +144,7 @@ class SharedModel:
         self._store.publish(
             round_id,
             self.stored(shared),
-            content=content,
+            metrics=metrics.astype("<i8").tobytes(),
             counted=counted,
             best=self._better(metrics),
         )
@@ -169,11 +156,11 @@ class SharedModel:
                 remedy=self._half.algorithm.about.divergence_remedy,
             )
 
-    def adopt(self, round_id: RoundId, shared: SharedState, content: RoundContent | None) -> None:
+    def adopt(self, round_id: RoundId, shared: SharedState) -> None:
         """Take over a snapshot of the shared model; users keep what they know."""
         # Statements are about trained rows; the others are nobody's to send.
         shared = self._half.apart(shared).over(self._half.initial_shared())
-        self._store.adopt(round_id, self.stored(shared), content)
+        self._store.adopt(round_id, self.stored(shared))
         self._shared = shared
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
@@ -269,11 +256,10 @@ class LocalModel(SharedModel):
         round_id: RoundId,
         shared: SharedState,
         *,
-        content: RoundContent,
         metrics: NDArray[np.int64],
         counted: bool,
     ) -> None:
         """Move to a published round; what its users learnt in it is read again where it counts."""
         if counted:
             self._private = None
-        super().publish(round_id, shared, content=content, metrics=metrics, counted=counted)
+        super().publish(round_id, shared, metrics=metrics, counted=counted)

@@ -187,7 +187,7 @@ class Masking:
         inbox = inbox_from_bytes(raw)
         masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
         payload = words.message(masked)
-        terms = self._model.terms(member, record.round, record.kind, ())
+        terms = self._model.terms(member, record.round, record.kind)
         if (terms.base_round, terms.base_state) != (record.base_round, record.base_state):
             raise RoundError(f"Round {record.round} starts from another model than this client's.")
         header = member.header_for(

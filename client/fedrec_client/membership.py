@@ -28,6 +28,7 @@ from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
+    Report,
     RevealStatement,
     RoundKind,
     UploadHeader,
@@ -37,7 +38,7 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.round_seal import RoundSeal
 from fedrec_client.round_terms import RoundTerms
 from fedrec_client.round_vector import RoundVector
-from fedrec_client.statements import check_statements
+from fedrec_client.statements import About, check_reports, check_statement
 
 __all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
 
@@ -111,7 +112,7 @@ class Membership:
 
     @property
     def revealer_id(self) -> ClientId | None:
-        """Who alone opens sums; None where members draw a committee for each round."""
+        """Who alone opens sums; None where each member decrypts what is published."""
         return None if self.roster.revealer is None else self.roster.revealer.client_id
 
     @property
@@ -121,8 +122,13 @@ class Membership:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether only key holders can read the rounds' sums."""
+        """Whether the coordinator cannot read the rounds' sums."""
         return self.protection.needs_reveal
+
+    @property
+    def shares_key(self) -> bool:
+        """Whether each member decrypts the published sum: the papers' protocol."""
+        return self.is_encrypted and self.roster.revealer is None
 
     @property
     def is_masked(self) -> bool:
@@ -145,7 +151,7 @@ class Membership:
             rounds.minimum_clients,
         )
 
-    def seal_of(self, round_id: RoundId, kind: RoundKind) -> RoundSeal:
+    def seal_of(self, round_id: RoundId) -> RoundSeal:
         """Return what seals and tags the results of a round."""
         return RoundSeal(
             group_key=self.secrets.group_key,
@@ -153,8 +159,6 @@ class Membership:
             run=self.run,
             epoch=self.epoch,
             round=round_id,
-            kind=kind,
-            alone=self.revealer_id is not None,
         )
 
     def vector_of(self, kind: RoundKind, n_rows: int) -> RoundVector:
@@ -204,7 +208,7 @@ class Membership:
         """
         content = shared.canonical_bytes()
         if self.is_encrypted:
-            return self.seal_of(version, "train").state_tag(content)
+            return self.seal_of(version).state_tag(content)
         return digest("fedrec base state v1", self.federation, self.run, version, content)
 
     @property
@@ -215,9 +219,9 @@ class Membership:
     def tag_name(self, round_id: RoundId, client_id: ClientId, nonce: bytes) -> bytes:
         """Return the name under which an update is tagged.
 
-        Where a revealer opens sums it is a secret between it and the update's author. Whoever
-        hands in what was made from another's ciphertext has to take that one's pad off, and
-        cannot, although it knows the key that members share.
+        It is a secret between the revealer and the update's author. Whoever hands in what was made
+        from another's ciphertext has to take that one's pad off, and cannot, although it knows the
+        key that members share. Without a revealer nothing is tagged.
         """
         name = canonical("fedrec tag name v1", self.run, self.epoch, round_id, client_id, nonce)
         revealer = self.roster.revealer
@@ -247,7 +251,7 @@ class Membership:
             kind=terms.kind,
             base_round=terms.base_round,
             base_state=terms.base_state,
-            committee=terms.committee_digest,
+            key_list=terms.key_list,
             nonce=nonce,
             epoch=self.epoch,
             client_id=self.client_id,
@@ -261,41 +265,42 @@ class Membership:
         return replace(unsigned, signature=self.identity.sign(unsigned.statement()))
 
     def sign_statement(self, statement: RevealStatement) -> RevealStatement:
-        """Return the statement with this client's signature."""
+        """Return the statement with the revealer's signature."""
         return replace(statement, signature=self.identity.sign(statement.statement()))
 
-    def check_committee(
-        self, terms: RoundTerms, contributions: tuple[UploadHeader, ...] = ()
-    ) -> None:
-        """Check that a round's committee is drawn from the roster as it should be.
+    def report_on(
+        self, round_id: RoundId, shared: SharedState, rows: StatedRows, metrics: bytes = b""
+    ) -> Report:
+        """Return this client's signed word on the model that it has after a round.
 
-        Raises:
-            RefusedError: it was not drawn from these contributors, has another size, or is not
-                the roster's revealer.
-            NotInRoster: it has somebody else in it.
+        Args:
+            rows: that vectors cover from now on.
+            metrics: what the round measured; empty with a copy of the model.
         """
-        if not self.is_encrypted:
-            if terms.committee:
-                raise RefusedError(
-                    f"Protection {self.protection.name} needs nobody to open round {terms.round}."
-                )
-            return
-        for client_id in terms.committee:
-            self.roster.holder(client_id)
-        terms.check_committee(tuple(header.client_id for header in contributions))
+        report = Report(
+            federation=self.federation,
+            run=self.run,
+            round=round_id,
+            epoch=self.epoch,
+            client_id=self.client_id,
+            state_tag=self.seal_of(round_id).state_tag(shared.canonical_bytes()),
+            metrics=metrics,
+            n_rows=rows.n_rows,
+            rows_digest=rows.digest,
+        )
+        return replace(report, signature=self.identity.sign(report.statement()))
 
     def check_contributions(
         self, terms: RoundTerms, contributions: tuple[UploadHeader, ...]
     ) -> None:
         """Check that a round's contributions are enough signed updates of distinct members.
 
-        All of them must be for the same kind of round from the same model, and name the same
-        committee: a client that was told to measure among clients that train would not hide what
-        they send.
+        All of them must be for the same kind of round from the same model: a client that was told
+        to measure among clients that train would not hide what they send.
 
         Raises:
             RefusedError: too few, too many, one client twice, or about another round, run,
-                epoch, kind, model or committee.
+                epoch, kind or model.
             NotInRoster: by somebody else.
             BadSignature: not signed by its author.
             ProtocolError: by another catalogue or plan, or of another length.
@@ -310,7 +315,7 @@ class Membership:
         if self.is_encrypted and found > most:
             raise RefusedError(
                 f"Round {terms.round} has {found} contributions, expected at most {most} "
-                "(rounds.recompute_limit, or rounds.clients_per_round where sums have tags)."
+                "(rounds.recompute_limit, or rounds.clients_per_round)."
             )
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {terms.round} lists a client twice.")
@@ -318,7 +323,6 @@ class Membership:
             terms = replace(terms, key_list=_key_list_of(contributions))
         for header in contributions:
             self._check_header(terms, header)
-        self.check_committee(terms, contributions)
 
     def _check_header(self, terms: RoundTerms, header: UploadHeader) -> None:
         check_protocol(header.protocol_version)
@@ -343,20 +347,16 @@ class Membership:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")
         verify(member.signing_key, header.statement(), header.signature)
 
-    def check_statements(
-        self,
-        round_id: RoundId,
-        statements: tuple[RevealStatement, ...],
-        *,
-        committee: tuple[ClientId, ...] = (),
-    ) -> RevealStatement:
-        """Check what members or the revealer signed about a round; see `statements`.
+    def check_statement(self, round_id: RoundId, statement: RevealStatement | None) -> None:
+        """Check that the key authority says that it opened a round; see `statements`."""
+        check_statement(statement, roster=self.roster, about=self._about(round_id))
 
-        Args:
-            committee: whose words alone count; empty where any member's do.
-        """
-        about = (self.federation, self.run, round_id, self.epoch)
-        return check_statements(statements, roster=self.roster, about=about, committee=committee)
+    def check_reports(self, round_id: RoundId, reports: tuple[Report, ...]) -> Report:
+        """Check that members have the same model after a round; see `statements`."""
+        return check_reports(reports, roster=self.roster, about=self._about(round_id))
+
+    def _about(self, round_id: RoundId) -> About:
+        return self.federation, self.run, round_id, self.epoch
 
     def manifest_digest(self, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
         """Return the digest that names a round's contributions."""
@@ -365,7 +365,7 @@ class Membership:
 
 def _key_list_of(contributions: tuple[UploadHeader, ...]) -> bytes:
     """Return the digest of the list of keys, which all masked vectors must name alike."""
-    found = contributions[0].committee
+    found = contributions[0].key_list
     if len(found) != DIGEST_BYTES:
         raise RefusedError("A contribution to a round under masks names no list of keys.")
     return found

@@ -12,6 +12,7 @@ from fedrec.wire.messages import (
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Report,
     Reveal,
     RevealStatement,
     Snapshot,
@@ -31,7 +32,7 @@ class Meter:
     received: int = 0
 
 
-def _signed(message: UploadHeader | RevealStatement | MaskMessage) -> int:
+def _signed(message: UploadHeader | RevealStatement | Report | MaskMessage) -> int:
     return len(message.statement()) + len(message.signature)
 
 
@@ -96,11 +97,8 @@ class MeteredLink:
         """Return the first round published after `after`, or None."""
         found = self._link.published(client_id, run, after)
         if found is not None:
-            signed: tuple[UploadHeader | RevealStatement, ...] = (
-                *found.contributions,
-                *found.statements,
-            )
-            self._meter.received += len(found.blob) + sum(map(_signed, signed))
+            said = 0 if found.statement is None else _signed(found.statement)
+            self._meter.received += len(found.blob) + sum(map(_signed, found.contributions)) + said
         return found
 
     def snapshot(
@@ -109,13 +107,19 @@ class MeteredLink:
         """Return a snapshot newer than `after` that is none of the refused ones, or None."""
         found = self._link.snapshot(client_id, run, after, refused)
         if found is not None:
-            self._meter.received += len(found.blob) + sum(map(_signed, found.statements))
+            said = 0 if found.statement is None else _signed(found.statement)
+            self._meter.received += len(found.blob) + sum(map(_signed, found.reports)) + said
         return found
 
-    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+    def submit_report(self, report: Report) -> None:
+        """Send what this client found in a published sum."""
+        self._meter.sent += _signed(report)
+        self._link.submit_report(report)
+
+    def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
-        self._meter.sent += _signed(statement) + len(blob)
-        self._link.submit_snapshot(statement, blob)
+        self._meter.sent += _signed(report) + len(blob)
+        self._link.submit_snapshot(report, blob)
 
     def apply(self, public_identity: bytes) -> Application:
         """Ask to become a member."""

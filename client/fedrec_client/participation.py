@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fedrec.config.algorithm import divides_by_count
-from fedrec.errors import ConflictingUpload, RefusedError, RoundError
+from fedrec.errors import ConflictingUpload, RoundError
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import Train
 from fedrec_client.audit import AuditLog
@@ -53,7 +53,6 @@ class Participation:
 
         Raises:
             RoundError: the round is not one that follows from the local model.
-            RefusedError: the coordinator chose who may open the round; nothing was sent.
         """
         pending = self._outbox.pending
         if pending is None or pending.header.round != task.round:
@@ -123,7 +122,7 @@ class Participation:
         its users' privacy has to be kept with it before it is sent.
         """
         member = self._membership
-        terms = self._terms(task)
+        terms = self._model.terms(member, task.round, task.kind)
         # Counting and measuring are about all users; the coin is about who trains.
         participating = None
         mechanism = member.layout.mechanism if task.kind == "train" else None
@@ -164,18 +163,3 @@ class Participation:
             payload = vector.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
         self._outbox.put(header, payload, made.private.parts, spent=charged)
-
-    def _terms(self, task: Train) -> RoundTerms:
-        """Return what this client signs about a round, if it may be so."""
-        terms = self._model.terms(self._membership, task.round, task.kind, task.committee)
-        try:
-            self._membership.check_committee(terms)
-            if terms.committee:
-                # Whoever ranks before it and contributes would spoil the round.
-                terms.check_committee((self._membership.client_id,))
-        except RefusedError as error:
-            self._audit.refused(
-                "round_refused", run=self._membership.run, round_id=task.round, error=error
-            )
-            raise
-        return terms

@@ -14,6 +14,7 @@ from fedrec.wire.messages import (
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Report,
     RevealStatement,
     Snapshot,
     Task,
@@ -124,9 +125,13 @@ class PatientLink:
         """Return a snapshot newer than `after` that is none of the refused ones, or None."""
         return self._insist(lambda: self._link.snapshot(client_id, run, after, refused))
 
-    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+    def submit_report(self, report: Report) -> None:
+        """Send what this client found in a published sum."""
+        self._insist(lambda: self._link.submit_report(report))
+
+    def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
-        self._insist(lambda: self._link.submit_snapshot(statement, blob))
+        self._insist(lambda: self._link.submit_snapshot(report, blob))
 
     def apply(self, public_identity: bytes) -> Application:
         """Ask to become a member."""

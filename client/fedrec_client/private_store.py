@@ -34,7 +34,6 @@ from fedrec_client.stored_state import (
     BestModel,
     MaskedRound,
     RevealedRound,
-    RoundContent,
     RunPin,
     StagedRound,
     StoredState,
@@ -162,7 +161,9 @@ class PrivateStore:
             # What was staged is of a round that the coordinator abandoned with its epoch.
             staged = self.state.staged
             closed = None if staged is None else staged.model_copy(update={"closed": True})
-            self._replace(epoch=epoch, content=None, staged=closed, masking=None, refused_sums=0)
+            self._replace(
+                epoch=epoch, is_of_epoch=False, staged=closed, masking=None, refused_sums=0
+            )
 
     def _leave_for(
         self, pin: RunPin, epoch: int, *, new_run: bool, provenance: Provenance | None
@@ -349,7 +350,7 @@ class PrivateStore:
         round_id: RoundId,
         shared: bytes,
         *,
-        content: RoundContent,
+        metrics: bytes,
         counted: bool,
         best: BestModel | None = None,
     ) -> None:
@@ -358,7 +359,7 @@ class PrivateStore:
         Args:
             round_id: the round, above the present version.
             shared: the model after the round.
-            content: what the round was.
+            metrics: what the round measured, little-endian int64.
             counted: whether the staged update is among them.
             best: replaces the best model where given.
         """
@@ -379,18 +380,20 @@ class PrivateStore:
             staged=waiting,
             masking=masking,
             best=best or state.best,
-            content=content,
+            is_of_epoch=True,
+            metrics=metrics,
             revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
         )
 
-    def adopt(self, round_id: RoundId, shared: bytes, content: RoundContent | None) -> None:
+    def adopt(self, round_id: RoundId, shared: bytes) -> None:
         """Move to a later round by a snapshot; the committed private state stays."""
         self._replace(
             version=round_id,
             shared=write_blob(self.folder, "shared", shared),
             staged=None,
             masking=None,
-            content=content,
+            is_of_epoch=True,
+            metrics=b"",
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 

@@ -30,7 +30,7 @@ class RoundCost:
     Attributes:
         outcome: whether this client's update was counted in the published round; `abandoned`
             where the round was never published.
-        revealed: whether this client opened or verified the round's sum.
+        revealed: whether this party opened the round's sum.
         bytes_up: payload bytes sent since the line before.
         bytes_down: payload bytes received since the line before.
     """

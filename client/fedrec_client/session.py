@@ -18,13 +18,12 @@ from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.participation import Participation
 from fedrec_client.private_store import PrivateStore
-from fedrec_client.revealing import Revealing
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.snapshots import send_snapshot
 from fedrec_client.stopping import StopSwitch
 from fedrec_client.waiting import Waiting
 
-__all__ = ["EpochChanged", "Following", "RevealerSession", "Session"]
+__all__ = ["EpochChanged", "Following", "Session"]
 
 Work = Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
@@ -76,7 +75,6 @@ class Following(ABC):
         self._clock = clock
         self._outbox = Outbox(store, link)
         self._catching_up = CatchingUp(membership, link, model, store, self._outbox, audit, journal)
-        self._revealing = Revealing(membership, link, model, store, audit, journal)
 
     def run(self) -> Finished | EpochChanged:
         """Work until the run is over or the keys changed.
@@ -116,6 +114,7 @@ class Following(ABC):
         self._catching_up.catch_up(task.published_round)
         if _newer_epoch(task, self._membership.epoch) is not None:
             return True
+        self._catching_up.report(task.published_round)
         try:
             return self._answer(task.task)
         except RevealRefused as error:
@@ -166,7 +165,8 @@ class Session(Following):
 
     def _answer(self, work: Work) -> bool:
         match work:
-            case Wait():
+            case Wait() | Reveal():
+                # Sums are opened by the key authority alone.
                 return False
             case Train() if self._membership.is_masked:
                 return self._masking.take_part(work)
@@ -174,8 +174,6 @@ class Session(Following):
                 return self._masking.advance(work)
             case Train():
                 return self._participation.take_part(work)
-            case Reveal():
-                self._revealing.reveal(work)
             case MakeSnapshot():
                 self._send_snapshot(work)
             case Finished():
@@ -198,22 +196,8 @@ class Session(Following):
             membership=self._membership,
             link=self._link,
             model=self._model,
-            store=self._store,
             journal=self._journal,
         )
-
-
-class RevealerSession(Following):
-    """The key authority's work: follow what is published, and open sums.
-
-    Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
-    """
-
-    def _answer(self, work: Work) -> bool:
-        if not isinstance(work, Reveal):
-            return False
-        self._revealing.reveal(work)
-        return True
 
 
 def _round_of(task: Task) -> RoundId | None:

@@ -1,8 +1,8 @@
-"""Whose word about a round is believed, and how many must say the same.
+"""Whose word about a model is believed.
 
-Two members, of the round's committee where its sum was opened. Where the roster names a revealer
-its word alone, and nobody else's: but for two members who attest which model they have, under the
-key of an epoch in which nothing was published yet.
+That of the key authority's revealer, which opens a round's sum alone. Where it did not say
+anything under this epoch's key, and in the papers' protocol, that of two members who have the same
+model.
 """
 
 from __future__ import annotations
@@ -10,77 +10,60 @@ from __future__ import annotations
 from fedrec.errors import BadSignature, RefusedError
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
-from fedrec.ids import ClientId, RoundId
-from fedrec.wire.committee import QUORUM
-from fedrec.wire.messages import RevealStatement
+from fedrec.ids import RoundId
+from fedrec.wire.messages import Report, RevealStatement
 
-__all__ = ["check_statements", "is_enough"]
+__all__ = ["About", "check_reports", "check_statement"]
 
+About = tuple[str, str, RoundId, int]
+"""Federation, run, round and epoch."""
+
+_LEAST_REPORTS = 2
 _REMEDY = "Do not go on; tell the data owners that the coordinator published this."
 
 
-def is_enough(roster: Roster, statements: tuple[RevealStatement, ...]) -> bool:
-    """Tell whether as many different ones signed statements as it takes to believe them."""
-    signers = {statement.client_id for statement in statements}
-    return len(signers) >= QUORUM or _is_revealers(roster, statements)
+def check_statement(statement: RevealStatement | None, *, roster: Roster, about: About) -> None:
+    """Check that the key authority says that it opened a round.
+
+    Raises:
+        BadSignature: it said nothing, or did not sign this.
+        RefusedError: it is about something else, or a refusal.
+    """
+    revealer = roster.revealer
+    if statement is None or revealer is None or statement.client_id != revealer.client_id:
+        raise BadSignature(
+            f"Round {about[2]} is not vouched for by the key authority, which alone opens sums.",
+            remedy=_REMEDY,
+        )
+    _check_about(statement, about)
+    if statement.refused:
+        raise RefusedError(f"The key authority refused round {about[2]}.", remedy=_REMEDY)
+    verify(revealer.signing_key, statement.statement(), statement.signature)
 
 
-def check_statements(
-    statements: tuple[RevealStatement, ...],
-    *,
-    roster: Roster,
-    about: tuple[str, str, RoundId, int],
-    committee: tuple[ClientId, ...] = (),
-) -> RevealStatement:
-    """Check that enough of those who may say so signed the same about a round, and return it.
-
-    Args:
-        roster: of the epoch.
-        about: federation, run, round and epoch.
-        committee: whose words alone count; empty where any member's do.
+def check_reports(reports: tuple[Report, ...], *, roster: Roster, about: About) -> Report:
+    """Check that two members or more have the same model after a round, and return a report.
 
     Raises:
         RefusedError: they differ, or are about something else.
         NotInRoster: by somebody else.
-        BadSignature: too few of them, not the revealer's where there is one, or not signed by
-            their authors.
+        BadSignature: too few of them, or not signed by their authors.
     """
-    signers = {statement.client_id for statement in statements}
-    round_id = about[2]
-    if not is_enough(roster, statements):
-        wanted = QUORUM if roster.revealer is None else "the key authority"
+    members = {report.client_id for report in reports}
+    if len(members) < _LEAST_REPORTS:
         raise BadSignature(
-            f"Round {round_id} is vouched for by {len(signers)} distinct clients, expected "
-            f"{wanted}."
+            f"Round {about[2]} is vouched for by {len(members)} distinct members, expected "
+            f"{_LEAST_REPORTS}."
         )
-    attested = all(statement.is_attestation for statement in statements)
-    if roster.revealer is not None and not (attested or _is_revealers(roster, statements)):
-        raise BadSignature(
-            f"Round {round_id} is vouched for by members, but the key authority alone opens sums.",
-            remedy=_REMEDY,
-        )
-    for statement in statements:
-        signer = roster.holder(statement.client_id)
-        found = (statement.federation, statement.run, statement.round, statement.epoch)
-        if found != about:
-            raise RefusedError(f"A statement is about {found}, expected {about}.")
-        verify(signer.signing_key, statement.statement(), statement.signature)
-        if statement.content() != statements[0].content():
-            raise RefusedError(f"The statements about round {round_id} contradict each other.")
-    if committee and not all(statement.share for statement in statements):
-        raise RefusedError(f"A statement about round {round_id} is that of a snapshot.")
-    if committee and not signers <= set(committee):
-        raise RefusedError(
-            f"Round {round_id} is vouched for by a client that is not in its committee.",
-            remedy=_REMEDY,
-        )
-    return statements[0]
+    for report in reports:
+        _check_about(report, about)
+        verify(roster.member(report.client_id).signing_key, report.statement(), report.signature)
+        if report.model != reports[0].model:
+            raise RefusedError(f"The reports on round {about[2]} contradict each other.")
+    return reports[0]
 
 
-def _is_revealers(roster: Roster, statements: tuple[RevealStatement, ...]) -> bool:
-    revealer = roster.revealer
-    return (
-        revealer is not None
-        and bool(statements)
-        and all(statement.client_id == revealer.client_id for statement in statements)
-    )
+def _check_about(said: RevealStatement | Report, about: About) -> None:
+    found = (said.federation, said.run, said.round, said.epoch)
+    if found != about:
+        raise RefusedError(f"A statement is about {found}, expected {about}.")

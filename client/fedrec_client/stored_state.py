@@ -18,14 +18,13 @@ __all__ = [
     "BestModel",
     "MaskedRound",
     "RevealedRound",
-    "RoundContent",
     "RunPin",
     "StagedRound",
     "StoredState",
     "check_state_format",
 ]
 
-STATE_FORMAT = 6
+STATE_FORMAT = 7
 _NAME = "fedrec client state "
 _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"
@@ -147,18 +146,6 @@ class RevealedRound(_Record):
     refused: bool = False
 
 
-class RoundContent(_Record):
-    """What key holders state about a published round, as this client found it."""
-
-    manifest_digest: bytes
-    aggregate_tag: bytes
-    state_tag: bytes
-    published_digest: bytes
-    locked_metrics: bytes
-    n_rows: int
-    rows_digest: bytes
-
-
 class StoredState(_Record):
     """Everything about one run; replacing it is the client's only commit.
 
@@ -169,8 +156,9 @@ class StoredState(_Record):
         shared: the shared model; None at version 0, where it follows from the plan.
         private: the committed private state; None while it is the initial one.
         answered_round: the last round for which an update was ever made.
-        content: what round `version` was; None at version 0, where it was published in an
-            earlier epoch, and after a snapshot without encryption.
+        is_of_epoch: whether round `version` was read in the present epoch: later ones can be, too.
+        metrics: what round `version` measured, little-endian int64; empty at version 0 and after a
+            copy of the model.
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
         masking: the round under masks in progress, or the last one until it is given up.
@@ -192,7 +180,8 @@ class StoredState(_Record):
     staged: StagedRound | None = None
     best: BestModel | None = None
     answered_round: RoundId = RoundId(0)
-    content: RoundContent | None = None
+    is_of_epoch: bool = False
+    metrics: bytes = b""
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
     spent: FileRef | None = None

@@ -24,9 +24,10 @@ from fedrec.identity.authority_key import read_authority_key
 from fedrec.ids import RoundId
 from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Finished
+from fedrec.wire.messages import Finished, Reveal
 from fedrec_authority.delivery import AuthorityEvent, EventName
 from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealing import Revealing
 from fedrec_client.app import users_digest
 from fedrec_client.audit import AuditLog
 from fedrec_client.enrolment import enrol
@@ -37,7 +38,7 @@ from fedrec_client.metered_link import Meter, MeteredLink
 from fedrec_client.patient_link import PatientLink
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
-from fedrec_client.session import EpochChanged, RevealerSession
+from fedrec_client.session import EpochChanged, Following, Work
 from fedrec_client.stopping import Stopped, StopSwitch
 from fedrec_client.stored_state import RunPin
 from fedrec_client.waiting import Waiting
@@ -141,7 +142,7 @@ class Revealer:
             half = ServerHalf(membership.plan, len(membership.catalogue))
             model = SharedModel(half, store)
             audit = AuditLog(self._state, self._clock)
-            ended = RevealerSession(
+            ended = _Session(
                 membership,
                 self._link,
                 model,
@@ -224,6 +225,34 @@ class Revealer:
                 detail=event.detail or seconds,
             )
         )
+
+
+class _Session(Following):
+    """The key authority's work: follow what is published, and open sums.
+
+    Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: SharedModel,
+        store: PrivateStore,
+        audit: AuditLog,
+        journal: RoundJournal,
+        stop: StopSwitch,
+        waiting: Waiting,
+        clock: Clock,
+    ) -> None:
+        super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
+        self._revealing = Revealing(membership, link, model, store, audit, journal)
+
+    def _answer(self, work: Work) -> bool:
+        if not isinstance(work, Reveal):
+            return False
+        self._revealing.reveal(work)
+        return True
 
 
 def _nobody() -> UserSplit:

@@ -52,6 +52,7 @@ class AdminService(AdminServicer):
             epoch=state.rules.epoch,
             next_epoch=0 if following is None else following.keys.roster.epoch,
             waits_for=awaited(state, engine.presence.live()),
+            authority_heard=engine.presence.last_heard(state.rules.revealer),
             last_event=await engine.work.in_thread(engine.store.last_entry),
         )
         round_ = state.current

@@ -1,4 +1,4 @@
-"""What is checked before memory, disk or key holders' time is spent on a peer's word."""
+"""What is checked before memory, disk or the key authority's time is spent on a peer's word."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from fedrec.errors import (
     MalformedUpdate,
     PlanMismatch,
     ProtocolError,
+    RefusedError,
     RoundClosed,
     TooLarge,
     VersionMismatch,
 )
-from fedrec.identity.metrics_lock import BOX_OVERHEAD_BYTES
 from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     MaskMessage,
+    Report,
     RevealStatement,
     RoundKind,
     UploadHeader,
@@ -95,21 +96,34 @@ class Admission:
         self._check_signature(header.client_id, header.statement(), header.signature)
 
     def check_statement(self, statement: RevealStatement, manifest_digest: bytes) -> None:
-        """Check a key holder's statement about the round that is being revealed."""
+        """Check the key authority's statement about the round that is being revealed."""
         self._check_origin(statement.federation, statement.run, statement.epoch)
         if statement.manifest_digest != manifest_digest:
             raise ProtocolError("The statement is about another list of contributions.")
-        wanted = self._federation.metrics_bytes + BOX_OVERHEAD_BYTES
-        if len(statement.locked_metrics) != wanted:
-            raise ProtocolError(
-                f"The locked metrics have {len(statement.locked_metrics)} bytes, expected {wanted}."
-            )
-        self._check_holder(statement)
+        if not statement.refused:
+            self._check_metrics(statement.metrics)
+        revealer = self._federation.keys.roster.revealer
+        if revealer is None or statement.client_id != revealer.client_id:
+            raise RefusedError(f"The key authority alone opens round {statement.round}.")
+        self._verify(revealer, statement.statement(), statement.signature)
 
-    def check_snapshot(self, statement: RevealStatement) -> None:
-        """Check who vouches for a snapshot."""
-        self._check_origin(statement.federation, statement.run, statement.epoch)
-        self._check_signature(statement.client_id, statement.statement(), statement.signature)
+    def check_report(self, report: Report, *, measured: bool) -> None:
+        """Check who tells which model follows from a round.
+
+        Args:
+            measured: whether it tells what the round measured, too.
+        """
+        self._check_origin(report.federation, report.run, report.epoch)
+        if measured:
+            self._check_metrics(report.metrics)
+        elif report.metrics:
+            raise ProtocolError("No metrics belong to a copy of the model.")
+        self._check_signature(report.client_id, report.statement(), report.signature)
+
+    def _check_metrics(self, metrics: bytes) -> None:
+        wanted = self._federation.metrics_bytes
+        if len(metrics) != wanted:
+            raise ProtocolError(f"The metrics have {len(metrics)} bytes, expected {wanted}.")
 
     def check_mask_message(self, message: MaskMessage) -> None:
         """Check who sends a step of a round under masks, and that it is about this run."""
@@ -143,11 +157,6 @@ class Admission:
                 f"An update of {header.length} bytes over {header.n_rows} item rows; every one of "
                 f"a round of kind {header.kind} has {wanted} bytes, over {rows.n_rows}."
             )
-
-    def _check_holder(self, statement: RevealStatement) -> None:
-        """Check the signature of a member, or of the revealer where there is one."""
-        signer = self._federation.keys.roster.holder(statement.client_id)
-        self._verify(signer, statement.statement(), statement.signature)
 
     def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:
         member = self._federation.keys.roster.member(client_id)

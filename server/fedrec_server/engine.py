@@ -33,10 +33,10 @@ from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
     CollectingEnded,
-    HolderAsked,
     MaskStepEnded,
     RoundAbandoned,
     RoundPublished,
+    SumKept,
 )
 from fedrec_server.rounds.events import (
     Event,
@@ -56,7 +56,6 @@ from fedrec_server.snapshots import Snapshots
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.spool import (
     DamagedFile,
-    sealed_name,
     sum_name,
     update_name,
 )
@@ -67,6 +66,9 @@ from fedrec_server.work import Work
 __all__ = ["Engine"]
 
 MAX_WAIT_SECONDS = 300.0
+KEPT_SUMS = 20
+"""Ciphertext sums of so many rounds are there for who is behind; before them, copies of the model.
+"""
 
 
 class Engine:
@@ -168,7 +170,7 @@ class Engine:
         return Aggregation(self._accumulator, self._read_update)
 
     async def tick(self) -> None:
-        """Let time pass: deadlines, openings, replacements of silent key holders."""
+        """Let time pass: deadlines and openings."""
         await self.work.uninterrupted(self.advance())
 
     async def next_task(
@@ -319,6 +321,10 @@ class Engine:
                 counted=self.holders.known(),
                 trained=self.state.trained,
             )
+        if self.state.rules.shares_key:
+            # Whoever did not add the updates up cannot try which ones are in the sum.
+            protection = self.federation.protection_of(round_.kind, self.state.rows_of(round_.kind))
+            total = protection.refreshed(self.federation.keys.server_context, total)
         return self.store.spool.write(sum_name(round_.number), total), metrics, rows
 
     def _read_update(self, header: UploadHeader) -> bytes:
@@ -352,8 +358,10 @@ class Engine:
         for change in changes:
             if isinstance(change, RoundPublished | RoundAbandoned):
                 ended = True
-            if isinstance(change, HolderAsked):
-                self.waiters.wake((change.holder.client_id,))
+            if isinstance(change, RoundPublished) and change.reports_until is not None:
+                self.work.background(self._forget_sums())
+            if isinstance(change, SumKept) and self.state.rules.revealer is not None:
+                self.waiters.wake((self.state.rules.revealer,))
             if isinstance(change, CollectingEnded) and change.left_out:
                 self.work.background(self._delete_updates(change.round, change.left_out))
             if isinstance(change, MaskStepEnded) and self.state.current is not None:
@@ -379,15 +387,15 @@ class Engine:
         """Delete a round's files; whatever fails is swept at the next start."""
         kept = {c.blob.digest for c in changes if isinstance(c, RoundPublished)}
         names = [update_name(round_.number, client_id) for client_id in round_.accepted]
-        names += [
-            sealed_name(round_.number, word.blob)
-            for word in round_.words
-            if word.blob is not None and word.blob.digest not in kept
-        ]
         if round_.total is not None and round_.total.digest not in kept:
             names.append(sum_name(round_.number))
 
         await self._delete(round_.number, names, partials=True)
+
+    async def _forget_sums(self) -> None:
+        """Delete ciphertext sums of which a copy of the model takes the place."""
+        names = await self.work.in_thread(self.store.forget_sums, KEPT_SUMS)
+        await self._delete(self.state.published, names)
 
     async def _delete_updates(self, round_id: RoundId, clients: frozenset[ClientId]) -> None:
         """Delete updates that a round was closed without."""

@@ -187,7 +187,6 @@ class Federation:
             rounds=self.plan.rounds,
             fewest_revealed=self.keys.roster.minimum_summands,
             most_summands=self.protection.chosen.max_summands,
-            first_seed=self.keys.roster.secrets_sha256,
             masked=self.protection.is_interactive,
             vector_seconds=STREAM_SECONDS
             + self.protection.chosen.message_bytes / SLOWEST_BYTES_PER_SECOND,

@@ -15,15 +15,15 @@ from fedrec_server.rounds.changes import (
     ClientJoined,
     CollectingEnded,
     EpochBegan,
-    HolderAsked,
     MaskKept,
     MaskStepEnded,
+    ReportKept,
     RoundAbandoned,
+    RoundMeasured,
     RoundOpened,
     RoundPublished,
     RunFinished,
     RunResumed,
-    StatementKept,
     StopNoted,
     SumKept,
     UpdateCounted,
@@ -74,7 +74,7 @@ def _measured(values: list[int]) -> dict[str, float]:
 
 def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
     match change:
-        case ClientJoined() | AlreadyCounted() | StatementKept() | MaskKept():
+        case ClientJoined() | AlreadyCounted() | ReportKept() | MaskKept():
             return None
         case RoundOpened():
             fields: Fields = {"kind": change.kind, "asked": len(change.asked)}
@@ -88,13 +88,17 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "collecting ended", change.round, fields
         case SumKept():
             return "sum made", change.round, _charged(change, {"bytes": change.total.length})
-        case HolderAsked():
-            return "key holder asked", change.round, {"role": change.holder.role}
         case MaskStepEnded():
             fields = {"step": change.step, "clients": change.counted}
             return "step ended", change.round, _charged(change, fields)
         case RoundPublished():
             return "round published", change.round, _published(change)
+        case RoundMeasured():
+            said = b"" if change.agreed is None else change.agreed.metrics
+            fields = {"rows": change.rows.n_rows, "metrics": _values(said)}
+            if change.reason:
+                fields["reason"] = change.reason
+            return "round measured", change.round, fields
         case RoundAbandoned():
             fields = {"kind": change.kind, "reason": change.reason, "counted": change.counted}
             return "round abandoned", change.round, fields
@@ -115,17 +119,20 @@ def _charged(change: SumKept | UpdateCounted | MaskStepEnded, fields: Fields) ->
 
 
 def _published(change: RoundPublished) -> Fields:
-    metrics = change.metrics
-    values = [
-        int.from_bytes(metrics[start : start + 8], "little", signed=True)
-        for start in range(0, len(metrics), 8)
-    ]
-    return {
+    fields: Fields = {
         "kind": change.kind,
         "counted": change.counted,
-        "rows": change.rows.n_rows,
         "bytes_received": change.bytes_received,
         "bytes_published": change.blob.length,
         "seconds": round(change.seconds, 3),
-        "metrics": values,
     }
+    if change.reports_until is None and change.rows is not None:
+        fields |= {"rows": change.rows.n_rows, "metrics": _values(change.metrics)}
+    return fields
+
+
+def _values(metrics: bytes) -> list[int]:
+    return [
+        int.from_bytes(metrics[start : start + 8], "little", signed=True)
+        for start in range(0, len(metrics), 8)
+    ]

@@ -102,7 +102,7 @@ class MaskCollection:
             DamagedFile: when a counted vector cannot be read any more.
         """
         collector = self._following(self._round_with(counted))
-        if header.committee != collector.round_digest:
+        if header.key_list != collector.round_digest:
             raise ProtocolError(
                 f"The vector was masked for another list of keys than round {header.round}'s."
             )

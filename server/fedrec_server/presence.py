@@ -48,6 +48,11 @@ class Presence:
         """Tell whether a client was ever heard of."""
         return client_id in self._seen
 
+    def last_heard(self, client_id: ClientId | None) -> float:
+        """Return when a client was last heard of, or waited; 0 where it never was."""
+        here = client_id in self._waiting
+        return self._clock.now() if here else self._seen.get(client_id or ClientId(""), 0.0)
+
     @property
     def waiters(self) -> frozenset[ClientId]:
         """Return who waits now."""

@@ -1,4 +1,4 @@
-"""Taking in updates, reveals and snapshots: checked, written, synced, counted, acknowledged."""
+"""Taking in updates, reveals, reports and snapshots: checked, synced, counted, acknowledged."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-from fedrec.errors import ConflictingUpload, RefusedError, RoundClosed
+from fedrec.errors import ConflictingUpload, RoundClosed
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Assembler, Blob
-from fedrec.wire.messages import RevealStatement, UploadHeader, UploadStatus
+from fedrec.wire.messages import Report, RevealStatement, UploadHeader, UploadStatus
 from fedrec_server.engine import Engine
-from fedrec_server.rounds.changes import AlreadyCounted, StatementKept
-from fedrec_server.rounds.events import Spoke, Uploaded
+from fedrec_server.rounds.changes import AlreadyCounted
+from fedrec_server.rounds.events import Reported, Spoke, Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.store.spool import Draft, DurabilityLost, sealed_name, snapshot_name, update_name
 from fedrec_server.store.store import SnapshotRecord
@@ -26,6 +26,7 @@ __all__ = [
     "open_reveal",
     "open_snapshot",
     "open_update",
+    "take_report",
     "update_status",
 ]
 
@@ -154,7 +155,7 @@ class IncomingUpdate(Incoming):
 
 
 class IncomingReveal(Incoming):
-    """A revealer's sealed aggregate, or a verifier's empty one, with the signed statement."""
+    """The key authority's signed statement, with the sealed sum where it opened it."""
 
     def __init__(
         self, engine: Engine, draft: Draft, blob: Blob, statement: RevealStatement
@@ -177,40 +178,37 @@ class IncomingReveal(Incoming):
             blob=self._blob if self._blob.length else None,
         )
         # What the state machine refuses is not worth a file.
-        _, changes = step(engine.state, event)
-        kept = [change.word.blob for change in changes if isinstance(change, StatementKept)]
-        if kept and kept[0] is not None:
-            name = sealed_name(statement.round, kept[0])
-            await engine.work.in_thread(self._draft.keep, name)
-        else:
+        step(engine.state, event)
+        if statement.refused:
             await engine.work.in_thread(self._draft.discard)
+        else:
+            name = sealed_name(statement.round, self._blob)
+            await engine.work.in_thread(self._draft.keep, name)
         await engine.apply(event)
         engine.failpoint("reveal.ack")
-        return not changes
+        return False
 
 
 class IncomingSnapshot(Incoming):
     """A copy of the model for late joiners."""
 
-    def __init__(
-        self, engine: Engine, draft: Draft, blob: Blob, statement: RevealStatement
-    ) -> None:
+    def __init__(self, engine: Engine, draft: Draft, blob: Blob, report: Report) -> None:
         super().__init__(engine, draft, blob)
-        self._statement = statement
+        self._report = report
 
     async def _count(self) -> bool:
         async with self._engine.lock:
-            return await self._exchange(self._engine, self._statement)
+            return await self._exchange(self._engine, self._report)
 
-    async def _exchange(self, engine: Engine, statement: RevealStatement) -> bool:
-        await engine.work.in_thread(engine.snapshots.check, statement)
-        vouching = await engine.work.in_thread(engine.snapshots.accepts, statement, self._blob)
+    async def _exchange(self, engine: Engine, report: Report) -> bool:
+        await engine.work.in_thread(engine.snapshots.check, report)
+        vouching = await engine.work.in_thread(engine.snapshots.accepts, report, self._blob)
         if vouching is None:
             await engine.work.in_thread(self._draft.discard)
             return False
-        name = snapshot_name(statement.round, self._blob)
+        name = snapshot_name(report.round, self._blob)
         record = SnapshotRecord(
-            round=statement.round, epoch=statement.epoch, blob=self._blob, statements=vouching
+            round=report.round, epoch=report.epoch, blob=self._blob, reports=vouching
         )
         await engine.work.in_thread(self._draft.keep, name)
         before = await engine.work.in_thread(engine.store.keep_snapshot, record)
@@ -244,7 +242,7 @@ async def open_update(engine: Engine, header: UploadHeader) -> IncomingUpdate | 
 
 
 async def open_reveal(engine: Engine, statement: RevealStatement, blob: Blob) -> IncomingReveal:
-    """Admit a key holder's statement before its sealed aggregate is read."""
+    """Admit the key authority's statement before its sealed sum is read."""
     engine.presence.heard(statement.client_id)
     engine.admission.check_blob(blob.length)
     if not await engine.work.in_thread(_was_published, engine, statement):
@@ -257,18 +255,32 @@ async def open_reveal(engine: Engine, statement: RevealStatement, blob: Blob) ->
     return await engine.work.beside(begin)
 
 
-async def open_snapshot(engine: Engine, statement: RevealStatement, blob: Blob) -> IncomingSnapshot:
+async def open_snapshot(engine: Engine, report: Report, blob: Blob) -> IncomingSnapshot:
     """Admit who vouches for a snapshot before the snapshot is read."""
-    engine.presence.heard(statement.client_id)
+    engine.presence.heard(report.client_id)
     engine.admission.check_blob(blob.length)
-    engine.admission.check_snapshot(statement)
-    await engine.work.in_thread(engine.snapshots.check, statement)
+    engine.admission.check_report(report, measured=False)
+    await engine.work.in_thread(engine.snapshots.check, report)
 
     def begin() -> IncomingSnapshot:
         engine.store.spool.require_space(blob.length)
-        return IncomingSnapshot(engine, engine.store.spool.draft(), blob, statement)
+        return IncomingSnapshot(engine, engine.store.spool.draft(), blob, report)
 
     return await engine.work.beside(begin)
+
+
+async def take_report(engine: Engine, report: Report) -> None:
+    """Keep a client's word on a published ciphertext sum."""
+    engine.presence.heard(report.client_id)
+    engine.admission.check_report(report, measured=True)
+    await engine.work.uninterrupted(_keep_report(engine, report))
+
+
+async def _keep_report(engine: Engine, report: Report) -> None:
+    async with engine.lock:
+        await engine.apply(Reported(now=engine.clock.now(), report=report))
+    engine.failpoint("report.ack")
+    engine.work.background(engine.advance())
 
 
 async def update_status(
@@ -317,8 +329,6 @@ def _check_statement(engine: Engine, statement: RevealStatement) -> None:
     round_ = engine.state.current
     if round_ is None or round_.phase != "revealing" or round_.number != statement.round:
         raise RoundClosed(f"Round {statement.round} is not being revealed.")
-    if round_.role_of(statement.client_id) is None:
-        raise RefusedError(f"This client was not asked to reveal round {round_.number}.")
     engine.admission.check_statement(statement, round_.manifest_digest(engine.run))
 
 
@@ -326,4 +336,4 @@ def _was_published(engine: Engine, statement: RevealStatement) -> bool:
     """Tell whether a statement repeats one that is published: its receipt was lost."""
     engine.admission.check_run(statement.run)
     record = engine.store.published(statement.round)
-    return record is not None and statement in record.statements
+    return record is not None and record.statement == statement

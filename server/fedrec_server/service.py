@@ -17,6 +17,7 @@ from fedrec.wire.convert import (
     federation_to_proto,
     part_of,
     published_to_proto,
+    report_from_proto,
     reveal_statement_from_proto,
     snapshot_to_proto,
     upload_header_from_proto,
@@ -24,6 +25,7 @@ from fedrec.wire.convert import (
 )
 from fedrec.wire.convert_task import task_to_proto
 from fedrec.wire.limits import (
+    MAX_REPORTS,
     check_client_id,
     check_exact,
     check_mask_step,
@@ -45,6 +47,7 @@ from fedrec_server.receiving import (
     open_reveal,
     open_snapshot,
     open_update,
+    take_report,
     update_status,
 )
 from fedrec_server.rounds.state import Round
@@ -114,7 +117,7 @@ class CoordinatorService(CoordinatorServicer):
         return upload_status_to_proto(status)
 
     async def FetchContribution(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send one contribution to a key holder."""
+        """Send one contribution to the key authority."""
         round_ = self._revealing(request)
         header = round_.accepted.get(check_client_id(request.contributor, "request.contributor"))
         if header is None:
@@ -125,7 +128,7 @@ class CoordinatorService(CoordinatorServicer):
             yield part
 
     async def FetchSum(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send the coordinator's sum to a key holder, refreshed where the protection can."""
+        """Send the coordinator's sum to the key authority, refreshed where the protection can."""
         round_ = self._revealing(request)
         if round_.total is None:
             raise RoundError(f"Round {round_.number} has no sum.")
@@ -138,26 +141,32 @@ class CoordinatorService(CoordinatorServicer):
             fresh = await self._engine.work.beside(
                 protection.refreshed, federation.keys.server_context, data
             )
-            # One for all who ask: key holders look at one sum of a round only.
+            # One for all calls: the authority looks at one sum of a round only.
             if self._handed_out is None or self._handed_out[0] != key:
                 self._handed_out = (key, fresh)
         for part in _parts(coordinator_pb2.ContributionPart, self._handed_out[1]):
             yield part
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
-        """Take in a key holder's word."""
+        """Take in the key authority's word."""
         statement = reveal_statement_from_proto(await next_part(parts, "statement"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
         async with self._engine.uploads.turn(statement.client_id):
             await _receive(await open_reveal(self._engine, statement, blob), parts)
-        return model_pb2.RevealReceipt(round=statement.round)
+        return model_pb2.RoundReceipt(round=statement.round)
+
+    async def SubmitReport(self, request: Message, context: Message) -> Message:
+        """Take in what a client found in a published sum; answered when it is durable."""
+        report = report_from_proto(request)
+        await take_report(self._engine, report)
+        return model_pb2.RoundReceipt(round=report.round)
 
     async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in a copy of the model."""
-        statement = reveal_statement_from_proto(await next_part(parts, "statement"))
+        report = report_from_proto(await next_part(parts, "report"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
-        await _receive(await open_snapshot(self._engine, statement, blob), parts)
-        return model_pb2.RevealReceipt(round=statement.round)
+        await _receive(await open_snapshot(self._engine, report, blob), parts)
+        return model_pb2.RoundReceipt(round=report.round)
 
     async def Apply(self, request: Message, context: Message) -> Message:
         """Keep an applicant for the key authority, and tell whether it is listed already."""
@@ -214,8 +223,8 @@ class CoordinatorService(CoordinatorServicer):
         snapshot = Snapshot(
             round=stored.round,
             epoch=stored.epoch,
-            statements=stored.statements or record.statements,
-            sealed=record.sealed,
+            statement=record.statement if not stored.reports else None,
+            reports=(stored.reports or record.reports)[:MAX_REPORTS],
             blob=data,
         )
         yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(snapshot))
@@ -227,16 +236,14 @@ class CoordinatorService(CoordinatorServicer):
             return None
         if after not in self._published:
             record = await self._engine.work.in_thread(self._engine.store.next_published, after)
-            if record is None:
+            if record is None or not record.name:
                 return None
             published = PublishedRound(
                 round=record.round,
                 epoch=record.epoch,
                 kind=record.kind,
-                committee=record.committee,
                 contributions=record.contributions,
-                statements=record.statements,
-                sealed=record.sealed,
+                statement=record.statement,
                 blob=await self._read(record.name, record.blob),
             )
             self._published[after] = (published_to_proto(published), published.blob)
@@ -253,14 +260,14 @@ class CoordinatorService(CoordinatorServicer):
         return client_id
 
     def _revealing(self, request: Message) -> Round:
-        """Return the round that this client was asked to reveal or verify."""
+        """Return the round that the calling key authority is to open."""
         client_id = self._member(request)
         round_ = self._engine.state.current
         wanted = check_round(request.round, "request.round")
         if round_ is None or round_.number != wanted or round_.phase != "revealing":
             raise RefusedError(f"Round {wanted} is not being revealed.")
-        if round_.role_of(client_id) is None:
-            raise RefusedError(f"This client was not asked to reveal round {wanted}.")
+        if client_id != self._engine.state.rules.revealer:
+            raise RefusedError(f"The key authority alone opens round {wanted}.")
         return round_
 
     async def _read(self, name: str, blob: Blob) -> bytes:

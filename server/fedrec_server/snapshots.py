@@ -1,8 +1,10 @@
 """Copies of the model for clients that join late, made by clients that are up to date.
 
-Under encryption a snapshot counts when its state tag is the one that two key holders signed for
-the round. Where nobody said so, two clients have to send the same bytes and, for a round of an
-earlier epoch, the same tag under the present epoch's key.
+Under encryption a snapshot counts when its state tag is the one that the key authority signed for
+the round, or two clients reported. Where nobody did under the present epoch's key, two clients have
+to send the same bytes with the same tag.
+
+In the papers' protocol old sums are not kept, so that whoever is far behind needs one, too.
 
 The coordinator cannot open what is sealed. A joiner that can, and finds that it is not what was
 signed, says so when it asks again; then others are asked for another copy.
@@ -17,7 +19,7 @@ from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.training.layout import shared_values
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MakeSnapshot, RevealStatement, Task
+from fedrec.wire.messages import MakeSnapshot, Report, Task
 from fedrec_server.federation import Federation
 from fedrec_server.snapshot_makers import SnapshotMakers
 from fedrec_server.store.store import PublishedRecord, SnapshotRecord, Store
@@ -40,12 +42,14 @@ class Snapshots:
         self._store = store
         self._makers = SnapshotMakers(clock)
         self._behind: dict[ClientId, RoundId] = {}
-        self._sent: dict[ClientId, tuple[RevealStatement, bytes]] = {}
+        self._sent: dict[ClientId, tuple[Report, bytes]] = {}
         self._refused: bytes | None = None
         self._complaints: dict[ClientId, int] = {}
         self._made_by: dict[bytes, ClientId] = {}
         oldest = store.next_published(RoundId(0))
-        self._mixed_epochs = oldest is not None and oldest.epoch != self._epoch
+        mixed_epochs = oldest is not None and oldest.epoch != self._epoch
+        shared_key = federation.protection.needs_reveal and federation.keys.roster.revealer is None
+        self._has_gaps = mixed_epochs or shared_key
 
     def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
         """Tell at once whether it is worth asking the store about a client that is behind.
@@ -53,7 +57,7 @@ class Snapshots:
         A member that crosses into this epoch may still open the rounds before it: only who comes
         back with the same version could not.
         """
-        if version == 0 or not self._mixed_epochs:
+        if version == 0 or not self._has_gaps:
             return version == 0
         came_back = self._behind.get(client_id) == version
         self._behind[client_id] = version
@@ -65,8 +69,8 @@ class Snapshots:
         if first is None:
             return False
         stored = self._believed()
-        if first.epoch != self._epoch:
-            return stored is None
+        if not self._is_served(first):
+            return stored is None or not self._is_served(self._store.next_published(stored.round))
         since = RoundId(0) if stored is None else stored.round
         price = self._estimate if stored is None else stored.blob.length
         return version == 0 and self._store.bytes_after(since) > price
@@ -84,53 +88,50 @@ class Snapshots:
             published_round=published, task=MakeSnapshot(round=published), epoch=self._epoch
         )
 
-    def check(self, statement: RevealStatement) -> None:
+    def check(self, report: Report) -> None:
         """Refuse a snapshot that nobody can use.
 
         Raises:
             RoundError: when its round is not published, a later snapshot is here, the epoch
                 changed meanwhile, or nobody asked this client for it.
-            RefusedError: when it is not the state that the key holders signed.
+            RefusedError: when it is not the model that is known of the round.
         """
-        record = self._store.published(statement.round)
+        record = self._store.published(report.round)
         if record is None:
-            raise RoundError(f"Round {statement.round} is not published.")
-        if statement.epoch != self._epoch:
-            raise RoundError(f"The key epoch is {self._epoch}, not {statement.epoch}.")
-        if self._is_vouched(record):
-            if record.statements[0].state_tag != statement.state_tag:
-                raise RefusedError("The snapshot is not the state that the key holders signed.")
-        elif record.statements and not statement.is_attestation:
-            raise RefusedError(f"Round {statement.round} was published in an earlier epoch.")
+            raise RoundError(f"Round {report.round} is not published.")
+        if report.epoch != self._epoch:
+            raise RoundError(f"The key epoch is {self._epoch}, not {report.epoch}.")
+        if self._is_vouched(record) and record.known != (report.epoch, report.state_tag):
+            raise RefusedError("The snapshot is not the model that others named.")
         stored = self._believed()
-        if stored is not None and stored.round >= statement.round:
-            raise RoundError(f"A snapshot of round {statement.round} or later is here already.")
-        if not self._makers.may_send(statement.client_id, statement.round):
-            raise RoundError(f"Nobody asked for a snapshot of round {statement.round}.")
+        if stored is not None and stored.round >= report.round:
+            raise RoundError(f"A snapshot of round {report.round} or later is here already.")
+        if not self._makers.may_send(report.client_id, report.round):
+            raise RoundError(f"Nobody asked for a snapshot of round {report.round}.")
 
-    def accepts(self, statement: RevealStatement, blob: Blob) -> tuple[RevealStatement, ...] | None:
+    def accepts(self, report: Report, blob: Blob) -> tuple[Report, ...] | None:
         """Note an admitted snapshot; return who vouches for it where it counts now, else None.
 
-        Nobody has to where key holders signed the state when its round was published.
+        Nobody has to where the model was named in this epoch when its round was published.
         """
-        self._makers.answered(statement.client_id)
-        record = self._store.published(statement.round)
-        vouching: tuple[RevealStatement, ...] = ()
+        self._makers.answered(report.client_id)
+        record = self._store.published(report.round)
+        vouching: tuple[Report, ...] = ()
         if self._needs_two(record):
             sealed = self._federation.protection.needs_reveal
             # All who have the same model make the same bytes of it.
-            self._sent[statement.client_id] = (statement, blob.digest)
+            self._sent[report.client_id] = (report, blob.digest)
             alike = [
                 other
                 for other, told in self._sent.values()
-                if (other.round, told) == (statement.round, blob.digest)
-                and (not sealed or other.content() == statement.content())
+                if (other.round, told) == (report.round, blob.digest)
+                and (not sealed or other.model == report.model)
             ]
             if len(alike) < 2:
                 return None
             self._sent.clear()
             vouching = tuple(alike) if sealed else ()
-        self._made_by = {blob.digest: statement.client_id}
+        self._made_by = {blob.digest: report.client_id}
         self._refused = None
         return vouching
 
@@ -169,7 +170,7 @@ class Snapshots:
         if record is None or first is None:
             return None
         saved = self._store.bytes_after(after) - self._store.bytes_after(stored.round)
-        if stored.blob.length > saved and first.epoch == self._epoch:
+        if stored.blob.length > saved and self._is_served(first):
             return None
         return stored, record
 
@@ -181,8 +182,12 @@ class Snapshots:
         return stored
 
     def _is_vouched(self, record: PublishedRecord) -> bool:
-        """Tell whether key holders signed the state under the present epoch's key."""
-        return bool(record.statements) and record.epoch == self._epoch
+        """Tell whether the model after a round is known under the present epoch's key."""
+        return record.known is not None and record.known[0] == self._epoch
+
+    def _is_served(self, record: PublishedRecord | None) -> bool:
+        """Tell whether members of this epoch can fetch and read a round, and all later ones."""
+        return record is None or (record.epoch == self._epoch and bool(record.name))
 
     def _needs_two(self, record: PublishedRecord | None) -> bool:
         return record is None or not self._is_vouched(record)

@@ -11,8 +11,10 @@ from client.key_watch import KeyWatch
 from fedrec.identity.authority import AUTHORITY_FILE
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import RoundId
 from fedrec.protection import Member
+from fedrec.training.layout import METRICS_SLICE
+from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER, Revealer
@@ -62,27 +64,43 @@ class AuthorityWorld(World):
         key = self.largest.encryption_key(self._secret)
         return self.largest.encryptor(self.context, key, tag_key=tag_key)
 
-    def draw(self, number: int, seed: bytes | None = None) -> tuple[ClientId, ...]:
-        return (self.revealer.client_id,)
-
-    def is_drawn(self, number: int) -> bool:
-        return True
-
-    def contribute(self, round_: FakeRound, *members: Identity) -> None:
-        for n, member in enumerate(members or self.puppets):
-            self.put_tagged(round_, member, self.vector(n, round_))
-
-    def put_tagged(self, round_: FakeRound, member: Identity, vector: Any) -> None:
+    def put_vector(self, round_: FakeRound, member: Identity, vector: Any) -> None:
         """Let a member contribute a vector as an honest one does."""
         known = self.membership(member)
-        nonce = member.public.signing_key[:16] if known.is_tagged else b""
-        name = known.tag_name(round_.number, member.client_id, nonce)
-        payload = self.round_vector(round_, member).member.protect(vector, name)
-        self.put(round_, member, payload, nonce=nonce)
+        name = known.tag_name(round_.number, member.client_id, self.nonce_of(member))
+        self.put(round_, member, self.round_vector(round_, member).member.protect(vector, name))
 
-    def words(self, round_: FakeRound) -> tuple[tuple[RevealStatement, ...], bytes]:
-        statement, sealed = self.state_of(round_, self.revealer)
-        return (statement,), sealed
+    def nonce_of(self, member: Identity) -> bytes:
+        return member.public.signing_key[:16] if self.largest.chosen.n_tags else b""
+
+    @property
+    def opener(self) -> Identity:
+        return self.revealer
+
+    def words(self, round_: FakeRound) -> tuple[RevealStatement | None, bytes]:
+        return self.state_of(round_)
+
+    def state_of(self, round_: FakeRound) -> tuple[RevealStatement, bytes]:
+        """Return what the authority says about a round, and the sealed sum."""
+        known, vector = self.membership(self.revealer), self.round_vector(round_, self.revealer)
+        aggregate = self.applied(round_)
+        seal, rows = known.seal_of(round_.number), self.rows_after(round_.number)
+        sealed = seal.seal_aggregate(vector.pack(aggregate))
+        shared = self.shared[round_.number]
+        statement = RevealStatement(
+            federation="films",
+            run=self.run,
+            round=round_.number,
+            epoch=known.epoch,
+            client_id=known.client_id,
+            manifest_digest=known.manifest_digest(round_.number, round_.headers),
+            state_tag=seal.state_tag(shared.canonical_bytes()),
+            published_digest=Blob.of(sealed).digest,
+            metrics=aggregate[METRICS_SLICE].astype("<i8").tobytes(),
+            n_rows=rows.n_rows,
+            rows_digest=rows.digest,
+        )
+        return known.sign_statement(statement), sealed
 
     def run_revealer(self, *tasks: Callable[[], Any], new_run: bool = False) -> Revealer:
         """Give the revealer these tasks, and end it when it asks for another one."""
@@ -130,6 +148,7 @@ def refused(world: AuthorityWorld, key: KeyWatch, *words: str) -> None:
     """Check that nothing was opened, and that the audit log says why."""
     assert world.link.reveals == []
     assert key.opened == []
+    assert world.link.declined, "the coordinator would wait for ever"
     assert "reveal refused" in world.event_names()
     assert '"event":"reveal_refused"' in world.refusals()
     for word in words:

@@ -29,11 +29,10 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.protection import Member
-from fedrec.training.layout import METRICS_SLICE, Layout, protection_of
+from fedrec.training.layout import Layout, protection_of
 from fedrec.training.learner import Learner
 from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
-from fedrec.wire.committee import committee_digest, draw
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     Application,
@@ -41,6 +40,7 @@ from fedrec.wire.messages import (
     Finished,
     MakeSnapshot,
     PublishedRound,
+    Report,
     Reveal,
     RevealStatement,
     Snapshot,
@@ -71,10 +71,7 @@ class FakeRound:
     number: RoundId
     kind: str
     base: RoundId
-    committee: tuple[ClientId, ...] = ()
     contributions: dict[str, tuple[UploadHeader, bytes]] = field(default_factory=dict)
-    statements: list[RevealStatement] = field(default_factory=list)
-    blob: bytes = b""
     published: PublishedRound | None = None
 
     @property
@@ -129,9 +126,6 @@ class World:
         self.rounds: dict[int, FakeRound] = {}
         self.published_round = RoundId(0)
         self.epoch = self.make_epoch()
-        # What is tested here most is what the client does as a key holder.
-        while not all(self.is_drawn(number) for number in (1, 2, 3)):
-            self.epoch = self.make_epoch()
         self._memberships: dict[Any, Membership] = {}
         self.shared = {0: self.learner.initial_shared()}
         self.clock = FakeClock()
@@ -248,37 +242,9 @@ class World:
         return path.read_text() if path.exists() else ""
 
     def open(self, number: int, kind: str = "train") -> FakeRound:
-        found = FakeRound(
-            number=RoundId(number),
-            kind=kind,
-            base=self.published_round,
-            committee=self.draw(number),
-        )
+        found = FakeRound(number=RoundId(number), kind=kind, base=self.published_round)
         self.rounds[number] = found
         return found
-
-    def draw(self, number: int, seed: bytes | None = None) -> tuple[ClientId, ...]:
-        """Return the committee of all members for a round; nobody without encryption."""
-        if not self.protection.needs_reveal:
-            return ()
-        members = [member.client_id for member in (self.identity, *self.puppets)]
-        return draw(seed or self.seed(), self.run, RoundId(number), members)
-
-    def is_drawn(self, number: int) -> bool:
-        """Tell whether the tested client may open a round; all may where there is no need."""
-        committee = self.draw(number)
-        return not committee or self.identity.client_id in committee
-
-    def drawn_number(self, after: int) -> int:
-        """Return the first number above `after` of a round that the tested client may open."""
-        return next(n for n in range(after + 1, after + 200) if self.is_drawn(n))
-
-    def seed(self) -> bytes:
-        """Return what the next committee is drawn from."""
-        published = self.rounds.get(self.published_round)
-        if published is None or published.published is None:
-            return self.epoch.roster.secrets_sha256
-        return published.published.statements[0].state_tag
 
     def vector(self, seed: int, round_: FakeRound | None = None) -> np.ndarray[Any, Any]:
         """Return made-up sums of two users, by default of a round that all items are trained in."""
@@ -305,8 +271,11 @@ class World:
     def contribute(self, round_: FakeRound, *members: Identity) -> None:
         """Let puppets contribute."""
         for n, member in enumerate(members or self.puppets):
-            vector = self.vector(n, round_)
-            self.put(round_, member, self.round_vector(round_, member).member.protect(vector))
+            self.put_vector(round_, member, self.vector(n, round_))
+
+    def put_vector(self, round_: FakeRound, member: Identity, vector: Any) -> None:
+        """Let a member contribute a vector as an honest one does."""
+        self.put(round_, member, self.round_vector(round_, member).member.protect(vector))
 
     def rows(self, round_: FakeRound) -> ActiveRows:
         """Return the item rows that a round covers."""
@@ -330,8 +299,8 @@ class World:
             "kind": self.rounds[number].kind,
             "base_round": self.rounds[number].base,
             "base_state": self.base_state(self.rounds[number].base),
-            "committee": committee_digest(self.run, RoundId(number), self.rounds[number].committee),
-            "nonce": b"",
+            "key_list": b"",
+            "nonce": self.nonce_of(member),
             "epoch": self.epoch.roster.epoch,
             "client_id": member.client_id,
             "catalogue_fingerprint": self.catalogue.fingerprint(),
@@ -343,6 +312,10 @@ class World:
         }
         header = UploadHeader(**{**fields, **changes})
         return replace(header, signature=member.sign(header.statement()))
+
+    def nonce_of(self, member: Identity) -> bytes:
+        """Return what enters the names of a member's tags, where sums have any."""
+        return b""
 
     def stated_rows(self, number: int) -> StatedRows:
         """Return what members say of the rows that a round covers."""
@@ -367,53 +340,48 @@ class World:
             added.add(payload)
         return added.finish()
 
-    def state_of(self, round_: FakeRound, member: Identity) -> tuple[RevealStatement, bytes]:
-        """Return what an honest key holder says about a round, and the sealed aggregate."""
-        known, vector = self.membership(member), self.round_vector(round_, member)
+    def applied(self, round_: FakeRound) -> np.ndarray[Any, Any]:
+        """Return the sum of a round, and keep the model that follows from it."""
+        member = self.opener
+        vector = self.round_vector(round_, member)
         aggregate = vector.member.reveal(self.total(round_), len(round_.contributions))
         base = self.shared[round_.base]
         shared = self.learner.apply(round_.kind, base.number, base, aggregate)
         self.shared[round_.number] = shared
-        seal = known.seal_of(round_.number, round_.kind)
-        metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
-        manifest = known.manifest_digest(round_.number, round_.headers)
-        sealed = seal.seal_aggregate(vector.pack(aggregate))
-        rows = known.stated_rows(self.learner.travelling.rows("train", shared))
-        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes(), rows)
-        place = 1
-        if member.client_id in round_.committee:
-            place = round_.committee.index(member.client_id) + 1
-        statement = RevealStatement(
-            federation="films",
-            run=self.run,
-            round=round_.number,
-            epoch=known.epoch,
-            client_id=member.client_id,
-            **content.model_dump(),
-            share=seal.share(content, place),
-        )
-        return known.sign_statement(statement), sealed
+        return aggregate
 
-    def words(self, round_: FakeRound) -> tuple[tuple[RevealStatement, ...], bytes]:
-        """Return what two puppets say about a round, and the sealed aggregate."""
-        drawn = [p for p in self.puppets if p.client_id in round_.committee] or self.puppets
-        first, sealed = self.state_of(round_, drawn[0])
-        second, _ = self.state_of(round_, drawn[1])
-        return (first, second), sealed
+    @property
+    def opener(self) -> Identity:
+        """Somebody who can read sums."""
+        return self.puppets[0]
+
+    def rows_after(self, number: int) -> StatedRows:
+        """Return what members say of the rows that vectors cover after a round."""
+        rows = self.learner.travelling.rows("train", self.shared[number])
+        return self.membership(self.puppets[0]).stated_rows(rows)
+
+    def report(self, number: int, member: Identity, metrics: bytes = b"") -> Report:
+        """Return what a member says about its model after a round."""
+        known = self.membership(member)
+        return known.report_on(
+            RoundId(number), self.shared[number], self.rows_after(number), metrics
+        )
+
+    def words(self, round_: FakeRound) -> tuple[RevealStatement | None, bytes]:
+        """Return what is said about a round's sum, and in which bytes it is published."""
+        self.applied(round_)
+        return None, self.total(round_)
 
     def publish(self, round_: FakeRound) -> PublishedRound:
-        """Publish a round, with the words of two puppets where it is encrypted."""
-        encrypted = self.protection.needs_reveal
-        words, sealed = self.words(round_)
+        """Publish a round."""
+        statement, blob = self.words(round_)
         round_.published = PublishedRound(
             round=round_.number,
             epoch=self.epoch.roster.epoch,
             kind=round_.kind,
-            committee=round_.committee,
             contributions=round_.headers,
-            statements=words if encrypted else (),
-            sealed=encrypted,
-            blob=sealed if encrypted else self.total(round_),
+            statement=statement,
+            blob=blob,
         )
         self.published_round = round_.number
         return round_.published
@@ -432,17 +400,14 @@ class World:
             base_round=round_.base,
             seconds_left=60.0,
             epoch=self.epoch.roster.epoch,
-            committee=round_.committee,
         )
 
-    def reveal(self, round_: FakeRound, role: str = "reveal", **changes: Any) -> Reveal:
+    def reveal(self, round_: FakeRound, **changes: Any) -> Reveal:
         total = self.total(round_)
         task = Reveal(
             round=round_.number,
             kind=round_.kind,
             base_round=round_.base,
-            role=role,
-            committee=round_.committee,
             contributions=round_.headers,
             sum_length=len(total),
             sum_digest=blake3(total).digest(),
@@ -459,7 +424,6 @@ class World:
             if round_.base != self.published_round:
                 # What puppets sent to begin with was for another version.
                 round_.base = self.published_round
-                round_.committee = self.draw(number)
                 self.contribute(round_)
             return self.train(round_)
 
@@ -487,7 +451,9 @@ class FakeLink:
     Attributes:
         script: what `next_task` answers, one call after the other; then the run is finished.
         sent: every byte string that left the client.
+        reveals, declined: what the key authority said of sums, by whether it opened them.
         uploads: (header, payload) of every submission, repeated ones included.
+        gone: rounds whose sums are kept no more.
         offered, spare: snapshots that are here; the first is given that was not refused.
         refused: what the client said it refused, call by call.
         before: called with the name of each call; may raise.
@@ -499,7 +465,10 @@ class FakeLink:
         self.sent: list[bytes] = []
         self.uploads: list[tuple[UploadHeader, bytes]] = []
         self.reveals: list[tuple[RevealStatement, bytes]] = []
-        self.snapshots: list[tuple[RevealStatement, bytes]] = []
+        self.declined: list[RevealStatement] = []
+        self.reports: list[Report] = []
+        self.snapshots: list[tuple[Report, bytes]] = []
+        self.gone: set[int] = set()
         self.offered: Snapshot | None = None
         self.spare: list[Snapshot] = []
         self.refused: list[tuple[bytes, ...]] = []
@@ -554,12 +523,19 @@ class FakeLink:
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         self._called("submit_reveal", statement.statement(), statement.signature, sealed)
-        self.reveals.append((statement, sealed))
+        if statement.refused:
+            assert not sealed
+            self.declined.append(statement)
+        else:
+            self.reveals.append((statement, sealed))
 
     def published(self, client_id: str, run: str, after: int) -> PublishedRound | None:
         self._called("published", client_id)
         later = [n for n, r in self.world.rounds.items() if n > after and r.published is not None]
-        return self.world.rounds[min(later)].published if later else None
+        return None if not later or min(later) in self.gone else self._published(min(later))
+
+    def _published(self, number: int) -> PublishedRound | None:
+        return self.world.rounds[number].published
 
     def snapshot(
         self, client_id: str, run: str, after: int, refused: tuple[bytes, ...] = ()
@@ -569,9 +545,13 @@ class FakeLink:
         offers = (found for found in (self.offered, *self.spare) if found is not None)
         return next((s for s in offers if Blob.of(s.blob).digest not in refused), None)
 
-    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
-        self._called("submit_snapshot", statement.statement(), statement.signature, blob)
-        self.snapshots.append((statement, blob))
+    def submit_report(self, report: Report) -> None:
+        self._called("submit_report", report.statement(), report.signature)
+        self.reports.append(report)
+
+    def submit_snapshot(self, report: Report, blob: bytes) -> None:
+        self._called("submit_snapshot", report.statement(), report.signature, blob)
+        self.snapshots.append((report, blob))
 
     def apply(self, public_identity: bytes) -> Application:
         self._called("apply", public_identity)

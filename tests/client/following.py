@@ -10,7 +10,7 @@ from client.fake_federation import World
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.model.state import SharedState
-from fedrec.wire.messages import UNSAID, RevealStatement, Snapshot, Wait
+from fedrec.wire.messages import Snapshot, Wait
 from fedrec_client.private_store import PrivateStore
 
 
@@ -44,49 +44,29 @@ def make_snapshot(world: World, number: int, shared: SharedState | None = None) 
 
 
 def sealed_snapshot(world: World, number: int, raw: bytes) -> Snapshot:
-    """Return a snapshot whose seal opens to any bytes."""
-    round_ = world.rounds[number]
-    assert round_.published is not None
+    """Return a snapshot whose seal opens to any bytes, and for whose model members vouch."""
+    assert world.rounds[number].published is not None
     maker = world.membership(world.puppets[2])
-    statement = maker.sign_statement(
-        replace(round_.published.statements[0], client_id=maker.client_id)
-    )
     return Snapshot(
         round=RoundId(number),
         epoch=1,
-        statements=(statement,),
-        sealed=True,
-        blob=maker.seal_of(RoundId(number), "train").seal_snapshot(raw),
+        statement=None,
+        reports=tuple(world.report(number, puppet) for puppet in world.puppets[:2]),
+        blob=maker.seal_of(RoundId(number)).seal_snapshot(raw),
     )
 
 
 def attested(world: World, *makers: Identity, **changes: Any) -> Snapshot:
     """Return a snapshot of round 3 for which members of the new epoch vouch."""
-    shared = world.shared[3]
-    statements = []
+    reports = []
     for maker in makers or world.puppets[:2]:
-        known = world.membership(maker)
-        rows = known.stated_rows(world.learner.travelling.rows("train", shared))
-        statement = RevealStatement(
-            federation="films",
-            run=world.run,
-            round=RoundId(3),
-            epoch=2,
-            client_id=maker.client_id,
-            manifest_digest=UNSAID,
-            aggregate_tag=UNSAID,
-            state_tag=known.seal_of(RoundId(3), "train").state_tag(shared.canonical_bytes()),
-            published_digest=UNSAID,
-            locked_metrics=b"",
-            n_rows=rows.n_rows,
-            rows_digest=rows.digest,
-        )
-        statements.append(known.sign_statement(replace(statement, **changes)))
-    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+        changed = replace(world.report(3, maker), **changes)
+        reports.append(replace(changed, signature=maker.sign(changed.statement())))
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3))
     return Snapshot(
         round=RoundId(3),
         epoch=2,
-        statements=tuple(statements),
-        sealed=True,
-        blob=seal.seal_snapshot(world.as_sent(shared)),
+        statement=None,
+        reports=tuple(reports),
+        blob=seal.seal_snapshot(world.as_sent(world.shared[3])),
     )

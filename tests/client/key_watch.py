@@ -1,13 +1,10 @@
-"""A watch on a client's key, and what must be seen where it refuses to use it."""
+"""A watch on the key authority's key."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
-from client.fake_federation import FakeRound, World
 
-from fedrec.wire.messages import Reveal
 from fedrec_client.enrolment import enrol
 from fedrec_client.membership import Membership
 
@@ -33,12 +30,8 @@ class KeyWatch:
         self._member.close()
 
 
-def put_watch(monkeypatch: pytest.MonkeyPatch, module: str = "fedrec_client.app") -> KeyWatch:
-    """Put a watch on the key of whatever client is started.
-
-    Args:
-        module: where it enrols.
-    """
+def put_watch(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+    """Put a watch on the key of the authority's revealer that is started."""
     watch = KeyWatch(None)
 
     def watched(*arguments: Any, **options: Any) -> Membership:
@@ -46,26 +39,5 @@ def put_watch(monkeypatch: pytest.MonkeyPatch, module: str = "fedrec_client.app"
         watch._member = membership.member
         return replace(membership, member=watch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(f"{module}.enrol", watched)
+    monkeypatch.setattr("fedrec_authority.revealer.enrol", watched)
     return watch
-
-
-def ask(world: World, task: Callable[[], Reveal]) -> None:
-    world.link.script.append(task)
-    world.app().run()
-
-
-def puppet_round(world: World, number: int = 1) -> FakeRound:
-    """Open a round that only puppets take part in; the client is a bystander with a key."""
-    round_ = world.open(number)
-    world.contribute(round_)
-    return round_
-
-
-def refused(world: World, key: KeyWatch, *words: str) -> None:
-    assert world.link.reveals == []
-    assert key.opened == []
-    assert "reveal_refused" in world.event_names()
-    assert '"event":"reveal_refused"' in world.audit()
-    for word in words:
-        assert word in world.audit()

@@ -184,7 +184,7 @@ class MaskedWorld(World):
         inbox = current.collector.inbox(puppet.client_id)
         masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
         payload = words.message(masked)
-        self.put(current.round, puppet, payload, committee=participant.round_digest)
+        self.put(current.round, puppet, payload, key_list=participant.round_digest)
         current.collector.add_vector(puppet.client_id, payload)
 
     def _end(self, current: MaskedRound) -> None:
@@ -206,10 +206,8 @@ class MaskedWorld(World):
             round=round_.number,
             epoch=self.epoch.roster.epoch,
             kind=round_.kind,  # type: ignore[arg-type]
-            committee=(),
             contributions=round_.headers,
-            statements=(),
-            sealed=False,
+            statement=None,
             blob=plain.packed_sum(total, len(round_.headers)),
         )
         self.published_round = round_.number

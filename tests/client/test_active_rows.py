@@ -8,12 +8,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from client.authority_federation import AuthorityWorld
 from client.fake_federation import N_ITEMS, FakeRound, World
+from client.following import make_snapshot
 
 from fedrec.identity.sealing import keyed_tag
-from fedrec.ids import RoundId, canonical
+from fedrec.ids import canonical
 from fedrec.training.layout import METRICS_SLICE, Layout
-from fedrec.wire.messages import UNSAID, Finished, Snapshot
+from fedrec.wire.messages import UNSAID, Finished
 
 LEAST = 3
 FEW = {"federation": {"name": "films", "seed": 7, "minimum_item_users": LEAST}}
@@ -33,8 +35,7 @@ def count(world: World) -> FakeRound:
     for number, puppet in enumerate(world.puppets):
         vector = np.zeros(Layout.counting(world.plan, N_ITEMS).length, dtype=np.int64)
         vector[:N_ITEMS] = HOLDERS // 3 + (number < HOLDERS % 3)
-        payload = world.round_vector(round_, puppet).member.protect(vector)
-        world.put(round_, puppet, payload)
+        world.put_vector(round_, puppet, vector)
     world.publish(round_)
     return round_
 
@@ -60,10 +61,18 @@ def test_an_update_after_the_count_covers_the_active_rows_and_says_so(world: Wor
     assert header.rows_digest == world.stated_rows(2).digest != UNSAID
 
 
-def test_the_count_rounds_statement_names_the_list(tmp_path: Path) -> None:
+def test_the_count_rounds_report_names_the_list(tmp_path: Path) -> None:
     world = World(tmp_path, protection="bfv", **FEW)
-    for statement in count(world).published.statements:  # type: ignore[union-attr]
-        assert (statement.n_rows, statement.rows_digest) == (256, named(world))
+    count(world)
+    world.app().run()
+    (report,) = world.link.reports
+    assert (report.n_rows, report.rows_digest) == (256, named(world))
+
+
+def test_the_count_rounds_statement_names_the_list(tmp_path: Path) -> None:
+    world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
+    statement = count(world).published.statement  # type: ignore[union-attr]
+    assert (statement.n_rows, statement.rows_digest) == (256, named(world))
 
 
 def test_a_restart_between_the_count_and_the_training_changes_nothing(world: World) -> None:
@@ -80,15 +89,12 @@ def test_a_restart_between_the_count_and_the_training_changes_nothing(world: Wor
 def test_a_statement_about_other_rows_is_not_followed(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    world = World(tmp_path, protection="bfv", **FEW)
+    world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     round_ = count(world)
-    assert round_.published is not None
-    words = []
-    for statement in round_.published.statements:
-        (author,) = (p for p in world.puppets if p.client_id == statement.client_id)
-        changed = replace(statement, **changes)
-        words.append(world.membership(author).sign_statement(changed))
-    round_.published = replace(round_.published, statements=tuple(words))
+    assert round_.published is not None and round_.published.statement is not None
+    changed = replace(round_.published.statement, **changes)
+    signed = world.membership(world.revealer).sign_statement(changed)
+    round_.published = replace(round_.published, statement=signed)
     world.ask_to_train(2)
     with pytest.raises(Exception, match=next(iter(changes))):
         world.app().run()
@@ -96,52 +102,50 @@ def test_a_statement_about_other_rows_is_not_followed(
     assert world.link.uploads == []
 
 
+def next_round(world: AuthorityWorld) -> FakeRound:
+    """Return the round after the count, to which all puppets contribute."""
+    count(world)
+    return world.honest_round(2)
+
+
 @pytest.mark.parametrize("changes", [{"n_rows": 12}, {"rows_digest": b"x" * 32}])
 def test_a_round_in_which_somebody_covers_other_rows_is_not_opened(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    world = World(tmp_path, protection="bfv", **FEW)
-    count(world)
-    number = world.drawn_number(after=1)
-    round_ = world.open(number)
-    world.contribute(round_)
+    world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
+    round_ = next_round(world)
     puppet = world.puppets[0]
-    _, payload = round_.contributions[puppet.client_id]
-    world.put(round_, puppet, payload, **changes)
-    world.link.script.append(lambda: world.reveal(round_))
-    world.app().run()
+    header, payload = round_.contributions[puppet.client_id]
+    world.put(round_, puppet, payload, nonce=header.nonce, **changes)
+    world.run_revealer(lambda: world.reveal(round_))
     assert world.link.reveals == []
-    assert "item rows" in world.audit()
+    assert "item rows" in world.refusals()
 
 
 def test_an_update_of_another_length_is_not_opened(tmp_path: Path) -> None:
-    world = World(tmp_path, protection="bfv", **FEW)
-    count(world)
-    number = world.drawn_number(after=1)
-    round_ = world.open(number)
-    world.contribute(round_)
-    whole = world.membership(world.puppets[0]).vector_of("count", N_ITEMS)
-    vector = np.zeros(whole.layout.length, dtype=np.int64)
-    world.put(round_, world.puppets[0], whole.member.protect(vector))
-    world.link.script.append(lambda: world.reveal(round_))
-    world.app().run() if whole.message_bytes != world.round_vector(round_).message_bytes else None
+    world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
+    round_ = next_round(world)
+    puppet = world.puppets[0]
+    header, payload = round_.contributions[puppet.client_id]
+    honest = world.reveal(round_)
+    world.put(round_, puppet, payload + b"x", nonce=header.nonce)
+    world.run_revealer(lambda: replace(honest, contributions=round_.headers))
     assert world.link.reveals == []
+    assert f"announces {len(payload) + 1} bytes" in world.refusals()
 
 
 def test_a_sum_that_is_not_zero_behind_the_active_rows_is_refused(tmp_path: Path) -> None:
-    world = World(tmp_path, protection="bfv", **FEW)
+    world = AuthorityWorld(tmp_path, protection="bfv", **FEW)
     count(world)
-    number = world.drawn_number(after=1)
-    round_ = world.open(number)
+    round_ = world.open(2)
     for seed, puppet in enumerate(world.puppets):
         vector = world.vector(seed, round_)
         # The last row's count; only five of 256 rows are items'.
         vector[METRICS_SLICE.start - 1] = 1
-        world.put(round_, puppet, world.round_vector(round_, puppet).member.protect(vector))
-    world.link.script.append(lambda: world.reveal(round_))
-    world.app().run()
+        world.put_vector(round_, puppet, vector)
+    world.run_revealer(lambda: world.reveal(round_))
     assert world.link.reveals == []
-    assert "counts of row 255, padding, is 3, allowed is 0 to 0" in world.audit()
+    assert "counts of row 255, padding, is 3, allowed is 0 to 0" in world.refusals()
 
 
 def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path: Path) -> None:
@@ -149,12 +153,8 @@ def test_a_late_joiner_learns_the_rows_from_a_snapshot(tmp_path: Path) -> None:
     count(world)
     round_ = world.open(2)
     world.contribute(round_)
-    published = world.publish(round_)
-    known = world.membership(world.puppets[0])
-    blob = known.seal_of(RoundId(2), "train").seal_snapshot(world.stored(2))
-    world.link.offered = Snapshot(
-        round=RoundId(2), epoch=1, statements=published.statements, sealed=True, blob=blob
-    )
+    world.publish(round_)
+    world.link.offered = make_snapshot(world, 2)
     world.ask_to_train(3)
     world.app().run()
     assert "snapshot_taken" in world.event_names()

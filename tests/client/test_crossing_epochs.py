@@ -31,7 +31,7 @@ def test_two_members_who_crossed_vouch_for_a_snapshot(world: World) -> None:
     world.link.offered = attested(world)
     assert follow(world) == 3
     state = PrivateStore(world.state, read_only=True).state
-    assert state.shared is not None and state.content is None
+    assert state.shared is not None and state.is_of_epoch
 
 
 def test_without_a_snapshot_it_waits(world: World) -> None:
@@ -61,9 +61,9 @@ def test_one_member_alone_cannot_vouch(world: World) -> None:
 def test_strangers_cannot_vouch(world: World) -> None:
     crossed(world)
     honest = attested(world)
-    strange = replace(honest.statements[1], client_id=world.stranger.client_id)
+    strange = replace(honest.reports[1], client_id=world.stranger.client_id)
     strange = replace(strange, signature=world.stranger.sign(strange.statement()))
-    world.link.offered = replace(honest, statements=(honest.statements[0], strange))
+    world.link.offered = replace(honest, reports=(honest.reports[0], strange))
     assert '"code":"not_in_roster"' in waits_after(world)
 
 
@@ -124,12 +124,12 @@ def test_a_member_who_crossed_says_which_model_it_has(world: World) -> None:
     world.link.script += [Wait, renew, lambda: MakeSnapshot(round=RoundId(3))]
     world.app().run()
     assert "epoch_changed" in world.event_names()
-    ((statement, blob),) = world.link.snapshots
-    assert statement.is_attestation and statement.epoch == 2
-    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
-    (expected, _) = attested(world).statements
-    assert statement.state_tag == expected.state_tag
-    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+    ((report, blob),) = world.link.snapshots
+    assert report.metrics == b"" and report.epoch == 2
+    verify(world.identity.public.signing_key, report.statement(), report.signature)
+    (expected, _) = attested(world).reports
+    assert report.model == expected.model
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3))
     assert seal.unseal_snapshot(blob) == world.stored(3)
 
 

@@ -14,19 +14,10 @@ from fedrec.model.tables import TableRoom, room_in
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.coin import coin_secret
 from fedrec_client.private_store import PrivateStore
-from fedrec_client.stored_state import BestModel, RoundContent, RunPin, StoredState
+from fedrec_client.stored_state import BestModel, RunPin, StoredState
 
 PIN = RunPin(
     federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"
-)
-CONTENT = RoundContent(
-    manifest_digest=b"\xff" * 32,
-    aggregate_tag=b"\x00",
-    state_tag=b"\x01",
-    published_digest=b"\x02",
-    locked_metrics=b"",
-    n_rows=256,
-    rows_digest=b"\x03" * 32,
 )
 
 
@@ -39,7 +30,7 @@ def header(round_id: int) -> UploadHeader:
         kind="train",
         base_round=RoundId(round_id - 1),
         base_state=b"\xfc" * 32,
-        committee=b"",
+        key_list=b"",
         nonce=b"",
         epoch=1,
         client_id=ClientId("ab" * 32),
@@ -63,7 +54,7 @@ def stage(store: PrivateStore, round_id: int = 1) -> None:
 
 
 def publish(store: PrivateStore, round_id: int = 1, *, counted: bool) -> None:
-    store.publish(RoundId(round_id), b"shared", content=CONTENT, counted=counted)
+    store.publish(RoundId(round_id), b"shared", metrics=b"\xff\x00", counted=counted)
 
 
 def reopened(store: PrivateStore) -> PrivateStore:
@@ -169,8 +160,8 @@ def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
     assert shared is not None
     assert private is not None
     best = BestModel(round=RoundId(1), score=0.5, shared=shared, private=private)
-    store.publish(RoundId(2), b"newer", content=CONTENT, counted=False, best=best)
-    store.publish(RoundId(3), b"newest", content=CONTENT, counted=False)
+    store.publish(RoundId(2), b"newer", metrics=b"\xff\x00", counted=False, best=best)
+    store.publish(RoundId(3), b"newest", metrics=b"\xff\x00", counted=False)
     assert store.state.best == best
     assert store.read(best.shared) == b"shared"
 
@@ -320,7 +311,7 @@ def test_versions_share_the_blocks_in_which_they_agree(
 
     first = PrivateState.of({"table": np.arange(48, dtype=np.float32).reshape(12, 4)}).in_room(room)
     store.stage(header(1), b"update 1", first.parts)
-    store.publish(RoundId(1), b"shared 1", content=CONTENT, counted=True)
+    store.publish(RoundId(1), b"shared 1", metrics=b"\xff\x00", counted=True)
     second = trained(first, 5, 7.0)
     store.stage(header(2), b"update 2", second.parts)
     one, two = blocks_of(first), blocks_of(second)
@@ -328,7 +319,7 @@ def test_versions_share_the_blocks_in_which_they_agree(
     del first
     # Committed and staged.
     assert on_disk() == one | two
-    store.publish(RoundId(2), b"shared 2", content=CONTENT, counted=True)
+    store.publish(RoundId(2), b"shared 2", metrics=b"\xff\x00", counted=True)
     assert on_disk() == two
     third = trained(second, 11, 8.0)
     store.stage(header(3), b"update 3", third.parts)

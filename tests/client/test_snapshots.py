@@ -10,6 +10,7 @@ from types import MappingProxyType
 
 import pytest
 from blake3 import blake3
+from client.authority_federation import AuthorityWorld
 from client.fake_federation import World
 from client.following import follow, make_snapshot, played, sealed_snapshot
 from safetensors.numpy import load, save
@@ -48,11 +49,9 @@ def of_its_maker_alone(world: World) -> Snapshot:
     right = world.shared[3]
     rows = {"item_embedding": -right.kept["item_embedding"]}
     false = SharedState(MappingProxyType({**right.kept, **rows}), right.holders, right.rest)
-    maker = world.membership(world.puppets[2])
-    tag = maker.seal_of(RoundId(3), "train").state_tag(false.canonical_bytes())
-    honest = make_snapshot(world, 3, false)
-    statement = maker.sign_statement(replace(honest.statements[0], state_tag=tag))
-    return replace(honest, statements=(statement,))
+    maker, honest = world.puppets[2], make_snapshot(world, 3, false)
+    said = world.membership(maker).report_on(RoundId(3), false, world.rows_after(3))
+    return replace(honest, reports=(said, honest.reports[0]))
 
 
 def of_another_state(world: World) -> Snapshot:
@@ -117,19 +116,19 @@ def of_a_type_that_numpy_does_not_know(world: World) -> Snapshot:
 
 
 def that_is_not_sealed(world: World) -> Snapshot:
-    return replace(make_snapshot(world, 3), sealed=False, blob=world.stored(3))
+    return replace(make_snapshot(world, 3), blob=world.stored(3))
 
 
 def by_a_stranger(world: World) -> Snapshot:
     found = make_snapshot(world, 3, world.shared[2])
-    claimed = replace(found.statements[0], client_id=world.stranger.client_id)
+    claimed = replace(found.reports[0], client_id=world.stranger.client_id)
     signed = replace(claimed, signature=world.stranger.sign(claimed.statement()))
-    return replace(found, statements=(signed,))
+    return replace(found, reports=(found.reports[1], signed))
 
 
 BAD = {
     of_its_maker_alone: "contradict",
-    of_another_state: "is not the model that members signed",
+    of_another_state: "is not the model that others signed",
     of_other_shapes: "of the shape (2, 4), expected (12, 4)",
     of_other_rows: "has other rows apart",
     of_whole_tables_beside_a_list_of_rows: "has rows of [] apart, expected ['item_embedding']",
@@ -140,7 +139,7 @@ BAD = {
     that_is_empty: "",
     of_no_state: "The snapshot cannot be read",
     of_a_type_that_numpy_does_not_know: "",
-    that_is_not_sealed: "is not sealed",
+    that_is_not_sealed: "",
     by_a_stranger: "",
 }
 """Snapshots that a member or the coordinator may send, and what the audit log says of each."""
@@ -202,12 +201,14 @@ def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
     played(world)
     world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
     world.app().run()
-    ((statement, blob),) = world.link.snapshots
-    verify(world.identity.public.signing_key, statement.statement(), statement.signature)
-    seal = world.membership(world.puppets[0]).seal_of(RoundId(3), "train")
+    ((report, blob),) = world.link.snapshots
+    verify(world.identity.public.signing_key, report.statement(), report.signature)
+    assert report == world.report(3, world.identity)
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3))
     assert seal.unseal_snapshot(blob) == world.stored(3)
+    reports = (report, world.report(3, world.puppets[0]))
     world.link.offered = Snapshot(
-        round=RoundId(3), epoch=1, statements=(statement,), sealed=True, blob=blob
+        round=RoundId(3), epoch=1, statement=None, reports=reports, blob=blob
     )
     late = tmp_path_factory.mktemp("late")
     world.state = late
@@ -215,6 +216,27 @@ def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
         (late / name).write_bytes((world.folder / "state" / name).read_bytes())
         (late / name).chmod(0o600)
     assert follow(world) == 3
+
+
+def test_one_member_that_says_it_twice_is_one_member(world: World) -> None:
+    played(world)
+    found = make_snapshot(world, 3)
+    world.link.offered = replace(found, reports=found.reports[:1] * 2)
+    assert follow(world) == 3
+    assert "snapshot_taken" not in world.event_names()
+    assert "vouched for by 1 distinct members" in world.audit()
+
+
+def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path: Path) -> None:
+    world = AuthorityWorld(tmp_path)
+    played(world)
+    said = world.rounds[3].published.statement  # type: ignore[union-attr]
+    copy = replace(make_snapshot(world, 3), statement=said, reports=())
+    false = replace(make_snapshot(world, 3, world.shared[2]), statement=said, reports=())
+    world.link.offered, world.link.spare = false, [copy]
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    assert world.audit().count("is not the model that others signed") == 1
 
 
 def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:

@@ -27,9 +27,7 @@ def test_no_private_byte_is_sent(tmp_path: Path, protection: str) -> None:
     world.whole_round(1, "count")
     world.whole_round(2)
     world.whole_round(3)
-    round_ = world.ask_to_train(4)
-    if protection == "bfv":
-        world.link.script.append(lambda: world.reveal(round_))
+    world.ask_to_train(4)
     world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
     privates: list[PrivateState] = []
 
@@ -95,7 +93,7 @@ def test_a_coin_that_chose_nobody_uploads_zeros(tmp_path: Path) -> None:
 def test_the_log_names_no_user(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     world = World(tmp_path)
     world.whole_round(1)
-    world.link.script.append(lambda: world.reveal(world.rounds[1], epoch=7))
+    world.link.script.append(lambda: world.reveal(world.rounds[1]))
     world.app().run()
     shown = capsys.readouterr()
     written = "".join(path.read_text() for path in world.state.glob("*.jsonl"))

@@ -104,7 +104,7 @@ class StoreSuite(ABC):
             )
             found = {found.client_id for found in record.contributions}
             assert found == world.counted[record.round]
-            assert record.statements == tuple(word.statement for word in change.words)
+            assert record.statement == change.statement
             for client_id in found:
                 counted = store.counted(record.round, client_id)
                 assert counted == header(record.round, client_id) or counted is not None

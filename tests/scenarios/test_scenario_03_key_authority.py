@@ -4,6 +4,8 @@ The coordinator is hostile; the last attacks have a member with changed software
 knows the group key and the encryption key, as a thief of a member's state folder does.
 """
 
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from client.authority_federation import AuthorityWorld, refused
 from client.fake_federation import FakeRound
 from client.key_watch import KeyWatch, put_watch
 
+from fedrec.errors import BadSignature
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection.modular import unpack_blocks
@@ -28,7 +31,7 @@ def world(tmp_path: Path) -> AuthorityWorld:
 
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch, "fedrec_authority.revealer")
+    return put_watch(monkeypatch)
 
 
 def passed_off(world: AuthorityWorld, round_: FakeRound, total: bytes) -> Reveal:
@@ -52,6 +55,52 @@ def test_scenario_03_authority_one_clients_ciphertext(
     total = added(world, *[victim] * times)
     world.run_revealer(lambda: passed_off(world, round_, total))
     refused(world, key, "is not the sum of its 3 contributions")
+
+
+def counted_twice(world: AuthorityWorld, round_: FakeRound) -> bytes:
+    payloads = [payload for _, payload in round_.contributions.values()]
+    return added(world, *payloads[:2], payloads[0])
+
+
+def slots_masked(world: AuthorityWorld, round_: FakeRound) -> bytes:
+    """Change the body as whoever multiplies by a plaintext changes it: every residue."""
+    total = bytearray(world.total(round_))
+    body = np.frombuffer(total, dtype=np.uint8, offset=44)
+    total[44:] = np.bitwise_and(body, 0x0F).tobytes()
+    return bytes(total)
+
+
+@pytest.mark.parametrize("forged", [counted_twice, slots_masked])
+def test_scenario_03_another_sum_with_enough_valid_digests(
+    world: AuthorityWorld, key: KeyWatch, forged: Callable[[AuthorityWorld, FakeRound], bytes]
+) -> None:
+    round_ = world.honest_round()
+    total = forged(world, round_)
+    assert total != world.total(round_)
+    world.run_revealer(lambda: passed_off(world, round_, total))
+    refused(world, key, "is not the sum of its 3 contributions")
+
+
+def test_scenario_03_one_client_listed_twice(world: AuthorityWorld, key: KeyWatch) -> None:
+    round_ = world.honest_round()
+    headers = round_.headers
+    world.run_revealer(lambda: world.reveal(round_, contributions=(*headers[:2], headers[0])))
+    refused(world, key, "lists a client twice")
+
+
+def test_scenario_03_exchanged_x25519_keys(world: AuthorityWorld) -> None:
+    """The coordinator lists a member with an exchange key of its own: the roster is signed."""
+    roster = world.epoch.roster
+    mine = Identity.create("coordinator")
+    index = [m.client_id for m in roster.members].index(world.puppets[0].client_id)
+    swapped = replace(roster.members[index], exchange_key=mine.public.exchange_key)
+    members = (*roster.members[:index], swapped, *roster.members[index + 1 :])
+    forged = replace(roster, members=members)
+    honest = world.info
+    world.info = lambda **changes: honest(roster_json=forged.to_json())  # type: ignore[method-assign]
+    with pytest.raises(BadSignature):
+        world.app().run()
+    assert world.link.uploads == []
 
 
 def test_scenario_03_authority_fewer_than_the_minimum(world: AuthorityWorld, key: KeyWatch) -> None:

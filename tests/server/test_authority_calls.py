@@ -48,7 +48,7 @@ def test_members_token_fetches_nobodys_update(tmp_path: Path, fetch: Fetch) -> N
 
 
 @pytest.mark.parametrize("fetch", FETCHES)
-def test_where_members_open_sums_they_fetch_as_ever(tmp_path: Path, fetch: Fetch) -> None:
+def test_where_members_decrypt_nobody_fetches_an_update(tmp_path: Path, fetch: Fetch) -> None:
     with serving(Bench.of(3, minimum_clients=2), tmp_path) as found:
         with found.link(TOKEN) as link, pytest.raises(RefusedError, match="Refused"):
             fetch(link, found.run)

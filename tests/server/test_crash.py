@@ -40,7 +40,7 @@ def fast_folder(tmp_path: Path) -> Iterator[Path]:
         yield Path(found)
 
 
-@pytest.mark.parametrize("kind", ["plain", "veiled", "concurrent"])
+@pytest.mark.parametrize("kind", ["plain", "veiled", "revealed", "concurrent"])
 def test_killed_at_every_failpoint(fast_folder: Path, kind: str) -> None:
     ended = subprocess.run(
         [sys.executable, "-m", "server.support.crash", str(fast_folder), kind],
@@ -52,7 +52,8 @@ def test_killed_at_every_failpoint(fast_folder: Path, kind: str) -> None:
     )
     assert ended.returncode == 0, ended.stderr[-3000:]
     lines = [json.loads(line) for line in ended.stdout.splitlines()]
-    wanted = EXPECTED | ({"reveal.ack"} if kind == "veiled" else set())
+    own = {"veiled": {"report.ack"}, "revealed": {"reveal.ack"}}
+    wanted = EXPECTED | own.get(kind, set())
     assert {line["name"] for line in lines} == wanted
     failed = [line for line in lines if not (line["killed"] and line["recovered"])]
     assert not failed, f"{failed}\n{ended.stderr[-3000:]}"

@@ -8,18 +8,20 @@ from pathlib import Path
 
 import pytest
 from server.support.driving import (
-    SEALED_BYTES,
+    act,
     current,
     files,
     gather,
     play,
     poll,
+    report,
     running,
     speak,
     upload,
 )
-from server.support.federations import Bench, identity
+from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
+from fedrec.clock import FakeClock
 from fedrec.errors import (
     ConflictingUpload,
     CorruptUpload,
@@ -40,7 +42,7 @@ class TestWholeRun:
             async with running(bench, tmp_path) as engine:
                 await play(engine, bench, range(3))
                 record = engine.store.next_published(RoundId(1))
-                assert record is not None and record.kind == "train" and not record.sealed
+                assert record is not None and record.kind == "train" and record.known is None
                 data = engine.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of({0, 1, 2}, 2)
                 entries = engine.store.entries(0, 1000)
@@ -57,16 +59,60 @@ class TestWholeRun:
 
         asyncio.run(scenario())
 
-    def test_with_reveals_publishes_what_two_signed(self, tmp_path: Path) -> None:
-        bench = Bench.of(4, veiled=True)
+    def test_the_key_authoritys_word_publishes(self, tmp_path: Path) -> None:
+        bench = Bench.of(4, reveals=True)
 
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await play(engine, bench, range(4))
                 record = engine.store.next_published(RoundId(0))
-                assert record is not None and record.sealed and len(record.statements) == 2
+                assert record is not None and record.statement is not None
                 assert engine.store.spool.read(record.name, record.blob) == b"honest" * SEALED_BYTES
-            assert len(files(tmp_path)) == 3, "only the published aggregates are left"
+            assert len(files(tmp_path)) == 3, "only the published sums are left"
+
+        asyncio.run(scenario())
+
+    def test_where_clients_decrypt_the_ciphertext_sum_is_published(self, tmp_path: Path) -> None:
+        bench = Bench.of(4, veiled=True)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await play(engine, bench, range(4))
+                record = engine.store.next_published(RoundId(1))
+                assert record is not None and record.statement is None
+                data = engine.store.spool.read(record.name, record.blob)
+                assert data == bench.sum_of(set(range(4)), 2)
+                told = [entry.kind for entry in engine.store.entries(0, 1000)]
+                assert told.count("round published") == told.count("round measured") == 3
+                assert told[-2:] == ["round measured", "run finished"]
+            assert len(files(tmp_path)) == 3
+
+        asyncio.run(scenario())
+
+    def test_ciphertext_sums_are_kept_for_twenty_rounds(self, tmp_path: Path) -> None:
+        """Whoever is further behind is told of nothing, and others are asked for a copy."""
+        bench = Bench.of(5, veiled=True, total=25)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(4))
+                while engine.state.published < 24:
+                    for number in range(4):
+                        await act(engine, bench, number)
+                    await engine.tick()
+                await engine.work.settled()
+                kept = [engine.store.published(RoundId(n)) for n in range(1, 25)]
+                assert [bool(one and one.name) for one in kept] == [False] * 4 + [True] * 20
+                sums = [name for name in files(tmp_path) if name.endswith("-sum")]
+                assert len(sums) == 20
+                assert engine.snapshots.worth_making(RoundId(3))
+                assert not engine.snapshots.worth_making(RoundId(4))
+                behind = RoundId(2)
+                assert not engine.snapshots.may_miss(identity(4).client_id, behind)
+                assert engine.snapshots.may_miss(identity(4).client_id, behind), "it came back"
+            async with running(bench, tmp_path) as engine:
+                await engine.work.settled()
+                assert [name for name in files(tmp_path) if name.endswith("-sum")] == sums
 
         asyncio.run(scenario())
 
@@ -84,8 +130,8 @@ class TestWholeRun:
 
         asyncio.run(scenario())
 
-    def test_reveal_tasks_are_for_the_chosen(self, tmp_path: Path) -> None:
-        bench = Bench.of(4, veiled=True)
+    def test_reveal_tasks_are_for_the_key_authority(self, tmp_path: Path) -> None:
+        bench = Bench.of(4, reveals=True)
 
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
@@ -94,8 +140,8 @@ class TestWholeRun:
                     await upload(engine, bench, number)
                 await engine.work.settled()
                 tasks = [(await poll(engine, number)).task for number in range(4)]
-                roles = sorted(task.role for task in tasks if isinstance(task, Reveal))
-                assert roles == ["reveal", "verify"]
+                assert not [task for task in tasks if isinstance(task, Reveal)]
+                assert isinstance((await poll(engine, REVEALER)).task, Reveal)
 
         asyncio.run(scenario())
 
@@ -295,7 +341,55 @@ class TestRestart:
 
         asyncio.run(scenario())
 
-    def test_while_revealing(self, tmp_path: Path) -> None:
+    def test_while_the_round_waits_for_the_key_authority(self, tmp_path: Path) -> None:
+        """However long it is away nothing is trained again."""
+        bench, clock = Bench.of(3, reveals=True), FakeClock()
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path, clock=clock) as engine:
+                await gather(engine, range(3))
+                for number in range(3):
+                    await upload(engine, bench, number)
+                await engine.work.settled()
+                before = current(engine.state)
+                assert before.phase == "revealing"
+                clock.advance(30 * 86_400.0)
+                await engine.tick()
+                assert current(engine.state) == before
+            async with running(bench, tmp_path, clock=clock) as engine:
+                assert current(engine.state).accepted == before.accepted
+                clock.advance(30 * 86_400.0)
+                await engine.tick()
+                assert current(engine.state).phase == "revealing"
+                await play(engine, bench, range(3))
+                assert engine.state.abandoned == 0
+                assert engine.store.published(RoundId(1)) is not None
+
+        asyncio.run(scenario())
+
+    def test_a_sum_that_the_key_authority_refuses(self, tmp_path: Path) -> None:
+        bench = Bench.of(3, reveals=True)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(3))
+                for number in range(3):
+                    await upload(engine, bench, number)
+                await engine.work.settled()
+                await speak(engine, bench, refused="a client is listed twice")
+                assert engine.state.abandoned == 1 and engine.state.published == 0
+                (abandoned,) = (
+                    entry
+                    for entry in engine.store.entries(0, 100)
+                    if entry.kind == "round abandoned"
+                )
+                assert "refused the sum: a client is listed twice" in abandoned.fields_json
+            assert files(tmp_path) == []
+
+        asyncio.run(scenario())
+
+    def test_while_clients_report(self, tmp_path: Path) -> None:
+        """One word is durable; with a second one after the restart the round is measured."""
         bench = Bench.of(3, veiled=True)
 
         async def scenario() -> None:
@@ -304,14 +398,17 @@ class TestRestart:
                 for number in range(3):
                     await upload(engine, bench, number)
                 await engine.work.settled()
-                before = current(engine.state)
-                assert before.phase == "revealing"
-                asked = {holder.client_id: holder.role for holder in before.holders}
-                speaker = next(n for n in range(3) if identity(n).client_id in asked)
-                await speak(engine, bench, speaker)
+                assert engine.state.published == 1 and engine.state.current is None
+                await report(engine, bench, 0)
+                waiting = engine.state.reporting
+                assert waiting is not None and len(waiting.reports) == 1
             async with running(bench, tmp_path) as engine:
-                after = current(engine.state)
-                assert after.words and {h.client_id: h.role for h in after.holders} == asked
+                assert engine.state.reporting is not None
+                assert engine.state.reporting.reports == waiting.reports
+                await report(engine, bench, 0)
+                assert engine.state.reporting is not None, "the same client again"
+                await report(engine, bench, 1)
+                assert engine.state.reporting is None
                 await play(engine, bench, range(3))
 
         asyncio.run(scenario())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,7 @@ from pathlib import Path
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import CATALOGUE, Bench, identity
+from server.support.federations import CATALOGUE, REVEALER, SEALED_BYTES, Bench, identity
 from server.support.serving import ADMIN_TOKEN, TOKEN, Serving, serving
 
 from fedrec.errors import (
@@ -34,6 +35,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.protection import BFV, Paillier, Protection
+from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Finished, Reveal, Train, Wait
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
@@ -65,21 +67,26 @@ def refusal(found: Serving, *chunks: tuple[int, bytes], **changes: object) -> Fe
 
 
 class TestWholeRun:
-    @pytest.mark.parametrize("veiled", [False, True])
-    def test_from_the_first_call_to_the_last(self, tmp_path: Path, veiled: bool) -> None:
-        bench = Bench.of(3, veiled=veiled)
-        with serving(bench, tmp_path) as found, ThreadPoolExecutor(3) as threads:
-            sums = list(threads.map(lambda number: self.live(found, number), CLIENTS))
-        assert sums[0] == sums[1] == sums[2]
+    @pytest.mark.parametrize("kind", ["plain", "veiled", "reveals"])
+    def test_from_the_first_call_to_the_last(self, tmp_path: Path, kind: str) -> None:
+        bench = Bench.of(3, veiled=kind == "veiled", reveals=kind == "reveals")
+        parties = [*CLIENTS, REVEALER] if kind == "reveals" else [*CLIENTS]
+        with serving(bench, tmp_path) as found, ThreadPoolExecutor(4) as threads:
+            sums = list(threads.map(lambda number: self.live(found, number), parties))
+            metrics = [found.coordinator.engine.store.entries(0, 1000)]
         wanted = [bench.sum_of(set(CLIENTS), round_id) for round_id in (1, 2, 3)]
-        assert sums[0] == wanted
+        assert sums == [wanted] * len(parties)
+        told = "round measured" if kind == "veiled" else "round published"
+        shown = [json.loads(e.fields_json)["metrics"] for e in metrics[0] if e.kind == told]
+        assert len(shown) == 3 and all(len(values) == 2 for values in shown)
 
     def live(self, found: Serving, number: int) -> list[bytes]:
         """Be a client until the run is over; return what was published."""
         me = identity(number).client_id
         version = RoundId(0)
         sums = []
-        with found.link(attempts=4) as link:
+        token = ADMIN_TOKEN if number == REVEALER else TOKEN
+        with found.link(token, attempts=4) as link:
             info = link.federation(me)
             assert link.catalogue(me) == CATALOGUE.data
             assert info.wrapped_secrets and info.n_items == 1
@@ -90,6 +97,8 @@ class TestWholeRun:
                     assert published is not None
                     version = published.round
                     sums.append(published.blob)
+                    if found.coordinator.engine.state.rules.shares_key:
+                        link.submit_report(found.bench.report(number, version, found.run))
                 task = answer.task
                 if isinstance(task, Finished):
                     assert link.published(me, info.run, version) is None
@@ -98,23 +107,21 @@ class TestWholeRun:
                 if isinstance(task, Train):
                     assert not found.upload(number, task.round)
                 elif isinstance(task, Reveal):
-                    self.reveal(found, number, task)
+                    self.reveal(found, link, task)
 
-    def reveal(self, found: Serving, number: int, task: Reveal) -> None:
-        me = identity(number).client_id
-        with found.link() as link:
-            parts = [
-                link.contribution(me, found.run, task.round, header.client_id)
-                for header in task.contributions
-            ]
-            assert [blake3(part).digest() for part in parts] == [
-                header.digest for header in task.contributions
-            ]
-            total = link.round_sum(me, found.run, task.round)
-            # The made-up seal is no seal, so that the test can compare sums.
-            digest = blake3(total).digest()
-            statement = found.bench.statement(number, task, found.run, published_digest=digest)
-            link.submit_reveal(statement, total if task.role == "reveal" else b"")
+    def reveal(self, found: Serving, link: GrpcLink, task: Reveal) -> None:
+        me = identity(REVEALER).client_id
+        parts = [
+            link.contribution(me, found.run, task.round, header.client_id)
+            for header in task.contributions
+        ]
+        assert [blake3(part).digest() for part in parts] == [
+            header.digest for header in task.contributions
+        ]
+        total = link.round_sum(me, found.run, task.round)
+        # The made-up seal is no seal, so that the test can compare sums.
+        digest = blake3(total).digest()
+        link.submit_reveal(found.bench.statement(task, found.run, published_digest=digest), total)
 
 
 class TestAdmission:
@@ -363,40 +370,75 @@ class TestUploads:
         return [call for call in calls if call.done()]
 
 
+def revealing(found: Serving) -> Reveal:
+    """Bring a round to where the key authority opens it, and return its task."""
+    found.come(CLIENTS)
+    for number in CLIENTS:
+        found.upload(number)
+    found.do(found.coordinator.engine.work.settled())
+    with found.link(ADMIN_TOKEN) as link:
+        me = identity(REVEALER).client_id
+        task = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task
+    assert isinstance(task, Reveal)
+    return task
+
+
 class TestRevealing:
-    def test_only_the_chosen_fetch_contributions(self, tmp_path: Path) -> None:
-        bench = Bench.of(4, veiled=True, minimum_clients=4)
+    def test_nobody_else_fetches_contributions_or_speaks(self, tmp_path: Path) -> None:
+        bench = Bench.of(3, reveals=True)
         with serving(bench, tmp_path) as found:
-            found.come(range(4))
-            for number in range(4):
-                found.upload(number)
-            found.do(found.coordinator.engine.work.settled())
-            with found.link() as link:
-                tasks = {}
-                for number in range(4):
-                    me = identity(number).client_id
-                    answer = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0)
-                    tasks[number] = answer.task
-                idle = next(n for n, task in tasks.items() if isinstance(task, Wait))
-                me, other = identity(idle).client_id, identity((idle + 1) % 4).client_id
+            task = revealing(found)
+            me, other = identity(0).client_id, identity(1).client_id
+            with found.link(ADMIN_TOKEN) as link:
+                assert isinstance(
+                    link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task, Wait
+                )
                 with pytest.raises(RefusedError):
                     link.contribution(me, found.run, RoundId(1), other)
                 with pytest.raises(RefusedError):
                     link.round_sum(me, found.run, RoundId(1))
-                task = next(task for task in tasks.values() if isinstance(task, Reveal))
+                said = replace(bench.statement(task, found.run), client_id=me)
+                signed = replace(said, signature=identity(0).sign(said.statement()))
                 with pytest.raises(RefusedError):
-                    link.submit_reveal(bench.statement(idle, task, found.run), b"sealed")
+                    link.submit_reveal(signed, b"sealed")
 
     @pytest.mark.parametrize(
         ("changes", "expected"),
         [
             ({"manifest_digest": bytes(32)}, ProtocolError),
-            ({"locked_metrics": bytes(8)}, ProtocolError),
+            ({"metrics": bytes(8)}, ProtocolError),
+            ({"published_digest": bytes(32)}, ProtocolError),
             ({"epoch": 2}, KeysError),
             ({"run": "other"}, ProtocolError),
         ],
     )
     def test_statements_are_checked(
+        self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
+    ) -> None:
+        bench = Bench.of(3, reveals=True)
+        sealed = b"honest" * SEALED_BYTES
+        with serving(bench, tmp_path) as found, found.link(ADMIN_TOKEN) as link:
+            task = revealing(found)
+            with pytest.raises(expected) as caught:
+                link.submit_reveal(bench.statement(task, found.run, **changes), sealed)
+            assert type(caught.value) is expected
+            unsigned = replace(bench.statement(task, found.run), signature=bytes(64))
+            with pytest.raises(BadSignature):
+                link.submit_reveal(unsigned, sealed)
+            link.submit_reveal(bench.statement(task, found.run), sealed)
+
+    @pytest.mark.parametrize(
+        ("changes", "expected"),
+        [
+            ({"metrics": b""}, ProtocolError),
+            ({"round": RoundId(2)}, RoundError),
+            ({"epoch": 2}, KeysError),
+            ({"run": "other"}, ProtocolError),
+            ({"client_id": identity(1).client_id}, BadSignature),
+            ({"client_id": identity(8).client_id}, NotInRoster),
+        ],
+    )
+    def test_reports_are_checked(
         self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
     ) -> None:
         bench = Bench.of(3, veiled=True)
@@ -405,19 +447,17 @@ class TestRevealing:
             for number in CLIENTS:
                 found.upload(number)
             found.do(found.coordinator.engine.work.settled())
-            for number in CLIENTS:
-                me = identity(number).client_id
-                task = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task
-                if isinstance(task, Reveal) and task.role == "verify":
-                    break
-            assert isinstance(task, Reveal)
             with pytest.raises(expected) as caught:
-                link.submit_reveal(bench.statement(number, task, found.run, **changes), b"")
+                link.submit_report(bench.report(0, 1, found.run, **changes))
             assert type(caught.value) is expected
-            unsigned = replace(bench.statement(number, task, found.run), signature=bytes(64))
-            with pytest.raises(BadSignature):
-                link.submit_reveal(unsigned, b"")
-            link.submit_reveal(bench.statement(number, task, found.run), b"")
+            for _ in range(2):
+                link.submit_report(bench.report(0, 1, found.run))
+            with pytest.raises(ConflictingUpload):
+                link.submit_report(bench.report(0, 1, found.run, "lie"))
+            assert found.coordinator.engine.state.reporting is not None
+            link.submit_report(bench.report(1, 1, found.run))
+            assert found.coordinator.engine.state.reporting is None
+            link.submit_report(bench.report(2, 1, found.run))
 
 
 class TestAdmin:

@@ -314,7 +314,7 @@ def _inverse(system: NDArray[np.float64]) -> NDArray[np.float64]:
 def _warnings(at: Circumstances) -> list[str]:
     """Say what the counts give away, and what different clients in the rounds do to them."""
     found = [
-        "ease discloses to every key holder, exactly, how many users hold each pair of items "
+        "ease discloses to every client, exactly, how many users hold each pair of items "
         f"that {at.minimum_item_users} or more hold. Small pair counts are disclosed as such: a "
         "pair that one user holds is a fact about that user. `fedrec audit` says which users the "
         "sums of this machine's data would determine."

@@ -101,7 +101,7 @@ def sketch_warnings(at: Circumstances) -> list[str]:
             together,
         ]
     found = [
-        f"sketch discloses to every key holder {settings.sums * settings.dim} sums over each "
+        f"sketch discloses to every client {settings.sums * settings.dim} sums over each "
         f"item's pair counts, of items that {at.minimum_item_users} or more users hold. From so "
         "many the counts of an item that is held together with few others can be decoded exactly, "
         "and all counts where the sums are as many as the items. `fedrec audit` tries it on this "

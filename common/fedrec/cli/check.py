@@ -248,12 +248,12 @@ def _price_rows(found: Price, source: str) -> list[tuple[str, str]]:
     if found.masks is not None:
         rows += _mask_rows(found.masks)
     if found.is_encrypted:
-        more = human_bytes(found.holder_download_bytes)
-        holders = f"each of the {found.n_holders} key holders of a round"
-        alone = "the key authority in each round, and nobody else"
-        rows.append(
-            ("reveal and verify", f"{more} more for {alone if found.n_holders == 1 else holders}")
-        )
+        opened = "by every client, of the ciphertext sum that it downloads"
+        if found.authority_download_bytes:
+            opened = (
+                f"by the key authority alone, {human_bytes(found.authority_download_bytes)} down"
+            )
+        rows.append(("opening a round", opened))
     plain = human_bytes(found.dense_plain_bytes)
     share = human_share(upload, found.dense_plain_bytes)
     rows.append(("upload, dense plain", f"{plain} (float32); this upload is {share} of it"))
@@ -283,8 +283,12 @@ def _opening_rows(opening: OpeningPrice) -> list[tuple[str, str]]:
         ("in a sum, expected", f"{union}, {human_bytes(opening.sum_bytes)}"),
         (
             "opening a sum, at most",
-            f"{opening.seconds:.0f} s on a slow machine and line; a silent key holder is replaced "
-            f"after {opening.deadline_seconds:.0f} s",
+            f"{opening.seconds:.0f} s on a slow machine and line"
+            + (
+                "; the round waits for it"
+                if opening.report_seconds is None
+                else f"; clients' word on it is awaited for {opening.report_seconds:.0f} s"
+            ),
         ),
     ]
 

@@ -22,7 +22,8 @@ class OpeningPrice:
         most_entries: where no two clients send the same index.
         sum_bytes: length of the expected sum.
         seconds: for a slow machine on a slow line, of the expected sum.
-        deadline_seconds: after which a key holder that is silent is replaced.
+        report_seconds: after which the run goes on without clients' word on what they decrypted;
+            None where it waits for the key authority.
     """
 
     entries: int
@@ -31,14 +32,15 @@ class OpeningPrice:
     most_entries: int
     sum_bytes: int
     seconds: float
-    deadline_seconds: float
+    report_seconds: float | None
 
     @classmethod
     def of(cls, plan: Plan, chosen: ProtectionPlan, n_clients: int) -> OpeningPrice | None:
         """Return the price under a protection's plan; None where sums have no entries."""
         if not chosen.entries:
             return None
-        adds_up = n_clients <= plan.rounds.recompute_limit
+        alone = plan.protection.key_holder == "authority"
+        adds_up = alone and n_clients <= plan.rounds.recompute_limit
         seconds = opening_seconds(chosen, n_clients, adds_up=adds_up)
         n_blocks, tail = chosen.expected_blocks(n_clients), chosen.n_blocks - chosen.entries
         return cls(
@@ -48,5 +50,5 @@ class OpeningPrice:
             most_entries=chosen.most_blocks(n_clients) - tail,
             sum_bytes=chosen.sum_bytes(n_blocks),
             seconds=seconds,
-            deadline_seconds=max(seconds, plan.rounds.reveal_timeout_seconds),
+            report_seconds=None if alone else max(seconds, plan.rounds.report_seconds),
         )

@@ -30,7 +30,6 @@ __all__ = [
 ]
 
 FLOAT_BYTES = 4
-KEY_HOLDERS = 2
 _LEAST_SECURITY_BITS = 128
 # Before training every client sends its counts, after it one round only measures.
 ROUNDS_BESIDE_TRAINING = 2
@@ -46,12 +45,11 @@ class Price:
         n_rows: item rows of an upload after the count, at most.
         n_clients: clients in a round, as assumed.
         n_rounds: rounds of a run that abandons none.
-        is_encrypted: whether key holders reveal each round.
+        is_encrypted: whether the coordinator cannot read a round's sum.
         upload_bytes: of one client in one round after the count, at most.
-        download_bytes: of a client that neither reveals nor verifies, in such a round, at most.
+        download_bytes: of one client in such a round, at most.
         count_upload_bytes, count_download_bytes: the same in the count round.
-        holder_download_bytes: what each of those who open a round fetches besides.
-        n_holders: how many open it.
+        authority_download_bytes: what the key authority fetches to open such a round; 0 without.
         total_bytes: of all clients in both directions over the whole run, at most.
         expected: the same with as many items as the data here would have trained; None where
             nobody knows, and where noise has all rows travel.
@@ -60,7 +58,7 @@ class Price:
         paper_numbers: the size of a message as the CoLR paper counts it; None where it does not.
         masks: what the steps of a round under masks cost each client; None without them.
         paper_link_minutes: how long the paper's link takes for all training rounds.
-        opening: what key holders do with a sum of entries; None where sums are as long as uploads.
+        opening: what it takes to open a sum of entries; None where sums are as long as uploads.
     """
 
     protection: ProtectionPlan
@@ -73,8 +71,7 @@ class Price:
     download_bytes: int
     count_upload_bytes: int
     count_download_bytes: int
-    holder_download_bytes: int
-    n_holders: int
+    authority_download_bytes: int
     total_bytes: int
     dense_plain_bytes: int
     dense_paper_bytes: int
@@ -104,32 +101,32 @@ class ExpectedPrice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _RoundPrice:
-    """What one round costs each client, and each key holder besides."""
+    """What one round costs each client, and the key authority."""
 
     upload: int
     download: int
-    holder: int
+    authority: int
 
     @classmethod
     def of(cls, plan: Plan, planned: Protection, spec: VectorSpec, n_clients: int) -> _RoundPrice:
         upload = planned.plan_over(spec).message_bytes
         download = PROTECTIONS["none"].plan(spec).message_bytes
-        holder = 0
-        if planned.needs_reveal:
+        authority, over = 0, planned.plan_over(spec)
+        total = over.sum_bytes(over.expected_blocks(n_clients)) if over.entries else upload
+        if planned.needs_reveal and plan.protection.key_holder == "members":
+            download = total
+        elif planned.needs_reveal:
             download += SEAL_OVERHEAD_BYTES
-            # A member has its own contribution already.
-            holder = (n_clients - (plan.protection.key_holder != "authority")) * upload
-            over = planned.plan_over(spec)
-            if over.entries and n_clients > plan.rounds.recompute_limit:
-                holder = over.sum_bytes(over.expected_blocks(n_clients))
+            adds_up = n_clients <= plan.rounds.recompute_limit
+            authority = n_clients * upload if adds_up else total
         masks = mask_price(plan, n_clients) if planned.is_interactive else None
         if masks is not None:
             upload += masks.up_bytes
             download += masks.down_bytes
-        return cls(upload=upload, download=download, holder=holder)
+        return cls(upload=upload, download=download, authority=authority)
 
-    def total(self, n_clients: int, n_holders: int) -> int:
-        return n_clients * (self.upload + self.download) + n_holders * self.holder
+    def total(self, n_clients: int) -> int:
+        return n_clients * (self.upload + self.download) + self.authority
 
 
 def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None = None) -> Price:
@@ -150,7 +147,6 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
     n_clients = n_clients or plan.rounds.clients_per_round or plan.rounds.minimum_clients
     n_rounds = plan.rounds.total + ROUNDS_BESIDE_TRAINING
-    n_holders = 1 if plan.protection.key_holder == "authority" else KEY_HOLDERS
 
     def of_round(spec: VectorSpec) -> _RoundPrice:
         return _RoundPrice.of(plan, planned, spec, n_clients)
@@ -159,8 +155,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
     most = of_round(largest.vector_spec)
 
     def total(each: _RoundPrice) -> int:
-        counted = counting.total(n_clients, n_holders)
-        return counted + (n_rounds - 1) * each.total(n_clients, n_holders)
+        return counting.total(n_clients) + (n_rounds - 1) * each.total(n_clients)
 
     expected = None
     exact = plan.privacy.mechanism == "none"
@@ -186,8 +181,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         download_bytes=most.download,
         count_upload_bytes=counting.upload,
         count_download_bytes=counting.download,
-        holder_download_bytes=most.holder,
-        n_holders=n_holders if planned.needs_reveal else 0,
+        authority_download_bytes=most.authority,
         total_bytes=total(most),
         expected=expected,
         dense_plain_bytes=_dense_plain_bytes(plan, n_items),
@@ -371,13 +365,16 @@ def _key_holder_warnings(plan: Plan) -> list[str]:
     """Return whom everybody has to trust because of the key that they hold."""
     if plan.protection.key_holder == "members":
         return [
-            "All clients hold the same secret key: one that colludes with the coordinator opens "
-            "every update."
+            'protection.key_holder = "members", the papers\' protocol: all clients hold the same '
+            "secret key and are taken to be honest but curious, like the coordinator. One client "
+            "that colludes with it opens every update, nobody checks what it adds up, and the "
+            "sums of two rounds may differ by one client's update. Where that is not enough, set "
+            'protection.key_holder = "authority".'
         ]
     return [
         "The key authority alone holds the secret key. It reads every sum, and every update if it "
-        "colludes with the coordinator; clients cannot open anything. `fedrec keys authority run` "
-        "must be online in every round: no round opens while it is away.",
+        "colludes with the coordinator; clients cannot open anything. Every closed round waits for "
+        "`fedrec keys authority run`, as long as it takes.",
         *honesty_statements(plan),
     ]
 
@@ -402,12 +399,14 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
         n_items
         and chosen.key_bits
         and not chosen.entries
-        and seconds > plan.rounds.reveal_timeout_seconds
+        and plan.protection.key_holder == "members"
+        and seconds > plan.rounds.report_seconds
     ):
         found.append(
-            f"A key holder decrypts {chosen.n_blocks} ciphertexts in a round, for which a slow "
-            f"machine takes {seconds:.0f} seconds; rounds.reveal_timeout_seconds is "
-            f"{plan.rounds.reveal_timeout_seconds:g}, after which it is replaced. Set it higher."
+            f"Every client decrypts {chosen.n_blocks} ciphertexts in a round, for which a slow "
+            f"machine takes {seconds:.0f} seconds; rounds.report_seconds is "
+            f"{plan.rounds.report_seconds:g}, after which the round is shown without its metrics. "
+            "Set it higher."
         )
     return found
 

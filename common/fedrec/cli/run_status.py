@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from fedrec.cli.terminal import human_bytes, printable
@@ -29,12 +30,24 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     current = found.current
     if current is None:
         return [*rows, ("now", _text(f"waiting for {found.waits_for or 'clients'}"))]
+    if current.phase == "revealing":
+        heard = "not heard since the coordinator started"
+        if found.authority_heard:
+            at = datetime.fromtimestamp(found.authority_heard)
+            heard = f"last heard {at:%H:%M}" + (f" on {at:%Y-%m-%d}" if _is_old(at) else "")
+        waits = f"round {current.round} is complete and waits for the key authority, {heard}"
+        return [*rows, ("now", waits)]
     rows.append(("now", _text(f"round {current.round} ({current.kind}), {current.phase}")))
     arrived = f"{current.arrived} of {current.expected} updates"
     rows.append(("arrived", f"{arrived}, {human_bytes(current.bytes_received)}"))
     if current.seconds_left:
         rows.append(("closes in", f"{current.seconds_left:.0f} s at the latest"))
     return rows
+
+
+def _is_old(at: datetime) -> bool:
+    """Tell whether a time of day alone would mislead."""
+    return at.date() != datetime.now().date()
 
 
 def _text(value: str) -> str:

@@ -42,9 +42,9 @@ _FREE = frozenset(
         "rounds.over_provision",
         "rounds.deadline_seconds",
         "rounds.mask_step_seconds",
-        "rounds.reveal_timeout_seconds",
+        "rounds.report_seconds",
         "rounds.maximum_abandoned",
-        # The work of key holders; sums of more are refused, not opened unseen.
+        # The work of whoever opens sums; sums of more are refused, not opened unseen.
         "rounds.recompute_limit",
     }
 )
@@ -91,7 +91,7 @@ _ORDERS: Mapping[str, _Order] = {
     "federation.minimum_new_users": _AT_LEAST,
     # Sums that claim more users than this are refused; overflow is excluded up to here.
     "federation.maximum_users": _AT_MOST,
-    # Fewer summands hide each other less. Key holders and readers of a round enforce both.
+    # Fewer summands hide each other less. Whoever opens or reads a round enforces both.
     "rounds.minimum_clients": _AT_LEAST,
     "rounds.minimum_summands": _AT_LEAST,
     # More corrupt clients to withstand, and a coordinator that lies.

@@ -319,12 +319,13 @@ def _clients(plan: Plan) -> Iterator[Conflict]:
 
 
 def _unopened(plan: Plan) -> Iterator[Conflict]:
-    """Sums that key holders neither add up themselves nor know by their tags."""
+    """Sums that the key authority neither adds up itself nor knows by their tags."""
     from fedrec.protection import PROTECTIONS
 
     rounds, limit = plan.rounds, plan.rounds.recompute_limit
     protection = PROTECTIONS[plan.protection.name]
-    if not protection.needs_reveal or protection.can_tag:
+    alone = plan.protection.key_holder == "authority"
+    if not (protection.needs_reveal and alone) or protection.can_tag:
         return
     for key, count in (
         ("clients_per_round", rounds.clients_per_round),
@@ -334,8 +335,8 @@ def _unopened(plan: Plan) -> Iterator[Conflict]:
             yield Conflict(
                 keys=("rounds.recompute_limit", f"rounds.{key}"),
                 sentence=f"rounds.{key} is {count}, but rounds.recompute_limit is {limit}, and "
-                f"under {protection.name} no round sums more updates than its key holders add up "
-                f"themselves. Set rounds.recompute_limit = {count}, lower rounds.{key} to {limit}, "
+                f"under {protection.name} no round sums more updates than the key authority adds "
+                f"up itself. Set rounds.recompute_limit = {count}, lower rounds.{key} to {limit}, "
                 'or set protection.name = "bfv", whose sums carry tags.',
             )
 

@@ -91,9 +91,10 @@ class ProtectionSettings(Section):
     key_holder: Literal["members", "authority"] = Field(
         default="members",
         description="Who holds the secret key and opens sums (bfv, paillier, ckks). "
-        "members: every client has it, and two of three drawn for a round must agree. authority: "
-        "only the data owners' key authority, whose process must be online in every round; "
-        "clients can encrypt and open nothing; under ckks all clients are taken to be honest.",
+        "members: the papers' protocol; every client has it and decrypts the published ciphertext "
+        "sum, and everybody is taken to be honest but curious. authority: only the data owners' "
+        "key authority, for which every closed round waits; clients can encrypt and open nothing; "
+        "under ckks all clients are taken to be honest.",
     )
     corrupt_share: float = Field(
         default=0.1,
@@ -214,8 +215,8 @@ class RoundSettings(Section):
     minimum_summands: int = Field(
         default=3,
         ge=1,
-        description="Key holders reveal only sums of at least this many roster clients; "
-        "under encryption never less than 3.",
+        description="Sums of fewer roster clients are neither opened nor believed; under "
+        "encryption never less than 3.",
     )
     clients_per_round: int = Field(
         default=0, ge=0, description="Clients asked in each round; 0 asks every roster client."
@@ -230,11 +231,13 @@ class RoundSettings(Section):
     deadline_seconds: float = Field(
         default=120.0, gt=0, description="A round collects no longer than this."
     )
-    reveal_timeout_seconds: float = Field(
+    report_seconds: float = Field(
         default=30.0,
         gt=0,
-        description="A silent revealer or verifier is replaced after this. "
-        'Under update.indices = "clear" it has as long as `fedrec check` says where that is more.',
+        description='Under protection.key_holder = "members" the next round opens, and the run '
+        "ends, when two clients have told alike what they decrypted, or after this. "
+        'Under update.indices = "clear" they have as long as `fedrec check` says where that is '
+        "more.",
     )
     mask_step_seconds: float = Field(
         default=30.0,
@@ -246,10 +249,10 @@ class RoundSettings(Section):
         default=64,
         ge=3,
         le=10_000,
-        description="Key holders add up to this many contributions themselves before they open "
+        description="The key authority adds up to this many contributions itself before it opens "
         "the sum. Under bfv and paillier a round may have more (clients_per_round): then tags "
-        "inside the ciphertexts show that the coordinator's sum is the right one. Other "
-        "encryption: never more.",
+        "inside the ciphertexts show that the coordinator's sum is the right one; under ckks "
+        "never more. Where members decrypt, parameters are planned for as many at least.",
     )
     maximum_abandoned: int = Field(
         default=5, ge=1, description="The run fails after this many abandoned rounds in a row."

@@ -208,9 +208,9 @@ class Protection(ABC):
     def statement(cls) -> str:
         """Return what a run's ledger says about who can read what."""
         return (
-            f"Under {cls.name} the coordinator sees ciphertexts and revealed metric sums; all "
-            "members share one secret key, so a member who colludes with the coordinator opens "
-            "every message."
+            f"Under {cls.name} in the papers' protocol the coordinator sees ciphertexts and the "
+            "metric sums that clients report; all clients share one secret key and are taken to be "
+            "honest but curious, so that one who colludes with the coordinator opens every message."
         )
 
     @abstractmethod

@@ -7,12 +7,14 @@ from dataclasses import dataclass, field
 import numpy as np
 from rich.table import Table
 
-from fedrec.evaluation.metrics import MetricSums
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.ids import RoundId
 from fedrec.reports.round_report import RoundReport
 from fedrec.wire.admin_link import RunEvent
 
 __all__ = ["RunView"]
+
+NOTHING = [0] * len(METRIC_NAMES)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -24,6 +26,7 @@ class RunView:
         arrived, asked, phase: of the round in progress.
         references: metric sums of the evaluation round, once it is published and known.
         charged: noisy sums that the coordinator's privacy ledger counts.
+        unclear: why there are no metrics of the last round; empty where there are.
     """
 
     planned: int
@@ -40,6 +43,8 @@ class RunView:
     finished: str = ""
     failed: bool = False
     charged: int = 0
+    unclear: str = ""
+    _unmeasured: RunEvent | None = None
 
     def take(self, event: RunEvent) -> RoundReport | None:
         """Note an event; return the report of a round that was just published."""
@@ -56,20 +61,27 @@ class RunView:
                 self.phase = "summing"
             case "sum made" | "step ended":
                 self.charged += int(fields.get("charged", False))
-            case "key holder asked":
                 self.phase = "revealing"
             case "round abandoned":
                 self.abandoned.append(fields["reason"])
             case "run finished":
                 self.finished, self.failed = fields["reason"], fields["failed"]
+            case "round published" if "metrics" in fields:
+                return self._published(event, fields["metrics"])
             case "round published":
-                return self._published(event)
+                # Clients have yet to say what it measured.
+                self.phase, self._unmeasured = "published, clients report", event
+            case "round measured":
+                self.unclear = fields.get("reason", "")
+                published, self._unmeasured = self._unmeasured, None
+                if published is not None:
+                    return self._published(published, fields["metrics"] or NOTHING)
         return None
 
-    def _published(self, event: RunEvent) -> RoundReport:
+    def _published(self, event: RunEvent, metrics: list[int]) -> RoundReport:
         fields = event.fields
         self.phase = "published"
-        sums = MetricSums(np.array(fields["metrics"], dtype=np.int64))
+        sums = MetricSums(np.array(metrics, dtype=np.int64))
         report = RoundReport.of(
             RoundId(event.round),
             fields["kind"],
@@ -86,7 +98,7 @@ class RunView:
     def line(self, report: RoundReport) -> str:
         """Return one line on a published round."""
         rates = report.validation
-        quality = ""
+        quality = f"{self.unclear}  " if self.unclear else ""
         if rates is not None:
             quality = f"HR@{self.at} {rates.hr:.4f}  NDCG@{self.at} {rates.ndcg:.4f}  "
         loss = "" if report.loss is None else f"loss {report.loss:.4f}  "
@@ -114,6 +126,8 @@ class RunView:
                 f"HR@{self.at} {measured[-1].hr:.4f}  NDCG@{self.at} {measured[-1].ndcg:.4f}  "
                 f"(best NDCG {best:.4f})",
             )
+        if self.unclear:
+            table.add_row("metrics", self.unclear)
         table.add_row("received", f"{self.bytes_received / 2**20:.1f} MiB of updates")
         if self.abandoned:
             table.add_row("abandoned", f"{len(self.abandoned)}: {self.abandoned[-1]}")

@@ -288,10 +288,9 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
         # A plain sum may have one client for each user.
         return plan.federation.maximum_users, False
     most = max(rounds.recompute_limit, rounds.clients_per_round, rounds.minimum_clients)
-    alone = plan.protection.key_holder == "authority"
-    if protection.can_tag and (alone or most > rounds.recompute_limit):
-        return most, True
-    return rounds.recompute_limit, False
+    if plan.protection.key_holder == "members":
+        return most, False
+    return (most, True) if protection.can_tag else (rounds.recompute_limit, False)
 
 
 def vector_spec(plan: Plan, n_items: int) -> VectorSpec:

@@ -63,7 +63,10 @@ class RunStatus:
         last_event: the number of the newest event.
         epoch: the present key epoch.
         next_epoch: the one that begins after the round in progress; 0 for none.
-        waits_for: who has to come before the next round opens; empty during a round.
+        waits_for: who has to come before the next round opens, or before the round that is
+            published can be told of; empty during a round.
+        authority_heard: unix seconds at which the key authority was last heard of; 0 where it was
+            not since the coordinator started.
         current: the round in progress, or None between rounds.
     """
 
@@ -82,6 +85,7 @@ class RunStatus:
     epoch: int = 0
     next_epoch: int = 0
     waits_for: str = ""
+    authority_heard: float = 0.0
     current: CurrentRound | None = None
 
     @classmethod

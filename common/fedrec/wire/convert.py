@@ -11,15 +11,13 @@ from collections.abc import Iterable
 from typing import TypeVar
 
 from fedrec.errors import ProtocolError
-from fedrec.identity.shamir import SHARE_BYTES
-from fedrec.ids import ClientId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.committee import COMMITTEE
 from fedrec.wire.limits import (
     MAX_CONTRIBUTIONS,
     MAX_METRICS_BYTES,
+    MAX_REASON_CHARS,
+    MAX_REPORTS,
     MAX_ROWS,
-    MAX_STATEMENTS,
     NONCE_BYTES,
     check_bytes,
     check_client_id,
@@ -35,6 +33,7 @@ from fedrec.wire.messages import (
     Application,
     FederationInfo,
     PublishedRound,
+    Report,
     RevealStatement,
     Snapshot,
     UploadHeader,
@@ -48,13 +47,14 @@ __all__ = [
     "blob_from_proto",
     "blob_to_proto",
     "chunk_from_proto",
-    "committee_from_proto",
     "contributions_from_proto",
     "federation_from_proto",
     "federation_to_proto",
     "part_of",
     "published_from_proto",
     "published_to_proto",
+    "report_from_proto",
+    "report_to_proto",
     "reveal_statement_from_proto",
     "reveal_statement_to_proto",
     "snapshot_from_proto",
@@ -81,7 +81,7 @@ def upload_header_to_proto(header: UploadHeader) -> update_pb2.UploadHeader:
         kind=header.kind,
         base_round=header.base_round,
         base_state=header.base_state,
-        committee=header.committee,
+        key_list=header.key_list,
         nonce=header.nonce,
         epoch=header.epoch,
         client_id=header.client_id,
@@ -105,7 +105,7 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
         kind=check_kind(message.kind, "header.kind"),
         base_round=check_round(message.base_round, "header.base_round"),
         base_state=check_exact(message.base_state, "header.base_state", 32),
-        committee=check_exact(message.committee, "header.committee", 0, 32),
+        key_list=check_exact(message.key_list, "header.key_list", 0, 32),
         nonce=check_exact(message.nonce, "header.nonce", 0, NONCE_BYTES),
         epoch=check_number(message.epoch, "header.epoch"),
         client_id=check_client_id(message.client_id, "header.client_id"),
@@ -122,7 +122,7 @@ def upload_header_from_proto(message: update_pb2.UploadHeader) -> UploadHeader:
 
 
 def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealStatement:
-    """Write a key holder's statement."""
+    """Write the key authority's statement."""
     return model_pb2.RevealStatement(
         federation=statement.federation,
         run=statement.run,
@@ -130,19 +130,18 @@ def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealSta
         epoch=statement.epoch,
         client_id=statement.client_id,
         manifest_digest=statement.manifest_digest,
-        aggregate_tag=statement.aggregate_tag,
         state_tag=statement.state_tag,
         published_digest=statement.published_digest,
-        locked_metrics=statement.locked_metrics,
+        metrics=statement.metrics,
         n_rows=statement.n_rows,
         rows_digest=statement.rows_digest,
-        share=statement.share,
+        refused=statement.refused,
         signature=statement.signature,
     )
 
 
 def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealStatement:
-    """Read a key holder's statement; the signature is not verified."""
+    """Read the key authority's statement; the signature is not verified."""
     return RevealStatement(
         federation=check_text(message.federation, "statement.federation"),
         run=check_text(message.run, "statement.run"),
@@ -150,16 +149,47 @@ def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealSta
         epoch=check_number(message.epoch, "statement.epoch"),
         client_id=check_client_id(message.client_id, "statement.client_id"),
         manifest_digest=check_exact(message.manifest_digest, "statement.manifest_digest", 32),
-        aggregate_tag=check_exact(message.aggregate_tag, "statement.aggregate_tag", 32),
         state_tag=check_exact(message.state_tag, "statement.state_tag", 32),
         published_digest=check_exact(message.published_digest, "statement.published_digest", 32),
-        locked_metrics=check_bytes(
-            message.locked_metrics, "statement.locked_metrics", max_bytes=MAX_METRICS_BYTES
-        ),
+        metrics=_metrics(message.metrics, "statement.metrics"),
         n_rows=check_number(message.n_rows, "statement.n_rows", maximum=MAX_ROWS),
         rows_digest=check_exact(message.rows_digest, "statement.rows_digest", 32),
-        share=check_exact(message.share, "statement.share", 0, SHARE_BYTES),
+        refused=check_text(
+            message.refused, "statement.refused", max_chars=MAX_REASON_CHARS, empty=True
+        ),
         signature=check_exact(message.signature, "statement.signature", 0, 64),
+    )
+
+
+def report_to_proto(report: Report) -> model_pb2.Report:
+    """Write a client's report."""
+    return model_pb2.Report(
+        federation=report.federation,
+        run=report.run,
+        round=report.round,
+        epoch=report.epoch,
+        client_id=report.client_id,
+        state_tag=report.state_tag,
+        metrics=report.metrics,
+        n_rows=report.n_rows,
+        rows_digest=report.rows_digest,
+        signature=report.signature,
+    )
+
+
+def report_from_proto(message: model_pb2.Report) -> Report:
+    """Read a client's report; the signature is not verified."""
+    return Report(
+        federation=check_text(message.federation, "report.federation"),
+        run=check_text(message.run, "report.run"),
+        round=check_round(message.round, "report.round"),
+        epoch=check_number(message.epoch, "report.epoch"),
+        client_id=check_client_id(message.client_id, "report.client_id"),
+        state_tag=check_exact(message.state_tag, "report.state_tag", 32),
+        metrics=_metrics(message.metrics, "report.metrics"),
+        n_rows=check_number(message.n_rows, "report.n_rows", maximum=MAX_ROWS),
+        rows_digest=check_exact(message.rows_digest, "report.rows_digest", 32),
+        signature=check_exact(message.signature, "report.signature", 0, 64),
     )
 
 
@@ -227,10 +257,8 @@ def published_to_proto(published: PublishedRound) -> model_pb2.Published:
         round=published.round,
         epoch=published.epoch,
         kind=published.kind,
-        committee=published.committee,
         contributions=[upload_header_to_proto(h) for h in published.contributions],
-        statements=[reveal_statement_to_proto(s) for s in published.statements],
-        sealed=published.sealed,
+        statement=_stated(published.statement),
         blob=blob_to_proto(Blob.of(published.blob)),
     )
 
@@ -241,10 +269,8 @@ def published_from_proto(message: model_pb2.Published, blob: bytes) -> Published
         round=check_round(message.round, "published.round"),
         epoch=check_number(message.epoch, "published.epoch"),
         kind=check_kind(message.kind, "published.kind"),
-        committee=committee_from_proto(message.committee, "published.committee"),
         contributions=contributions_from_proto(message.contributions, "published.contributions"),
-        statements=_statements(message.statements, "published.statements"),
-        sealed=message.sealed,
+        statement=_statement(message),
         blob=blob,
     )
 
@@ -254,19 +280,20 @@ def snapshot_to_proto(snapshot: Snapshot) -> model_pb2.Snapshot:
     return model_pb2.Snapshot(
         round=snapshot.round,
         epoch=snapshot.epoch,
-        statements=[reveal_statement_to_proto(s) for s in snapshot.statements],
-        sealed=snapshot.sealed,
+        statement=_stated(snapshot.statement),
+        reports=[report_to_proto(report) for report in snapshot.reports],
         blob=blob_to_proto(Blob.of(snapshot.blob)),
     )
 
 
 def snapshot_from_proto(message: model_pb2.Snapshot, blob: bytes) -> Snapshot:
     """Read a snapshot whose blob was assembled and checked."""
+    check_count(len(message.reports), "snapshot.reports", maximum=MAX_REPORTS)
     return Snapshot(
         round=check_round(message.round, "snapshot.round"),
         epoch=check_number(message.epoch, "snapshot.epoch"),
-        statements=_statements(message.statements, "snapshot.statements"),
-        sealed=message.sealed,
+        statement=_statement(message),
+        reports=tuple(report_from_proto(report) for report in message.reports),
         blob=blob,
     )
 
@@ -326,16 +353,15 @@ def contributions_from_proto(
     return headers
 
 
-def committee_from_proto(names: Iterable[str], field: str) -> tuple[ClientId, ...]:
-    """Read the clients that may open a round."""
-    found = list(names)
-    check_count(len(found), field, maximum=COMMITTEE)
-    return tuple(check_client_id(name, field) for name in found)
+def _metrics(value: bytes, field: str) -> bytes:
+    return check_bytes(value, field, max_bytes=MAX_METRICS_BYTES)
 
 
-def _statements(
-    messages: Iterable[model_pb2.RevealStatement], field: str
-) -> tuple[RevealStatement, ...]:
-    found = list(messages)
-    check_count(len(found), field, maximum=MAX_STATEMENTS)
-    return tuple(reveal_statement_from_proto(message) for message in found)
+def _stated(statement: RevealStatement | None) -> model_pb2.RevealStatement | None:
+    return None if statement is None else reveal_statement_to_proto(statement)
+
+
+def _statement(message: model_pb2.Published | model_pb2.Snapshot) -> RevealStatement | None:
+    if not message.HasField("statement"):
+        return None
+    return reveal_statement_from_proto(message.statement)

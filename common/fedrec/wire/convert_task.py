@@ -5,7 +5,6 @@ from __future__ import annotations
 from fedrec.errors import ProtocolError
 from fedrec.wire.convert import (
     blob_from_proto,
-    committee_from_proto,
     contributions_from_proto,
     upload_header_to_proto,
 )
@@ -14,7 +13,6 @@ from fedrec.wire.limits import (
     check_kind,
     check_mask_step,
     check_number,
-    check_role,
     check_round,
     check_seconds,
     check_text,
@@ -39,7 +37,6 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     base_round=train.base_round,
                     seconds_left=train.seconds_left,
                     epoch=train.epoch,
-                    committee=train.committee,
                 )
             )
         case MaskTask(round=round_id, step=step, epoch=epoch):
@@ -50,8 +47,6 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
                     round=reveal.round,
                     kind=reveal.kind,
                     base_round=reveal.base_round,
-                    role=reveal.role,
-                    committee=reveal.committee,
                     contributions=[upload_header_to_proto(h) for h in reveal.contributions],
                     sum=update_pb2.BlobHeader(length=reveal.sum_length, digest=reveal.sum_digest),
                     epoch=reveal.epoch,
@@ -89,7 +84,6 @@ def _task(
                 base_round=check_round(train.base_round, "train.base_round"),
                 seconds_left=check_seconds(train.seconds_left, "train.seconds_left"),
                 epoch=check_number(train.epoch, "train.epoch"),
-                committee=committee_from_proto(train.committee, "train.committee"),
             )
         case "masks":
             return MaskTask(
@@ -116,8 +110,6 @@ def _reveal(message: coordinator_pb2.Reveal) -> Reveal:
         round=check_round(message.round, "reveal.round"),
         kind=check_kind(message.kind, "reveal.kind"),
         base_round=check_round(message.base_round, "reveal.base_round"),
-        role=check_role(message.role, "reveal.role"),
-        committee=committee_from_proto(message.committee, "reveal.committee"),
         contributions=contributions_from_proto(message.contributions, "reveal.contributions"),
         sum_length=blob.length,
         sum_digest=blob.digest,

@@ -16,6 +16,7 @@ from fedrec.wire.convert import (
     federation_from_proto,
     part_of,
     published_from_proto,
+    report_to_proto,
     reveal_statement_to_proto,
     snapshot_from_proto,
     upload_header_to_proto,
@@ -33,6 +34,7 @@ from fedrec.wire.messages import (
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Report,
     RevealStatement,
     Snapshot,
     Task,
@@ -190,12 +192,19 @@ class GrpcLink(Link):
         return self._blob(self._stub.FetchSum, request, client_id)
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-        """Send a signed reveal; `sealed` is empty when verifying."""
-        self._submit(self._stub.SubmitReveal, statement, sealed)
+        """Send the key authority's word; `sealed` is empty where it refuses the sum."""
+        first = model_pb2.RevealPart(statement=reveal_statement_to_proto(statement))
+        self._submit(self._stub.SubmitReveal, first, statement.client_id, sealed)
 
-    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+    def submit_report(self, report: Report) -> None:
+        """Send what this client found in a published sum."""
+        seconds = self._calls.deadlines.control_seconds
+        self._ask(self._stub.SubmitReport, report_to_proto(report), report.client_id, seconds)
+
+    def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
-        self._submit(self._stub.SubmitSnapshot, statement, blob)
+        first = model_pb2.ReportPart(report=report_to_proto(report))
+        self._submit(self._stub.SubmitSnapshot, first, report.client_id, blob)
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
         """Return the first round published after `after`, or None."""
@@ -266,10 +275,9 @@ class GrpcLink(Link):
             raise ProtocolError("The coordinator ended a download before it began.")
         return found[1]
 
-    def _submit(self, method: Message, statement: RevealStatement, blob: bytes) -> None:
+    def _submit(self, method: Message, first: Message, client_id: ClientId, blob: bytes) -> None:
         def attempt() -> None:
-            parts = _statement_parts(statement, blob)
-            self._calls.send(method, parts, statement.client_id, len(blob))
+            self._calls.send(method, _signed_parts(first, blob), client_id, len(blob))
 
         self._calls.retried(attempt)
 
@@ -282,8 +290,9 @@ def _upload_parts(
         yield part_of(update_pb2.UploadPart, start, data)
 
 
-def _statement_parts(statement: RevealStatement, blob: bytes) -> Iterator[model_pb2.RevealPart]:
-    yield model_pb2.RevealPart(statement=reveal_statement_to_proto(statement))
-    yield model_pb2.RevealPart(blob=blob_to_proto(Blob.of(blob)))
+def _signed_parts(first: Message, blob: bytes) -> Iterator[Message]:
+    """Yield a part that holds what is signed, and the parts of the bytes that go with it."""
+    yield first
+    yield type(first)(blob=blob_to_proto(Blob.of(blob)))
     for start, data in split(blob):
-        yield part_of(model_pb2.RevealPart, start, data)
+        yield part_of(type(first), start, data)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import get_args
 
 from fedrec.errors import ProtocolError, TooLarge, VersionMismatch
 from fedrec.ids import ClientId, RoundId
@@ -17,8 +17,8 @@ __all__ = [
     "MAX_METRICS_BYTES",
     "MAX_REASON_CHARS",
     "MAX_REFUSED",
+    "MAX_REPORTS",
     "MAX_ROWS",
-    "MAX_STATEMENTS",
     "MAX_TEXT_CHARS",
     "NONCE_BYTES",
     "check_bytes",
@@ -29,7 +29,6 @@ __all__ = [
     "check_mask_step",
     "check_number",
     "check_refused",
-    "check_role",
     "check_round",
     "check_seconds",
     "check_text",
@@ -39,7 +38,7 @@ __all__ = [
 MAX_TEXT_CHARS = 200
 MAX_REASON_CHARS = 2_000
 MAX_CONTRIBUTIONS = 10_000
-MAX_STATEMENTS = 16
+MAX_REPORTS = 16
 MAX_REFUSED = 8
 """Snapshots that a client may refuse before it gives up."""
 MAX_METRICS_BYTES = 64 * 1024
@@ -53,8 +52,6 @@ MAX_SECONDS = 1e9
 
 CLIENT_ID = re.compile(r"[0-9a-f]{64}")
 VERSION = re.compile(r"([0-9]{1,9})\.[0-9]{1,9}")
-
-Role = Literal["reveal", "verify"]
 
 
 def check_text(
@@ -145,15 +142,6 @@ def check_mask_step(value: str, field: str) -> MaskStep:
         if step == value:
             return step
     raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(steps)}.")
-
-
-def check_role(value: str, field: str) -> Role:
-    """Return what a key holder is asked to do."""
-    roles: tuple[Role, ...] = get_args(Role)
-    for role in roles:
-        if role == value:
-            return role
-    raise ProtocolError(f"{field} is {value[:20]!r}, expected one of {', '.join(roles)}.")
 
 
 def check_version(value: str, field: str) -> str:

@@ -11,6 +11,7 @@ from fedrec.wire.messages import (
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Report,
     RevealStatement,
     Snapshot,
     Task,
@@ -57,7 +58,10 @@ class Link(Protocol):
         """Return the coordinator's sum of the round that is being revealed."""
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-        """Send a signed reveal; `sealed` is empty when verifying."""
+        """Send the key authority's word; `sealed` is empty where it refuses the sum."""
+
+    def submit_report(self, report: Report) -> None:
+        """Send what this client found in a published sum."""
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
         """Return the first round published after `after`, or None."""
@@ -71,7 +75,7 @@ class Link(Protocol):
             refused: digests of snapshots that this client could not use, at most `MAX_REFUSED`.
         """
 
-    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
+    def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
 
     def apply(self, public_identity: bytes) -> Application:

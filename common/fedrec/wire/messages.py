@@ -20,6 +20,7 @@ __all__ = [
     "MaskStep",
     "MaskTask",
     "PublishedRound",
+    "Report",
     "Reveal",
     "RevealStatement",
     "RoundKind",
@@ -32,7 +33,7 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "5.0"
+PROTOCOL_VERSION = "6.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
@@ -44,7 +45,7 @@ MaskStep = Literal["keys", "shares", "vector", "signature", "answer"]
 class UploadHeader:
     """Announces one client's update of one round and binds it to everything it is about.
 
-    `kind`, `base_round`, `base_state` and `committee` are what the coordinator told this client,
+    `kind`, `base_round`, `base_state` and `key_list` are what the coordinator told this client,
     and what followed from it. They are signed, so that updates of clients that were told
     different things cannot end up in one sum.
 
@@ -52,8 +53,8 @@ class UploadHeader:
         base_round: the published round whose model the update starts from.
         base_state: digest of that model as this client has it, 32 bytes; keyed by the group key
             where the coordinator must not know the model.
-        committee: `committee.committee_digest` of those who may open the round; empty where
-            nothing has to be opened.
+        key_list: under masks the digest of the list of keys, whose owners open the round together;
+            else empty.
         nonce: 16 random bytes that enter the names of the sum's tags; empty where it has none.
         n_rows, rows_digest: the item rows that the vector covers; see `StatedRows`.
         length: bytes of the protected vector.
@@ -68,7 +69,7 @@ class UploadHeader:
     kind: RoundKind
     base_round: RoundId
     base_state: bytes
-    committee: bytes
+    key_list: bytes
     nonce: bytes
     epoch: int
     client_id: ClientId
@@ -93,7 +94,7 @@ class UploadHeader:
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
         return canonical(
-            "fedrec upload v3",
+            "fedrec upload v4",
             self.protocol_version,
             self.federation,
             self.run,
@@ -101,7 +102,7 @@ class UploadHeader:
             self.kind,
             self.base_round,
             self.base_state,
-            self.committee,
+            self.key_list,
             self.nonce,
             self.epoch,
             self.client_id,
@@ -127,23 +128,17 @@ def manifest_digest(run: str, round_id: RoundId, contributions: tuple[UploadHead
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RevealStatement:
-    """A key holder's signed word on what a round's sum is.
-
-    In an attestation all digests but the state's are `UNSAID` and the metrics empty: members who
-    crossed into a new epoch say under its key which model they have, so that joiners can believe
-    a snapshot.
+    """The key authority's signed word on what a round's sum is, or on why it does not open it.
 
     Attributes:
         manifest_digest: `manifest_digest` of the contributions that were summed.
-        aggregate_tag: keyed digest (under the epoch's group key) of the revealed integers.
-        state_tag: keyed digest of the shared model after the aggregate was applied.
-        published_digest: BLAKE3 of the sealed aggregate, which all key holders make alike; in a
-            snapshot's statement of the round's, not of the snapshot.
-        locked_metrics: the metrics segment of the sum, little-endian int64, in the box that two
-            statements of this content open (`fedrec.identity.metrics_lock`).
+        state_tag: keyed digest (under the epoch's group key) of the shared model after the sum was
+            applied.
+        published_digest: BLAKE3 of the sealed sum.
+        metrics: the metrics segment of the sum, little-endian int64.
         n_rows, rows_digest: the item rows that vectors of the rounds after it cover; see
             `StatedRows`. Whoever opens the count round says it first.
-        share: this key holder's share of the box's key; empty in a snapshot's statement.
+        refused: why nothing was opened, or nothing is published, for operators; else empty.
     """
 
     federation: str
@@ -152,51 +147,87 @@ class RevealStatement:
     epoch: int
     client_id: ClientId
     manifest_digest: bytes
-    aggregate_tag: bytes
-    state_tag: bytes
-    published_digest: bytes
-    locked_metrics: bytes
+    state_tag: bytes = UNSAID
+    published_digest: bytes = UNSAID
+    metrics: bytes = b""
     n_rows: int = 0
     rows_digest: bytes = UNSAID
-    share: bytes = b""
+    refused: str = ""
     signature: bytes = b""
-
-    @property
-    def is_attestation(self) -> bool:
-        """Whether it is about the model alone: the round was published in an earlier epoch."""
-        return self.manifest_digest == UNSAID and self.aggregate_tag == UNSAID
 
     @property
     def rows(self) -> StatedRows:
         """The item rows that vectors of the rounds after it cover."""
         return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
 
-    def content(self) -> tuple[bytes | int, ...]:
-        """Return what two key holders must agree on."""
-        return (
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers: every field but itself."""
+        return canonical(
+            "fedrec reveal v4",
+            self.federation,
+            self.run,
+            self.round,
+            self.epoch,
+            self.client_id,
             self.manifest_digest,
-            self.aggregate_tag,
             self.state_tag,
             self.published_digest,
-            self.locked_metrics,
+            self.metrics,
             self.n_rows,
             self.rows_digest,
+            self.refused,
         )
 
-    def statement(self) -> bytes:
-        """Return the bytes that the signature covers: every field but itself.
 
-        A key holder's word has a share and a snapshot maker's none; neither passes as the other.
-        """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A client's signed word on the model that it has after a round, under the epoch's group key.
+
+    In the papers' protocol each client sends one for every sum that it decrypted. Under every
+    protection one goes with a copy of the model for late joiners, also where the round was
+    published in an earlier epoch.
+
+    Attributes:
+        state_tag: keyed digest of the shared model after the round.
+        metrics: the metrics segment of the sum, little-endian int64; empty with a copy.
+        n_rows, rows_digest: the item rows that vectors of the rounds after it cover.
+    """
+
+    federation: str
+    run: str
+    round: RoundId
+    epoch: int
+    client_id: ClientId
+    state_tag: bytes
+    metrics: bytes = b""
+    n_rows: int = 0
+    rows_digest: bytes = UNSAID
+    signature: bytes = b""
+
+    @property
+    def rows(self) -> StatedRows:
+        """The item rows that vectors of the rounds after it cover."""
+        return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
+
+    @property
+    def model(self) -> tuple[bytes, StatedRows]:
+        """What clients who have the same model say alike, whatever they measured."""
+        return self.state_tag, self.rows
+
+    def content(self) -> tuple[bytes | int, ...]:
+        """Return what clients who decrypted the same sum say alike."""
+        return self.state_tag, self.metrics, self.n_rows, self.rows_digest
+
+    def statement(self) -> bytes:
+        """Return the bytes that the signature covers: every field but itself."""
         return canonical(
-            "fedrec reveal v3" if self.share else "fedrec snapshot v3",
+            "fedrec report v1",
             self.federation,
             self.run,
             self.round,
             self.epoch,
             self.client_id,
             *self.content(),
-            self.share,
         )
 
 
@@ -235,29 +266,22 @@ class Wait:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Train:
-    """Contribute to an open round, starting from the model of `base_round`.
-
-    Attributes:
-        committee: who may open the round, in the order of the draw; empty without encryption.
-    """
+    """Contribute to an open round, starting from the model of `base_round`."""
 
     round: RoundId
     kind: RoundKind
     base_round: RoundId
     seconds_left: float
     epoch: int
-    committee: tuple[ClientId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reveal:
-    """Recompute a round's sum from its contributions and reveal it, or verify it."""
+    """Recompute a round's sum from its contributions and reveal it: the key authority's task."""
 
     round: RoundId
     kind: RoundKind
     base_round: RoundId
-    role: Literal["reveal", "verify"]
-    committee: tuple[ClientId, ...]
     contributions: tuple[UploadHeader, ...]
     sum_length: int
     sum_digest: bytes
@@ -360,29 +384,32 @@ class PublishedRound:
     """A round's result.
 
     Attributes:
-        committee: who could open the round; empty without encryption.
         contributions: whose updates were counted.
-        statements: the revealer's and the verifier's signatures; empty without encryption.
-        sealed: whether `blob` is sealed under the epoch's group key.
-        blob: the aggregate, packed as under protection `none` (`fedrec.protection.none`).
+        statement: the key authority's, where it opened the sum; else None.
+        blob: with a statement the sum, packed as under protection `none`
+            (`fedrec.protection.none`) and sealed under the epoch's group key; in the papers'
+            protocol the ciphertext sum; else the packed sum.
     """
 
     round: RoundId
     epoch: int
     kind: RoundKind
-    committee: tuple[ClientId, ...]
     contributions: tuple[UploadHeader, ...]
-    statements: tuple[RevealStatement, ...]
-    sealed: bool
+    statement: RevealStatement | None
     blob: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The shared model after a published round, sealed where the protection hides it."""
+    """The shared model after a published round, sealed where the protection hides it.
+
+    Attributes:
+        statement: the key authority's on the round, where that vouches for the model.
+        reports: of clients who have the same model, where they vouch for it.
+    """
 
     round: RoundId
     epoch: int
-    statements: tuple[RevealStatement, ...]
-    sealed: bool
+    statement: RevealStatement | None
+    reports: tuple[Report, ...]
     blob: bytes

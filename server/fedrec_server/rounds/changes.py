@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
+from fedrec.wire.messages import MaskStep, Report, RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.rounds.state import Holder, Phase, Word
+from fedrec_server.rounds.state import Phase
 
 __all__ = [
     "VOLATILE",
@@ -18,15 +18,15 @@ __all__ = [
     "ClientJoined",
     "CollectingEnded",
     "EpochBegan",
-    "HolderAsked",
     "MaskKept",
     "MaskStepEnded",
+    "ReportKept",
     "RoundAbandoned",
+    "RoundMeasured",
     "RoundOpened",
     "RoundPublished",
     "RunFinished",
     "RunResumed",
-    "StatementKept",
     "StopNoted",
     "SumKept",
     "UpdateCounted",
@@ -44,7 +44,6 @@ class RoundOpened:
     at: float
     deadline_at: float
     asked: frozenset[ClientId]
-    committee: tuple[ClientId, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,23 +105,6 @@ class SumKept:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class HolderAsked:
-    """A key holder is asked to reveal or to verify."""
-
-    round: RoundId
-    holder: Holder
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StatementKept:
-    """A key holder's signed statement is durable."""
-
-    round: RoundId
-    word: Word
-    at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class MaskKept:
     """A client's message of one step of a round under masks is durable."""
 
@@ -159,21 +141,47 @@ class RoundPublished:
     """A round's result is fixed.
 
     Attributes:
-        words: the agreeing statements, the revealer's first; empty without encryption.
-        blob: the published aggregate.
-        metrics: the public metrics segment, little-endian int64.
-        rows: the item rows that vectors cover from now on.
+        statement: the key authority's, where it opened the sum.
+        blob: the published sum.
+        metrics: the public metrics segment, little-endian int64; empty where clients have yet to
+            say it.
+        rows: the item rows that vectors cover from now on; None where clients have yet to say.
+        reports_until: when the run goes on without clients' reports; None where none are awaited.
     """
 
     round: RoundId
     kind: RoundKind
-    words: tuple[Word, ...]
     blob: Blob
-    metrics: bytes
     counted: int
     bytes_received: int
     seconds: float
     at: float
+    statement: RevealStatement | None = None
+    metrics: bytes = b""
+    rows: StatedRows | None = None
+    reports_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportKept:
+    """A client's word on a published ciphertext sum is durable."""
+
+    report: Report
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundMeasured:
+    """Nobody waits for further reports on a published ciphertext sum.
+
+    Attributes:
+        agreed: what two clients say alike; None where no two do.
+        reason: why there is nothing to show; else empty.
+        rows: the item rows that vectors cover from now on.
+    """
+
+    round: RoundId
+    agreed: Report | None
+    reason: str
     rows: StatedRows
 
 
@@ -233,11 +241,11 @@ Change = (
     | AlreadyCounted
     | CollectingEnded
     | SumKept
-    | HolderAsked
-    | StatementKept
     | MaskKept
     | MaskStepEnded
     | RoundPublished
+    | ReportKept
+    | RoundMeasured
     | RoundAbandoned
     | StopNoted
     | EpochBegan

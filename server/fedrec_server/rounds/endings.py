@@ -8,10 +8,11 @@ from dataclasses import replace
 from fedrec.ids import ClientId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import RevealStatement
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.state import Ending, Phase, Round, State, Word
+from fedrec_server.rounds.state import Ending, Phase, Reporting, Round, State
 
 __all__ = [
     "EPOCH_CHANGED",
@@ -40,39 +41,55 @@ def publish(
     state: State,
     round_: Round,
     *,
-    words: tuple[Word, ...],
     blob: Blob,
-    metrics: bytes,
-    rows: StatedRows | None,
     now: float,
+    statement: RevealStatement | None = None,
+    metrics: bytes = b"",
+    rows: StatedRows | None = None,
 ) -> Step:
     """Fix a round's result; the run ends with the last planned one.
 
+    Where clients decrypt the sum the round after it opens, and the run ends, once two of them said
+    alike what is in it.
+
     Args:
-        rows: what a count round leads to, where the coordinator reads it; else key holders say it.
+        rows: what a count round leads to, where the coordinator reads it; else it is told.
     """
-    vouched = tuple(word.statement for word in words)
-    # Key holders name the same list in every round, under the key of its epoch. A later count moves
-    # no rows.
+    rules = state.rules
+    # The same list is named in every round, under the key of its epoch. A later count moves no
+    # rows.
     first = None if state.counted else rows
-    after = vouched[0].rows if vouched else first or state.rows_of("train")
+    if statement is not None:
+        after: StatedRows | None = statement.rows
+    elif rules.shares_key and not state.counted:
+        after = None
+    else:
+        after = first or state.rows_of("train")
+    until = None
+    if rules.shares_key:
+        until = now + rules.report_seconds(round_.kind, len(round_.accepted))
     published = RoundPublished(
         round=round_.number,
         kind=round_.kind,
-        words=words,
+        statement=statement,
         blob=blob,
-        metrics=metrics,
+        metrics=metrics if statement is None else statement.metrics,
         counted=len(round_.accepted),
         bytes_received=sum(header.length for header in round_.accepted.values()),
         seconds=max(0.0, now - round_.opened_at),
         at=now,
         rows=after,
+        reports_until=until,
     )
-    state = state.with_published(round_.kind, round_.number, vouched, after)
-    if round_.kind == "count" and state.rules.exact:
+    known = None if statement is None else (statement.epoch, statement.state_tag)
+    state = state.with_published(round_.kind, round_.number, known, after)
+    if round_.kind == "count" and rules.exact:
         who = frozenset(round_.accepted)
         counted = LastCount(clients=who, asked=round_.asked, trained=state.trained)
         state = replace(state, last_count=counted)
+    if until is not None:
+        reporting = Reporting(round=round_.number, kind=round_.kind, until=until)
+        return replace(state, reporting=reporting), (published,)
     if state.stop_asked:
         return then(published, finish(state, "the operator stopped the run", False, now))
     if state.next_kind is None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskMessage, RevealStatement, UploadHeader
+from fedrec.wire.messages import MaskMessage, Report, RevealStatement, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Phase, Rules
 
@@ -17,6 +17,7 @@ __all__ = [
     "MaskHeard",
     "MaskStepClosed",
     "Polled",
+    "Reported",
     "Restarted",
     "Resumed",
     "Spoke",
@@ -70,11 +71,19 @@ class Summed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spoke:
-    """An admitted statement of a key holder, its sealed aggregate durable in the store."""
+    """An admitted statement of the key authority, its sealed sum durable in the store."""
 
     now: float
     statement: RevealStatement
     blob: Blob | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reported:
+    """An admitted report of a client on a published ciphertext sum."""
+
+    now: float
+    report: Report
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +162,7 @@ Event = (
     | Uploaded
     | Summed
     | Spoke
+    | Reported
     | MaskHeard
     | MaskStepClosed
     | Failed

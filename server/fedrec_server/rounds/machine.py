@@ -18,7 +18,6 @@ from fedrec.errors import (
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection.masks import invited, may_open
-from fedrec.wire.committee import committee_digest, draw, rank
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import masking, revealing
 from fedrec_server.rounds.changes import (
@@ -51,6 +50,7 @@ from fedrec_server.rounds.events import (
     MaskHeard,
     MaskStepClosed,
     Polled,
+    Reported,
     Restarted,
     Resumed,
     Spoke,
@@ -84,7 +84,9 @@ def step(state: State, event: Event) -> Step:
         case Summed():
             return _summed(state, event)
         case Spoke():
-            return _spoke(state, event)
+            return revealing.heard(state, event)
+        case Reported():
+            return revealing.reported(state, event)
         case MaskHeard():
             return _mask_heard(state, event)
         case MaskStepClosed():
@@ -107,11 +109,11 @@ def _tick(state: State, tick: Tick) -> Step:
     round_ = state.current
     if state.ending is not None:
         return state, ()
+    if state.reporting is not None:
+        return revealing.waited(state, state.reporting, tick.now)
     if round_ is None:
         return _open(state, tick)
-    if round_.phase == "revealing":
-        return _proceed(state, round_, tick.now)
-    if round_.phase == "summing":
+    if round_.phase in ("summing", "revealing"):
         return state, ()
     if state.rules.masked:
         return replace(state, current=masking.shortened(state.rules, round_, tick.now)), ()
@@ -129,6 +131,8 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
     """Return who has to come before the next round opens, for operators; empty for nobody."""
     if state.current is not None or state.ending is not None:
         return ""
+    if state.reporting is not None:
+        return revealing.AWAITED_REPORTS
     needed, here = state.rules.needed, live & state.roster
     if len(here) < needed:
         return "clients"
@@ -136,9 +140,6 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
         return "clients that were counted; before long the others are counted again without them"
     if len(invited(state.told, here, needed)) < needed:
         return "the clients of a round that was given up once its survivors were told"
-    if state.rules.revealer is not None and state.rules.revealer not in live:
-        # What nobody opens would be trained in vain.
-        return "the key authority, which opens the sums"
     return ""
 
 
@@ -169,11 +170,6 @@ def _open(state: State, tick: Tick) -> Step:
     asked = state.expected(kind) or choose_clients(
         live, state.rules.most_asked, seed=state.rules.seed, round_id=number
     )
-    committee: tuple[ClientId, ...] = ()
-    if state.rules.revealer is not None:
-        committee = (state.rules.revealer,)
-    elif state.rules.needs_reveal:
-        committee = draw(state.seed, state.rules.run, number, asked)
     opened = RoundOpened(
         round=number,
         kind=kind,
@@ -182,7 +178,6 @@ def _open(state: State, tick: Tick) -> Step:
         at=tick.now,
         deadline_at=tick.now + state.rules.rounds.deadline_seconds,
         asked=asked,
-        committee=committee,
     )
     round_ = Round(
         number=number,
@@ -193,7 +188,6 @@ def _open(state: State, tick: Tick) -> Step:
         opened_at=opened.at,
         deadline_at=opened.deadline_at,
         asked=asked,
-        committee=committee,
     )
     return replace(state, current=round_, last_round=number), (opened,)
 
@@ -212,23 +206,8 @@ def _may_join(state: State, round_: Round, client_id: ClientId) -> bool:
     seat = most is None or len(round_.asked) < most
     if round_.phase != "collecting" or client_id not in state.roster or not seat:
         return False
-    if state.told or state.expected(round_.kind):
-        # Clients sign only the sets that the round was opened for.
-        return False
-    return not _passed_over(state, round_, client_id)
-
-
-def _passed_over(state: State, round_: Round, client_id: ClientId) -> bool:
-    """Tell whether a client would have been drawn, had it been here when the round opened.
-
-    Key holders refuse a committee that such a contributor should have been a member of, because
-    a coordinator that chooses the committee would look just like that.
-    """
-    if not round_.committee or client_id in round_.committee or state.rules.revealer is not None:
-        return False
-    last = round_.committee[-1]
-    ranks = [rank(state.seed, state.rules.run, round_.number, who) for who in (client_id, last)]
-    return ranks[0] < ranks[1]
+    # Clients sign only the sets that the round was opened for.
+    return not (state.told or state.expected(round_.kind))
 
 
 def _uploaded(state: State, event: Uploaded) -> Step:
@@ -285,20 +264,15 @@ def _round_for(state: State, header: UploadHeader) -> Round:
     """Return the round in progress, if the header is about it."""
     round_ = _round_of(state, header.client_id, header.round)
     if (header.kind, header.base_round) != (round_.kind, round_.base_round):
-        # Key holders would refuse the whole round for it.
+        # Whoever reads the round would refuse all of it.
         raise ProtocolError(
             f"The update is of kind {header.kind} from version {header.base_round}; round "
             f"{round_.number} is of kind {round_.kind} from version {round_.base_round}.",
             remedy="Ask for a task again.",
         )
-    # Under masks this field names the list of keys, which the collection of masks compares.
-    if not state.rules.masked and header.committee != committee_digest(
-        state.rules.run, round_.number, round_.committee
-    ):
-        raise ProtocolError(
-            f"The update was made for another committee than round {round_.number}'s.",
-            remedy="Ask for a task again.",
-        )
+    # The collection of masks compares what the list is.
+    if bool(header.key_list) != state.rules.masked:
+        raise ProtocolError("A list of keys belongs to updates under masks, and to no others.")
     if not state.covers(round_.kind, header.rows):
         raise ProtocolError(
             f"The update covers {header.n_rows} item rows, or others than round "
@@ -309,8 +283,8 @@ def _round_for(state: State, header: UploadHeader) -> Round:
     if state.base_state not in (None, header.base_state):
         raise ProtocolError(
             f"The update starts from another model than version {round_.base_round}.",
-            remedy="This client's shared model differs from what key holders signed; start again "
-            "with a new state folder, which fetches it anew.",
+            remedy="This client's shared model differs from the others'; start again with a "
+            "new state folder, which fetches it anew.",
         )
     return round_
 
@@ -386,51 +360,18 @@ def _summed(state: State, event: Summed) -> Step:
     kept = SumKept(round=round_.number, total=event.total, at=event.now, charged=charged)
     round_ = replace(round_, total=event.total)
     state = replace(state, charged=state.charged + charged)
-    if not state.rules.needs_reveal:
-        state, changes = publish(
+    if state.rules.revealer is not None:
+        return replace(state, current=replace(round_, phase="revealing")), (kept,)
+    return then(
+        kept,
+        publish(
             state,
             round_,
-            words=(),
             blob=event.total,
             metrics=event.metrics,
             rows=event.rows,
             now=event.now,
-        )
-        return state, (kept, *changes)
-    round_, asked = revealing.begin(state.rules, replace(round_, phase="revealing"), event.now)
-    return replace(state, current=round_), (kept, *asked)
-
-
-def _spoke(state: State, event: Spoke) -> Step:
-    if state.current is None:
-        raise RoundClosed(f"Round {event.statement.round} is not being revealed.")
-    stated, known = event.statement.n_rows, state.rows_of("train").n_rows
-    if state.counted and stated != known:
-        raise ProtocolError(
-            f"The statement says that {stated} item rows travel; since the count they are {known}."
-        )
-    round_, kept = revealing.hear(state.current, event)
-    state, changes = _proceed(replace(state, current=round_), round_, event.now)
-    return state, (*kept, *changes)
-
-
-def _proceed(state: State, round_: Round, now: float) -> Step:
-    round_, asked, verdict = revealing.proceed(state.rules, round_, now)
-    if isinstance(verdict, str):
-        return abandon(state, round_, verdict, now)
-    if verdict is None:
-        return replace(state, current=round_), asked
-    blob = verdict.words[0].blob
-    if blob is None:
-        raise RoundError("Agreeing words without a sealed aggregate cannot be published.")
-    return publish(
-        state,
-        round_,
-        words=verdict.words,
-        blob=blob,
-        metrics=verdict.metrics,
-        rows=None,
-        now=now,
+        ),
     )
 
 
@@ -457,15 +398,17 @@ def _stop(state: State, event: StopRequested) -> Step:
         return state, ()
     noted = StopNoted(at=event.now)
     state = replace(state, stop_asked=True)
+    if not event.at_once and (state.current or state.reporting):
+        return state, (noted,)
     if state.current is None:
         return then(noted, finish(state, "the operator stopped the run", False, event.now))
-    if not event.at_once:
-        return state, (noted,)
     return then(noted, abandon(state, state.current, "the operator stopped it", event.now))
 
 
 def _restarted(state: State, now: float) -> Step:
-    round_ = state.current
+    round_, waiting = state.current, state.reporting
+    if waiting is not None:
+        return replace(state, reporting=revealing.begun_again(state, waiting, now)), ()
     if round_ is None:
         return state, ()
     if round_.epoch != state.rules.epoch:
@@ -473,10 +416,7 @@ def _restarted(state: State, now: float) -> Step:
     seconds = state.rules.rounds.deadline_seconds
     if state.rules.masked:
         seconds = masking.seconds_of(state.rules, round_.phase)
-    deadline_at = now + seconds
-    holders = tuple(replace(holder, asked_at=now) for holder in round_.holders)
-    round_ = replace(round_, deadline_at=deadline_at, holders=holders)
-    return replace(state, current=round_), ()
+    return replace(state, current=replace(round_, deadline_at=now + seconds)), ()
 
 
 def _resumed(state: State, now: float) -> Step:
@@ -487,17 +427,25 @@ def _resumed(state: State, now: float) -> Step:
 
 
 def _rotated(state: State, event: EpochInstalled) -> Step:
-    """Begin a newer epoch: at once where it removes somebody, else when no round is in progress."""
+    """Begin a newer epoch: at once where it removes somebody, else when no round is in progress.
+
+    Another revealer has no key for the round in progress, which nobody could open any more.
+    """
     round_ = state.current
     if event.rules.epoch <= state.rules.epoch:
         return state, ()
-    if round_ is not None and state.roster <= event.roster:
+    same = event.rules.revealer == state.rules.revealer
+    if round_ is not None and same and state.roster <= event.roster:
         return state, ()
-    if round_ is not None and is_told(state, round_):
+    if round_ is not None and same and is_told(state, round_):
         # Repeated without the removed member, the two sums would give its update away.
         return state, ()
     changes: tuple[Change, ...] = ()
     if round_ is not None:
         state, changes = abandon(state, round_, EPOCH_CHANGED, event.now)
     began = EpochBegan(epoch=event.rules.epoch, members=len(event.roster), at=event.now)
-    return replace(state, rules=event.rules, roster=event.roster), (*changes, began)
+    state = replace(state, rules=event.rules, roster=event.roster)
+    if state.reporting is not None:
+        waiting = revealing.begun_again(state, state.reporting, event.now)
+        state = replace(state, reporting=waiting)
+    return state, (*changes, began)

@@ -14,10 +14,9 @@ from fedrec.protection import ProtectionPlan
 from fedrec.protection.masks import Survivors
 from fedrec.protection.opening import opening_seconds
 from fedrec.wire.chunks import Blob
-from fedrec.wire.committee import QUORUM
 from fedrec.wire.messages import (
     MaskStep,
-    RevealStatement,
+    Report,
     RoundKind,
     UploadHeader,
     manifest_digest,
@@ -25,10 +24,9 @@ from fedrec.wire.messages import (
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.last_count import LastCount
 
-__all__ = ["Ending", "Holder", "Phase", "Role", "Round", "Rules", "State", "Word"]
+__all__ = ["Ending", "Phase", "Reporting", "Round", "Rules", "State"]
 
 Phase = Literal["collecting", "sharing", "masking", "signing", "unmasking", "summing", "revealing"]
-Role = Literal["reveal", "verify"]
 
 NO_ROUND = RoundId(0)
 
@@ -41,15 +39,14 @@ class Rules:
     """What the plan says about rounds.
 
     Attributes:
-        needs_reveal: whether key holders have to reveal a round's sum.
+        needs_reveal: whether the coordinator cannot read a round's sum.
         seed: the federation's public seed; selection depends on it.
         fewest_revealed: the roster's own minimum of summands.
         most_summands: the largest number of updates for which the protection is proven.
         masked: whether a round is a protocol of several steps among its clients.
         vector_seconds: how long a slow line takes for a masked vector.
-        first_seed: from which committees are drawn before anything is published.
         most_sums: how many noisy sums the privacy budget allows; None for any number.
-        revealer: who alone opens sums; None where members do.
+        revealer: who alone opens sums; None where each member decrypts the published sum.
         budget: what the budget is, for people; empty where sums are exact.
         n_items: items in the catalogue.
         entries: the plan of the largest vector where its sums grow with the round's clients; else
@@ -67,7 +64,6 @@ class Rules:
     rounds: RoundSettings
     fewest_revealed: int = 1
     most_summands: int | None = None
-    first_seed: bytes = b""
     masked: bool = False
     vector_seconds: float = 0.0
     most_sums: int | None = None
@@ -78,18 +74,17 @@ class Rules:
     n_items: int = 0
     entries: ProtectionPlan | None = None
 
-    def reveal_seconds(self, kind: RoundKind, n_summands: int) -> float:
-        """Return how long a key holder may take to open a sum of so many updates."""
-        patience = self.rounds.reveal_timeout_seconds
+    def report_seconds(self, kind: RoundKind, n_summands: int) -> float:
+        """Return how long clients may take to tell what is in a sum of so many updates."""
+        patience = self.rounds.report_seconds
         if self.entries is None or kind == "count":
             return patience
-        adds_up = n_summands <= self.rounds.recompute_limit
-        return max(patience, opening_seconds(self.entries, n_summands, adds_up=adds_up))
+        return max(patience, opening_seconds(self.entries, n_summands, adds_up=False))
 
     @property
-    def quorum(self) -> int:
-        """Return how many key holders must say the same before a round is published."""
-        return QUORUM if self.revealer is None else 1
+    def shares_key(self) -> bool:
+        """Return whether each member decrypts the published sum: the papers' protocol."""
+        return self.needs_reveal and self.revealer is None
 
     @property
     def needed(self) -> int:
@@ -118,30 +113,12 @@ class Rules:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Holder:
-    """A key holder who was asked to reveal or to verify."""
-
-    client_id: ClientId
-    role: Role
-    asked_at: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Word:
-    """What a key holder answered; `blob` is the sealed aggregate of a revealer."""
-
-    statement: RevealStatement
-    blob: Blob | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
     """The round in progress.
 
     Attributes:
         base_round: the published round whose model is trained.
         asked: the clients to which the round is offered.
-        committee: who may open its sum, in the order of the draw; empty without encryption.
         accepted: the durable updates, by client.
         total: the coordinator's sum, once made.
         messages: under masks, what clients sent, by step and client; vectors are `accepted`.
@@ -155,11 +132,8 @@ class Round:
     opened_at: float
     deadline_at: float
     asked: frozenset[ClientId]
-    committee: tuple[ClientId, ...] = ()
     accepted: Mapping[ClientId, UploadHeader] = field(default_factory=dict)
     total: Blob | None = None
-    holders: tuple[Holder, ...] = ()
-    words: tuple[Word, ...] = ()
     messages: Mapping[MaskStep, Mapping[ClientId, bytes]] = field(
         default_factory=lambda: {"keys": {}, "shares": {}, "signature": {}, "answer": {}}
     )
@@ -168,8 +142,8 @@ class Round:
     def of_one_model(self) -> Mapping[ClientId, UploadHeader]:
         """Return the largest group of updates that name the same model as their start.
 
-        Key holders refuse a round in which they differ. After what key holders signed, only one
-        is accepted; in an epoch's first round, and without encryption, nobody said which.
+        Whoever reads the round refuses it where they differ. Once the model is known here, only
+        one is accepted; in an epoch's first round, and without encryption, nobody said which.
         """
         sizes = Counter(header.base_state for header in self.accepted.values())
         if len(sizes) < 2:
@@ -181,18 +155,25 @@ class Round:
         """Return the digest that a reveal statement must name."""
         return manifest_digest(run, self.number, tuple(self.accepted.values()))
 
-    def place_of(self, client_id: ClientId) -> int:
-        """Return a committee member's place, from 1."""
-        return self.committee.index(client_id) + 1
 
-    def word_of(self, client_id: ClientId) -> Word | None:
-        """Return what this key holder said last."""
-        return next((w for w in self.words if w.statement.client_id == client_id), None)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """A published ciphertext sum of which no two clients have said the same yet.
 
-    def role_of(self, client_id: ClientId) -> Role | None:
-        """Return what this client was asked for last; None when it was not asked."""
-        roles = [holder.role for holder in self.holders if holder.client_id == client_id]
-        return roles[-1] if roles else None
+    Attributes:
+        until: when the run goes on without their word, as it does after all but a count.
+    """
+
+    round: RoundId
+    kind: RoundKind
+    until: float
+    reports: Mapping[ClientId, Report] = field(default_factory=dict)
+
+    @property
+    def agreed(self) -> Report | None:
+        """Return what two clients say alike, or None."""
+        said = Counter(report.content() for report in self.reports.values())
+        return next((one for one in self.reports.values() if said[one.content()] > 1), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,7 +195,9 @@ class State:
         trained: published training rounds.
         evaluated: whether the closing evaluation is published.
         charged: training rounds of which anything was ever released, published or not.
-        vouched: what key holders signed about the published round; empty without encryption.
+        known: of the published model, the epoch in which the key authority, or two clients, named
+            it, and its digest under that epoch's key; None where nobody has.
+        reporting: the published round, until two clients say alike what is in its sum.
         rows: the item rows that vectors cover after the count; None before it.
         last_count: of whom what training is divided by tells; None where nothing is.
         told: under masks, the sets of survivors that clients were told of in rounds that start
@@ -229,7 +212,8 @@ class State:
     trained: int = 0
     evaluated: bool = False
     charged: int = 0
-    vouched: tuple[RevealStatement, ...] = ()
+    known: tuple[int, bytes] | None = None
+    reporting: Reporting | None = None
     rows: StatedRows | None = None
     last_count: LastCount | None = None
     told: tuple[Survivors, ...] = ()
@@ -254,15 +238,9 @@ class State:
         return found.clients if kind == "train" and found is not None else frozenset()
 
     @property
-    def seed(self) -> bytes:
-        """Return from what the next committee is drawn; an epoch begins with its own seed."""
-        return self.base_state or self.rules.first_seed
-
-    @property
     def base_state(self) -> bytes | None:
         """Return the digest that updates must name as their model's, where it is known here."""
-        known = self.vouched and self.vouched[0].epoch == self.rules.epoch
-        return self.vouched[0].state_tag if known else None
+        return self.known[1] if self.known and self.known[0] == self.rules.epoch else None
 
     def rows_of(self, kind: RoundKind) -> StatedRows:
         """Return the item rows that a round's vectors cover."""
@@ -290,20 +268,21 @@ class State:
         self,
         kind: RoundKind,
         number: RoundId,
-        vouched: tuple[RevealStatement, ...],
-        rows: StatedRows,
+        known: tuple[int, bytes] | None,
+        rows: StatedRows | None,
     ) -> State:
-        """Return the state after `number` was published on the word of key holders, if any.
+        """Return the state after `number` was published.
 
         Args:
-            rows: that vectors cover from now on.
+            known: what is known of the model that it led to.
+            rows: that vectors cover from now on; None where clients have yet to say.
         """
         return replace(
             self,
             current=None,
             published=number,
             abandoned_in_row=0,
-            vouched=vouched,
+            known=known,
             rows=rows,
             told=(),
             counted=self.counted or kind == "count",

@@ -31,7 +31,7 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
     if state.current is None:
         return None
     masked = task_of(state.current, client_id) if state.rules.masked else None
-    task = masked or _in_round(state.current, client_id, now)
+    task = masked or _in_round(state.current, client_id, state.rules.revealer, now)
     return None if task is None else _task(state, task)
 
 
@@ -39,7 +39,9 @@ def _task(state: State, task: Wait | Train | MaskTask | Reveal | Finished) -> Ta
     return Task(published_round=state.published, task=task, epoch=state.rules.epoch)
 
 
-def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal | None:
+def _in_round(
+    round_: Round, client_id: ClientId, revealer: ClientId | None, now: float
+) -> Train | Reveal | None:
     if round_.phase == "collecting":
         answered = client_id in round_.accepted or client_id in round_.messages["keys"]
         if client_id not in round_.asked or answered:
@@ -50,21 +52,14 @@ def _in_round(round_: Round, client_id: ClientId, now: float) -> Train | Reveal 
             base_round=round_.base_round,
             seconds_left=max(0.0, round_.deadline_at - now),
             epoch=round_.epoch,
-            committee=round_.committee,
         )
-    role = round_.role_of(client_id)
-    if round_.phase != "revealing" or role is None or round_.total is None:
-        return None
-    word = round_.word_of(client_id)
-    if word is not None and (role == "verify" or word.blob is not None):
+    if round_.phase != "revealing" or client_id != revealer or round_.total is None:
         return None
     ordered = sorted(round_.accepted.values(), key=lambda header: header.client_id)
     return Reveal(
         round=round_.number,
         kind=round_.kind,
         base_round=round_.base_round,
-        role=role,
-        committee=round_.committee,
         contributions=tuple(ordered),
         sum_length=round_.total.length,
         sum_digest=round_.total.digest,

@@ -10,14 +10,14 @@ from typing import Any
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import MaskStep, RevealStatement, UploadHeader
+from fedrec.wire.messages import MaskStep, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.state import Ending, Round, Rules, State
-from fedrec_server.store.spool import epoch_name, sealed_name, snapshot_name, sum_name, update_name
+from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
+from fedrec_server.store.spool import epoch_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
-from fedrec_server.store.tables import blob_of, header_of, holder_of, statement_of, word_of
+from fedrec_server.store.tables import blob_of, header_of, report_of, statement_of
 
 __all__ = [
     "applicants",
@@ -52,7 +52,8 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         trained=trained,
         evaluated=_number(rows, kind, "evaluate") > 0,
         charged=_number(rows, "SELECT count(*) FROM ledger"),
-        vouched=_vouched(rows, published),
+        known=_known(_published_row(rows, published)),
+        reporting=_reporting(rows, published, rules.epoch),
         rows=_stated_rows(rows, published),
         last_count=_last_count(rows, trained) if rules.exact else None,
         told=_told(meta.get("told", ""), published),
@@ -87,15 +88,18 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
     row = rows.execute(query, (after,)).fetchone()
     if row is None:
         return None
-    statements = "SELECT * FROM statements WHERE round = ? ORDER BY place"
+    statement = rows.execute("SELECT * FROM statements WHERE round = ?", (row["round"],)).fetchone()
+    known, query = _known(row), "SELECT * FROM reports WHERE round = ? ORDER BY client_id"
+    said = [report_of(found) for found in rows.execute(query, (row["round"],))]
     return PublishedRecord(
         round=row["round"],
         kind=row["kind"],
         epoch=row["epoch"],
-        committee=_committee(row),
         contributions=_contributions(rows, row["round"]),
-        statements=tuple(statement_of(r) for r in rows.execute(statements, (row["round"],))),
-        name=row["blob_name"],
+        statement=None if statement is None else statement_of(statement),
+        known=known,
+        reports=tuple(report for report in said if (report.epoch, report.state_tag) == known),
+        name=row["blob_name"] or "",
         blob=Blob(length=row["blob_length"], digest=row["blob_digest"]),
     )
 
@@ -106,9 +110,9 @@ def snapshot(rows: sqlite3.Connection) -> SnapshotRecord | None:
     if row is None:
         return None
     blob = Blob(length=row["length"], digest=row["digest"])
-    words = rows.execute("SELECT * FROM attestations ORDER BY client_id")
-    statements = tuple(statement_of(word) for word in words)
-    return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob, statements=statements)
+    found = rows.execute("SELECT * FROM attestations ORDER BY client_id")
+    reports = tuple(report_of(report) for report in found)
+    return SnapshotRecord(round=row["round"], epoch=row["epoch"], blob=blob, reports=reports)
 
 
 def installed_epoch(rows: sqlite3.Connection) -> EpochRecord | None:
@@ -162,7 +166,6 @@ def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | Non
     if round_ is None:
         return frozenset(names), None
     names.update(update_name(round_.number, client_id) for client_id in round_.accepted)
-    names.update(sealed_name(round_.number, word.blob) for word in round_.words if word.blob)
     if round_.total is not None:
         names.add(sum_name(round_.number))
     uploading = round_.phase in ("collecting", "masking")
@@ -175,8 +178,6 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         return None
     number = RoundId(row["round"])
     asked = rows.execute("SELECT client_id FROM asked WHERE round = ?", (number,))
-    holders = rows.execute("SELECT * FROM holders WHERE round = ? ORDER BY place", (number,))
-    words = rows.execute("SELECT * FROM statements WHERE round = ? ORDER BY place", (number,))
     accepted = {header.client_id: header for header in _contributions(rows, number)}
     messages = _mask_messages(rows, number)
     return Round(
@@ -190,11 +191,8 @@ def _current(rows: sqlite3.Connection) -> Round | None:
         asked=frozenset(client["client_id"] for client in asked)
         | set(accepted)
         | set(messages["keys"]),
-        committee=_committee(row),
         accepted=accepted,
         total=blob_of(row["sum_length"], row["sum_digest"]),
-        holders=tuple(holder_of(holder) for holder in holders),
-        words=tuple(word_of(word) for word in words),
         messages=messages,
     )
 
@@ -216,16 +214,41 @@ def _contributions(rows: sqlite3.Connection, round_id: RoundId) -> tuple[UploadH
     return tuple(header_of(row) for row in rows.execute(query, (round_id,)))
 
 
-def _vouched(rows: sqlite3.Connection, published: int) -> tuple[RevealStatement, ...]:
-    record = next_published(rows, RoundId(published - 1)) if published else None
-    return () if record is None else record.statements
+def _published_row(rows: sqlite3.Connection, published: int) -> sqlite3.Row | None:
+    found: sqlite3.Row | None = rows.execute(
+        "SELECT * FROM rounds WHERE round = ?", (published,)
+    ).fetchone()
+    return found
+
+
+def _known(row: sqlite3.Row | None) -> tuple[int, bytes] | None:
+    """Return what is known of the model after a published round."""
+    if row is None or row["known_epoch"] is None:
+        return None
+    return row["known_epoch"], row["known_tag"]
+
+
+def _reporting(rows: sqlite3.Connection, published: int, epoch: int) -> Reporting | None:
+    """Return which reports are awaited on the last published round."""
+    row = _published_row(rows, published)
+    if row is None or row["reports_until"] is None:
+        return None
+    query = "SELECT * FROM reports WHERE round = ? AND epoch = ? ORDER BY client_id"
+    said = (report_of(found) for found in rows.execute(query, (published, epoch)))
+    return Reporting(
+        round=row["round"],
+        kind=row["kind"],
+        until=row["reports_until"],
+        reports={report.client_id: report for report in said},
+    )
 
 
 def _stated_rows(rows: sqlite3.Connection, published: int) -> StatedRows | None:
     """Return the item rows that vectors cover since the last published round."""
-    query = "SELECT n_rows, rows_digest FROM rounds WHERE round = ?"
-    row = rows.execute(query, (published,)).fetchone() if published else None
-    return None if row is None else StatedRows(n_rows=row["n_rows"], digest=row["rows_digest"])
+    row = _published_row(rows, published)
+    if row is None or row["n_rows"] is None:
+        return None
+    return StatedRows(n_rows=row["n_rows"], digest=row["rows_digest"])
 
 
 def _last_count(rows: sqlite3.Connection, trained: int) -> LastCount | None:
@@ -233,10 +256,6 @@ def _last_count(rows: sqlite3.Connection, trained: int) -> LastCount | None:
     found = _contributions(rows, RoundId(_number(rows, query)))
     clients = frozenset(header.client_id for header in found)
     return LastCount(clients=clients, trained=trained) if clients else None
-
-
-def _committee(row: sqlite3.Row) -> tuple[ClientId, ...]:
-    return tuple(ClientId(name) for name in row["committee"].split())
 
 
 def _number(rows: sqlite3.Connection, query: str, *values: str | int) -> int:

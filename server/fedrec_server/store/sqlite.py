@@ -27,7 +27,7 @@ from fedrec_server.store.store import (
     SnapshotRecord,
     Store,
 )
-from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, insert, statement_row
+from fedrec_server.store.tables import DATABASE, SCHEMA, SCHEMA_VERSION, Row, insert, report_row
 
 __all__ = ["SqliteStore"]
 
@@ -122,6 +122,19 @@ class SqliteStore(Store):
         query = "SELECT total(blob_length) FROM rounds WHERE phase = 'published' AND round > ?"
         return int(self._connection.execute(query, (after,)).fetchone()[0])
 
+    def forget_sums(self, n_kept: int) -> list[str]:
+        """Keep the sums of so many published rounds, and return the files of the others."""
+        query = "SELECT round FROM rounds WHERE phase = 'published' ORDER BY round DESC LIMIT ?, 1"
+        last = self._connection.execute(query, (n_kept,)).fetchone()
+        if last is None:
+            return []
+        query = "SELECT blob_name FROM rounds WHERE blob_name IS NOT NULL AND round <= ?"
+        names = [row["blob_name"] for row in self._connection.execute(query, (last["round"],))]
+        with self._transaction() as rows:
+            query = "UPDATE rounds SET blob_name = NULL WHERE round <= ?"
+            rows.execute(query, (last["round"],))
+        return names
+
     def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:
         """Make this the snapshot and return the one that it replaces."""
         before = self.snapshot()
@@ -131,8 +144,8 @@ class SqliteStore(Store):
             row["length"] = record.blob.length
             insert(rows, "snapshots", {**row, "digest": record.blob.digest})
             rows.execute("DELETE FROM attestations")
-            for statement in record.statements:
-                insert(rows, "attestations", statement_row(statement))
+            for report in record.reports:
+                insert(rows, "attestations", report_row(report))
         return before
 
     def snapshot(self) -> SnapshotRecord | None:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import Change
 from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store.spool import Spool
@@ -47,21 +47,25 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishedRecord:
-    """A published round as it is stored; `name` is the file of its aggregate."""
+    """A published round as it is stored.
+
+    Attributes:
+        statement: the key authority's, where it opened the sum.
+        known: the epoch in which the key authority, or two clients, named the model after it, and
+            its digest under that epoch's key; None where nobody did.
+        reports: of clients who named that model.
+        name: the file of the published sum; empty where it is kept no more.
+    """
 
     round: RoundId
     kind: RoundKind
     epoch: int
-    committee: tuple[ClientId, ...]
     contributions: tuple[UploadHeader, ...]
-    statements: tuple[RevealStatement, ...]
+    statement: RevealStatement | None
+    known: tuple[int, bytes] | None
+    reports: tuple[Report, ...]
     name: str
     blob: Blob
-
-    @property
-    def sealed(self) -> bool:
-        """Tell whether the aggregate is sealed under the epoch's group key."""
-        return bool(self.statements)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,13 +73,13 @@ class SnapshotRecord:
     """The stored copy of the model after a published round.
 
     Attributes:
-        statements: who vouches for it where the round was published in an earlier epoch.
+        reports: who vouches for it where nobody named the model in this epoch before.
     """
 
     round: RoundId
     epoch: int
     blob: Blob
-    statements: tuple[RevealStatement, ...] = ()
+    reports: tuple[Report, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +132,10 @@ class Store(ABC):
     @abstractmethod
     def bytes_after(self, after: RoundId) -> int:
         """Return how many bytes of aggregates a client at `after` has to fetch."""
+
+    @abstractmethod
+    def forget_sums(self, n_kept: int) -> list[str]:
+        """Keep the sums of so many published rounds, and return the files of the others."""
 
     @abstractmethod
     def keep_snapshot(self, record: SnapshotRecord) -> SnapshotRecord | None:

@@ -6,12 +6,12 @@ import sqlite3
 from typing import Any
 
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement, UploadHeader
-from fedrec_server.rounds.state import Holder, Word
+from fedrec.wire.messages import Report, RevealStatement, UploadHeader
 
 __all__ = [
     "DATABASE",
     "HEADER_COLUMNS",
+    "REPORT_COLUMNS",
     "SCHEMA",
     "SCHEMA_VERSION",
     "STATEMENT_COLUMNS",
@@ -19,16 +19,15 @@ __all__ = [
     "blob_of",
     "header_of",
     "header_row",
-    "holder_of",
     "insert",
+    "report_of",
+    "report_row",
     "statement_of",
     "statement_row",
-    "word_of",
-    "word_row",
 ]
 
 DATABASE = "coordinator.sqlite"
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -36,9 +35,9 @@ CREATE TABLE rounds (
   round INTEGER PRIMARY KEY, kind TEXT NOT NULL, base_round INTEGER NOT NULL,
   epoch INTEGER NOT NULL, phase TEXT NOT NULL, opened_at REAL NOT NULL,
   deadline_at REAL NOT NULL, reason TEXT NOT NULL DEFAULT '',
-  committee TEXT NOT NULL, n_rows INTEGER, rows_digest BLOB,
-  sum_length INTEGER, sum_digest BLOB,
-  blob_name TEXT, blob_length INTEGER, blob_digest BLOB
+  n_rows INTEGER, rows_digest BLOB, sum_length INTEGER, sum_digest BLOB,
+  blob_name TEXT, blob_length INTEGER, blob_digest BLOB,
+  known_epoch INTEGER, known_tag BLOB, reports_until REAL
 ) STRICT;
 CREATE TABLE asked (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, PRIMARY KEY (round, client_id)
@@ -46,24 +45,24 @@ CREATE TABLE asked (
 CREATE TABLE contributions (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, protocol_version TEXT NOT NULL,
   federation TEXT NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL,
-  base_round INTEGER NOT NULL, base_state BLOB NOT NULL, committee BLOB NOT NULL,
+  base_round INTEGER NOT NULL, base_state BLOB NOT NULL, key_list BLOB NOT NULL,
   nonce BLOB NOT NULL,
   epoch INTEGER NOT NULL, catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
   length INTEGER NOT NULL, digest BLOB NOT NULL, n_rows INTEGER NOT NULL,
   rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
-CREATE TABLE holders (
-  place INTEGER PRIMARY KEY, round INTEGER NOT NULL, client_id TEXT NOT NULL,
-  role TEXT NOT NULL, asked_at REAL NOT NULL
-) STRICT;
 CREATE TABLE statements (
-  round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
+  round INTEGER PRIMARY KEY, client_id TEXT NOT NULL, federation TEXT NOT NULL,
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
-  aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
-  published_digest BLOB NOT NULL, locked_metrics BLOB NOT NULL, share BLOB NOT NULL,
+  state_tag BLOB NOT NULL, published_digest BLOB NOT NULL, metrics BLOB NOT NULL,
+  n_rows INTEGER NOT NULL, rows_digest BLOB NOT NULL, refused TEXT NOT NULL,
+  signature BLOB NOT NULL
+) STRICT;
+CREATE TABLE reports (
+  round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
+  run TEXT NOT NULL, epoch INTEGER NOT NULL, state_tag BLOB NOT NULL, metrics BLOB NOT NULL,
   n_rows INTEGER NOT NULL, rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
-  blob_length INTEGER, blob_digest BLOB, place INTEGER NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
 CREATE TABLE mask_messages (
@@ -76,9 +75,7 @@ CREATE TABLE snapshots (
 ) STRICT;
 CREATE TABLE attestations (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
-  run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
-  aggregate_tag BLOB NOT NULL, state_tag BLOB NOT NULL,
-  published_digest BLOB NOT NULL, locked_metrics BLOB NOT NULL, share BLOB NOT NULL,
+  run TEXT NOT NULL, epoch INTEGER NOT NULL, state_tag BLOB NOT NULL, metrics BLOB NOT NULL,
   n_rows INTEGER NOT NULL, rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
 ) STRICT;
@@ -103,7 +100,7 @@ HEADER_COLUMNS = (
     "kind",
     "base_round",
     "base_state",
-    "committee",
+    "key_list",
     "nonce",
     "epoch",
     "client_id",
@@ -122,16 +119,26 @@ STATEMENT_COLUMNS = (
     "epoch",
     "client_id",
     "manifest_digest",
-    "aggregate_tag",
     "state_tag",
     "published_digest",
-    "locked_metrics",
-    "share",
+    "metrics",
+    "n_rows",
+    "rows_digest",
+    "refused",
+    "signature",
+)
+REPORT_COLUMNS = (
+    "federation",
+    "run",
+    "round",
+    "epoch",
+    "client_id",
+    "state_tag",
+    "metrics",
     "n_rows",
     "rows_digest",
     "signature",
 )
-WORD_COLUMNS = (*STATEMENT_COLUMNS, "blob_length", "blob_digest", "place")
 
 Value = str | int | float | bytes | None
 Row = dict[str, Value]
@@ -160,27 +167,18 @@ def statement_of(row: sqlite3.Row) -> RevealStatement:
 
 
 def statement_row(statement: RevealStatement) -> Row:
-    """Return a statement as a row of `attestations`."""
+    """Return a statement as a row of `statements`."""
     return {name: getattr(statement, name) for name in STATEMENT_COLUMNS}
 
 
-def word_row(word: Word, place: int) -> Row:
-    """Return a key holder's word as a row of `statements`."""
-    row = statement_row(word.statement)
-    row["blob_length"] = None if word.blob is None else word.blob.length
-    row["blob_digest"] = None if word.blob is None else word.blob.digest
-    row["place"] = place
-    return row
+def report_of(row: sqlite3.Row) -> Report:
+    """Return the report that a row stands for."""
+    return Report(**{name: row[name] for name in REPORT_COLUMNS})
 
 
-def word_of(row: sqlite3.Row) -> Word:
-    """Return the key holder's word that a row stands for."""
-    return Word(statement=statement_of(row), blob=blob_of(row["blob_length"], row["blob_digest"]))
-
-
-def holder_of(row: sqlite3.Row) -> Holder:
-    """Return the asked key holder that a row stands for."""
-    return Holder(client_id=row["client_id"], role=row["role"], asked_at=row["asked_at"])
+def report_row(report: Report) -> Row:
+    """Return a report as a row of `reports` or `attestations`."""
+    return {name: getattr(report, name) for name in REPORT_COLUMNS}
 
 
 def blob_of(length: Any, digest: Any) -> Blob | None:

@@ -6,28 +6,29 @@ import json
 import sqlite3
 
 from fedrec.ids import RoundId
+from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     Change,
     ClientJoined,
     CollectingEnded,
     EpochBegan,
-    HolderAsked,
     MaskKept,
     MaskStepEnded,
+    ReportKept,
     RoundAbandoned,
+    RoundMeasured,
     RoundOpened,
     RoundPublished,
     RunFinished,
     RunResumed,
-    StatementKept,
     StopNoted,
     SumKept,
     UpdateCounted,
 )
 from fedrec_server.store.spool import sealed_name, sum_name
 from fedrec_server.store.store import Entry
-from fedrec_server.store.tables import Row, header_row, insert, word_row
+from fedrec_server.store.tables import Row, header_row, insert, report_row, statement_row
 
 __all__ = ["write_change", "write_entry"]
 
@@ -55,21 +56,18 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             )
             if change.charged:
                 insert(rows, "ledger", {"round": change.round, "at": change.at})
-        case HolderAsked():
-            holder = change.holder
-            row: Row = {"round": change.round, "client_id": holder.client_id}
-            insert(rows, "holders", {**row, "role": holder.role, "asked_at": holder.asked_at})
-        case StatementKept():
-            query = "SELECT coalesce(max(place), 0) + 1 FROM statements"
-            place = rows.execute(query).fetchone()[0]
-            insert(rows, "statements", word_row(change.word, place), verb="REPLACE")
         case MaskKept():
-            row = {"round": change.round, "client_id": change.client_id}
+            row: Row = {"round": change.round, "client_id": change.client_id}
             insert(rows, "mask_messages", {**row, "step": change.step, "body": change.body})
         case MaskStepEnded():
             _end_step(rows, change)
         case RoundPublished():
             _publish(rows, change)
+        case ReportKept(report=report):
+            # One of an earlier epoch gives way.
+            insert(rows, "reports", report_row(report), verb="REPLACE")
+        case RoundMeasured():
+            _measure(rows, change)
         case RoundAbandoned():
             _abandon(rows, change)
             if change.told:
@@ -103,7 +101,6 @@ def _open(rows: sqlite3.Connection, change: RoundOpened) -> None:
             "base_round": change.base_round,
             "epoch": change.epoch,
             "phase": "collecting",
-            "committee": " ".join(change.committee),
             "opened_at": change.at,
             "deadline_at": change.deadline_at,
         },
@@ -124,40 +121,49 @@ def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
 
 
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:
-    name = sum_name(change.round)
-    if change.words:
-        name = sealed_name(change.round, change.blob)
+    said, name = change.statement, sum_name(change.round)
     _set_phase(rows, change.round, "published")
+    if said is not None:
+        name = sealed_name(change.round, change.blob)
+        insert(rows, "statements", statement_row(said))
+        _set_known(rows, change.round, said.epoch, said.state_tag)
     rows.execute(
-        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ?, n_rows = ?, "
-        "rows_digest = ? WHERE round = ?",
-        (
-            name,
-            change.blob.length,
-            change.blob.digest,
-            change.rows.n_rows,
-            change.rows.digest,
-            change.round,
-        ),
+        "UPDATE rounds SET blob_name = ?, blob_length = ?, blob_digest = ?, reports_until = ? "
+        "WHERE round = ?",
+        (name, change.blob.length, change.blob.digest, change.reports_until, change.round),
     )
+    if change.rows is not None:
+        _set_rows(rows, change.round, change.rows)
     _forget_progress(rows, change.round)
-    rows.execute("DELETE FROM statements WHERE round = ?", (change.round,))
-    for place, word in enumerate(change.words):
-        insert(rows, "statements", word_row(word, place))
+
+
+def _measure(rows: sqlite3.Connection, change: RoundMeasured) -> None:
+    rows.execute("UPDATE rounds SET reports_until = NULL WHERE round = ?", (change.round,))
+    _set_rows(rows, change.round, change.rows)
+    if change.agreed is not None:
+        _set_known(rows, change.round, change.agreed.epoch, change.agreed.state_tag)
 
 
 def _abandon(rows: sqlite3.Connection, change: RoundAbandoned) -> None:
     _set_phase(rows, change.round, "abandoned")
     rows.execute("UPDATE rounds SET reason = ? WHERE round = ?", (change.reason, change.round))
     _forget_progress(rows, change.round)
-    rows.execute("DELETE FROM statements WHERE round = ?", (change.round,))
     rows.execute("DELETE FROM contributions WHERE round = ?", (change.round,))
 
 
 def _forget_progress(rows: sqlite3.Connection, round_id: RoundId) -> None:
     rows.execute("DELETE FROM asked WHERE round = ?", (round_id,))
-    rows.execute("DELETE FROM holders WHERE round = ?", (round_id,))
     rows.execute("DELETE FROM mask_messages WHERE round = ?", (round_id,))
+
+
+def _set_known(rows: sqlite3.Connection, round_id: RoundId, epoch: int, tag: bytes) -> None:
+    query = "UPDATE rounds SET known_epoch = ?, known_tag = ? WHERE round = ?"
+    rows.execute(query, (epoch, tag, round_id))
+
+
+def _set_rows(rows: sqlite3.Connection, round_id: RoundId, found: StatedRows) -> None:
+    query = "UPDATE rounds SET n_rows = ?, rows_digest = ? WHERE round = ?"
+    rows.execute(query, (found.n_rows, found.digest, round_id))
 
 
 def _set_phase(rows: sqlite3.Connection, round_id: RoundId, phase: str) -> None:

@@ -58,13 +58,12 @@ def test_the_keys_of_its_json_are_stable(
     assert found["sources"]["evaluation.at"]["where"] == "environment FEDREC_EVALUATION__AT"
     assert found["settings"]["rounds"]["total"] == 7
     assert set(found["price"]) == {
+        "authority_download_bytes",
         "dense_paper_bytes",
         "dense_plain_bytes",
         "download_bytes",
-        "holder_download_bytes",
         "is_encrypted",
         "n_clients",
-        "n_holders",
         "n_items",
         "n_rounds",
         "n_rows",
@@ -88,7 +87,7 @@ def test_people_see_where_values_come_from_and_what_they_cost(
     out = fedrec("check", settings_file).out
     assert "protection.name" in out
     assert "run.toml:" in out
-    for words in ("upload", "security", "128 bits", "whole run", "warning: All clients hold"):
+    for words in ("upload", "security", "128 bits", "whole run", "clients hold the same secret"):
         assert words in out
 
 
@@ -209,9 +208,21 @@ def test_the_price_by_hand() -> None:
     assert found.count_upload_bytes == counting
     assert found.n_rounds == 10
     assert found.dense_plain_bytes == 4 * 100 * 32
-    assert found.holder_download_bytes == 3 * upload
-    per_round = 4 * (upload + found.download_bytes) + 2 * 3 * upload
-    counted = 4 * (counting + found.count_download_bytes) + 2 * 3 * counting
+    # Every client fetches the ciphertext sum, which is as long as an update.
+    assert (found.download_bytes, found.authority_download_bytes) == (upload, 0)
+    assert found.total_bytes == 4 * 2 * counting + 9 * 4 * 2 * upload
+
+
+def test_the_price_with_a_key_authority_by_hand() -> None:
+    opened = {"key_holder": "authority"}
+    plan = Plan.model_validate({"rounds": {"total": 8}, "protection": opened})
+    found = price(plan, n_items=100, n_clients=4)
+    upload = PROTECTIONS["bfv"].plan(vector_spec(plan, 100)).message_bytes
+    assert found.authority_download_bytes == 4 * upload
+    assert found.download_bytes < upload / 2, "the sum is sealed, not encrypted"
+    per_round = 4 * (upload + found.download_bytes) + 4 * upload
+    counting = found.count_upload_bytes
+    counted = 4 * (counting + found.count_download_bytes) + 4 * counting
     assert found.total_bytes == counted + 9 * per_round
 
 
@@ -264,7 +275,7 @@ def test_under_noise_all_rows_travel_whatever_is_held() -> None:
 def test_without_encryption_nobody_reveals() -> None:
     plan = Plan.model_validate({"protection": {"name": "none"}})
     found = price(plan, n_items=100)
-    assert found.holder_download_bytes == 0
+    assert found.authority_download_bytes == 0
     assert found.n_clients == plan.rounds.minimum_clients
     assert found.upload_bytes == found.download_bytes
 
@@ -368,7 +379,7 @@ def test_the_papers_encrypted_topk_is_priced() -> None:
     assert (found.opening.entries, found.opening.n_places) == (841, places)
     assert found.opening.expected_entries == math.ceil(places * (1 - (1 - 841 / places) ** 8))
     assert found.opening.most_entries == 8 * 841
-    assert found.opening.deadline_seconds == found.opening.seconds > 6000 * 0.03
+    assert found.opening.report_seconds == found.opening.seconds > 6000 * 0.03
     hidden = paper_topk().model_dump()
     hidden["update"]["indices"] = "hidden"
     assert price(Plan.model_validate(hidden), n_items=1682, n_clients=8).opening is None
@@ -378,13 +389,13 @@ def test_943_clients_of_one_user_are_priced() -> None:
     found = price(paper_topk(clients_per_round=943), n_items=1682, n_clients=943)
     assert found.opening is not None
     assert found.opening.expected_entries == found.opening.most_entries == 1792 * 32
-    # Above rounds.recompute_limit a key holder fetches the sum: every place once, and its index.
-    assert found.holder_download_bytes == found.opening.sum_bytes
-    assert 0 < found.holder_download_bytes - 1792 * 32 * 772 < 10 * 768 + 44
+    # Every client fetches the sum: every place once, and its index.
+    assert found.download_bytes == found.opening.sum_bytes
+    assert 0 < found.download_bytes - 1792 * 32 * 772 < 10 * 768 + 44
     told = warnings_for(paper_topk(), n_items=1682)
     assert any("indices are not" in warning and "audit indices" in warning for warning in told)
     assert any("--accept-exposure" in warning for warning in told)
-    assert not any("rounds.reveal_timeout_seconds" in warning for warning in told)
+    assert not any("rounds.report_seconds" in warning for warning in told)
 
 
 @pytest.fixture
@@ -399,14 +410,16 @@ def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec: Fedrec, ease_fi
     # 1,792 rows have 1792 * 1791 / 2 = 1,604,736 pairs, in four parts of 401,184; then 1,792
     # counts and the metrics.
     values = 401_184 + 1792 + len(METRIC_NAMES)
-    assert found["price"]["download_bytes"] // 4 - values in range(100)
     blocks = -(-values // 4095)
     (chosen,) = [entry for entry in found["sets"] if entry["chosen"]]
     assert chosen["message_bytes"] // blocks in range(50_000, 70_000)
     assert found["price"]["upload_bytes"] == chosen["message_bytes"]
+    opened = ("--set", "protection.key_holder=authority")
+    sealed = fedrec("check", ease_file, "--items", 1682, *opened, "--json").json["price"]
+    assert sealed["download_bytes"] // 4 - values in range(100)
     assert found["price"]["n_rounds"] == 6
     told = " ".join(found["warnings"])
-    assert "discloses to every key holder, exactly" in told
+    assert "discloses to every client, exactly" in told
     assert "Small pair counts are disclosed as such" in told
     assert "rounds.minimum_clients (now 5)" in told
     out = fedrec("check", ease_file, "--items", 1682).out
@@ -446,13 +459,13 @@ def test_short_keys_and_slow_reveals_are_warned_of() -> None:
         plan = Plan(protection=protection)
         return [text for text in warnings_for(plan, 0, n_items) if "key" in text]
 
-    shared = "All clients hold the same secret key"
+    shared = 'protection.key_holder = "members", the papers\' protocol'
     assert all(text.startswith(shared) for text in warned("packed-3072", 1000))
     (weak,) = (text for text in warned("packed-2048", 1000) if not text.startswith(shared))
     assert "112 bits of security" in weak and '"packed-3072"' in weak
     (slow,) = (text for text in warned("single-3072", 1000) if not text.startswith(shared))
     # 1000 items travel as 1,024 rows of rank 4, a count each, and 45 metrics.
-    assert "decrypts 5165 ciphertexts" in slow and "reveal_timeout_seconds is 30" in slow
+    assert "decrypts 5165 ciphertexts" in slow and "report_seconds is 30" in slow
 
 
 def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> None:
@@ -460,12 +473,13 @@ def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> 
     bfv = fedrec(*asked, "--set", "protection.name=bfv", "--clients", "5", "--json").json
     warned = " ".join(bfv["warnings"])
     assert "The key authority alone holds the secret key" in warned
-    assert "must be online in every round" in warned
+    assert "Every closed round waits for" in warned
     assert "same secret key" not in warned
-    # It fetches all five updates; a member that opens sums has one of them already.
+    # It fetches all five updates.
     price = bfv["price"]
-    upload = price["protection"]["message_bytes"]
-    assert (price["n_holders"], price["holder_download_bytes"]) == (1, 5 * upload)
+    assert price["authority_download_bytes"] == 5 * price["protection"]["message_bytes"]
+    shared = " ".join(fedrec("check", settings_file, "--json").json["warnings"])
+    assert "honest but curious" in shared and "may differ by one client's update" in shared
     refused = fedrec(*asked, "--set", "protection.name=masks")
     assert refused.code == 2 and "protection.key_holder" in refused.err
     told = fedrec("check", "--explain", "protection.key_holder").out

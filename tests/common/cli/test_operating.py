@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from fedrec.cli.run_status import status_rows
+from fedrec.wire.admin_link import RunStatus
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 
@@ -88,7 +91,7 @@ def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
-        "clients_in_roster", "clients_seen", "current", "epoch", "federation",
+        "authority_heard", "clients_in_roster", "clients_seen", "current", "epoch", "federation",
         "finish_reason", "finished", "last_event", "next_epoch", "protection",
         "published_round", "rounds_abandoned", "rounds_planned", "rounds_published", "run",
         "waits_for",
@@ -97,6 +100,25 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
     out = fedrec("status", *call).out
     assert "1 of 62 published" in out
     assert "2 of 3 updates, 2 KiB" in out
+
+
+def test_a_round_that_waits_for_the_key_authority() -> None:
+    heard = datetime.now().replace(hour=9, minute=12)
+    status = admin_pb2.Status(
+        federation="movies",
+        run="abc",
+        protection="bfv",
+        authority_heard=heard.timestamp(),
+        current=admin_pb2.RoundStatus(round=7, kind="train", phase="revealing"),
+    )
+    waits = "round 7 is complete and waits for the key authority, last heard 09:12"
+    assert status_rows(RunStatus.of(status))[-1] == ("now", waits)
+    before = heard - timedelta(days=3)
+    status.authority_heard = before.timestamp()
+    assert status_rows(RunStatus.of(status))[-1][1] == f"{waits} on {before:%Y-%m-%d}"
+    status.authority_heard = 0.0
+    told = status_rows(RunStatus.of(status))[-1][1]
+    assert told.endswith("the key authority, not heard since the coordinator started")
 
 
 def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:

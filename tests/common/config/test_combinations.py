@@ -55,8 +55,12 @@ def test_a_combination_outside_the_table_is_refused_with_the_nearest() -> None:
     )
 
 
-def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
-    return Plan.model_validate({"rounds": rounds or {}, "protection": {"name": protection}})
+def plan(rounds: dict[str, Any] | None = None, **protection: str) -> Plan:
+    chosen = {"name": "bfv", **protection}
+    return Plan.model_validate({"rounds": rounds or {}, "protection": chosen})
+
+
+OPENED = {"name": "ckks", "key_holder": "authority"}
 
 
 @pytest.mark.parametrize(
@@ -99,12 +103,12 @@ def plan(rounds: dict[str, Any] | None = None, protection: str = "bfv") -> Plan:
             "Set rounds.clients_per_round = 5",
         ),
         (
-            plan({"clients_per_round": 65}, "ckks"),
+            plan({"clients_per_round": 65}, **OPENED),
             ("rounds.recompute_limit", "rounds.clients_per_round"),
             "Set rounds.recompute_limit = 65",
         ),
         (
-            plan({"minimum_clients": 100}, "ckks"),
+            plan({"minimum_clients": 100}, **OPENED),
             ("rounds.recompute_limit", "rounds.minimum_clients"),
             "Set rounds.recompute_limit = 100",
         ),

@@ -26,6 +26,7 @@ from fedrec.wire.convert import (
     federation_to_proto,
     part_of,
     published_to_proto,
+    report_from_proto,
     reveal_statement_from_proto,
     snapshot_to_proto,
     upload_header_from_proto,
@@ -35,6 +36,7 @@ from fedrec.wire.messages import (
     PROTOCOL_VERSION,
     FederationInfo,
     PublishedRound,
+    Report,
     RevealStatement,
     Snapshot,
     Task,
@@ -70,7 +72,7 @@ class Values:
             kind="train",
             base_round=RoundId(2),
             base_state=b"b" * 32,
-            committee=b"k" * 32,
+            key_list=b"k" * 32,
             nonce=b"n" * 16,
             epoch=2,
             client_id=self.client,
@@ -92,16 +94,30 @@ class Values:
             epoch=2,
             client_id=self.client,
             manifest_digest=b"m" * 32,
-            aggregate_tag=b"a" * 32,
             state_tag=b"t" * 32,
             published_digest=b"p" * 32,
-            locked_metrics=bytes(range(16)),
+            metrics=bytes(range(16)),
             n_rows=256,
             rows_digest=b"r" * 32,
-            share=b"h" * 33,
+            refused="no reason",
             signature=b"s" * 64,
         )
         return replace(statement, **changes)
+
+    def report(self, **changes: Any) -> Report:
+        report = Report(
+            federation="movies",
+            run=self.run,
+            round=RoundId(3),
+            epoch=2,
+            client_id=self.client,
+            state_tag=b"t" * 32,
+            metrics=bytes(range(16)),
+            n_rows=256,
+            rows_digest=b"r" * 32,
+            signature=b"s" * 64,
+        )
+        return replace(report, **changes)
 
     def federation(self, **changes: Any) -> FederationInfo:
         info = FederationInfo(
@@ -124,17 +140,19 @@ class Values:
             round=RoundId(3),
             epoch=2,
             kind="train",
-            committee=(self.client, ClientId("cd" * 32), ClientId("ef" * 32)),
             contributions=(self.header(), self.header(client_id=ClientId("cd" * 32))),
-            statements=(self.statement(), self.statement(client_id=ClientId("cd" * 32))),
-            sealed=True,
+            statement=self.statement(),
             blob=blob,
         )
         return replace(published, **changes)
 
     def snapshot(self, blob: bytes = b"model") -> Snapshot:
         return Snapshot(
-            round=RoundId(3), epoch=2, statements=(self.statement(),), sealed=True, blob=blob
+            round=RoundId(3),
+            epoch=2,
+            statement=self.statement(),
+            reports=(self.report(), self.report(client_id=ClientId("cd" * 32))),
+            blob=blob,
         )
 
 
@@ -151,7 +169,7 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
     chunk_offsets: list[int] = field(default_factory=list)
     break_after_chunks: int | None = None
     blobs: dict[str, bytes] = field(default_factory=dict)
-    statements: list[tuple[RevealStatement, bytes]] = field(default_factory=list)
+    statements: list[tuple[RevealStatement | Report, bytes]] = field(default_factory=list)
     published: PublishedRound | None = None
     snapshot: Snapshot | None = None
     task: Task = IDLE
@@ -237,15 +255,25 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
 
     def SubmitReveal(self, requests: Iterator[Any], context: Any) -> Any:
         self.guard("SubmitReveal", context)
-        statement = reveal_statement_from_proto(next(requests).statement)
-        blob = blob_from_proto(next(requests).blob, "reveal.blob")
+        return self.said(reveal_statement_from_proto(next(requests).statement), requests)
+
+    def SubmitSnapshot(self, requests: Iterator[Any], context: Any) -> Any:
+        self.guard("SubmitSnapshot", context)
+        return self.said(report_from_proto(next(requests).report), requests)
+
+    def SubmitReport(self, request: Any, context: Any) -> Any:
+        self.guard("SubmitReport", context)
+        report = report_from_proto(request)
+        self.statements.append((report, b""))
+        return model_pb2.RoundReceipt(round=report.round)
+
+    def said(self, word: RevealStatement | Report, requests: Iterator[Any]) -> Any:
+        blob = blob_from_proto(next(requests).blob, "blob")
         assembler = Assembler(blob.length, blob.digest, max_bytes=64 * 1024 * 1024)
         for part in requests:
             assembler.add(*chunk_from_proto(part.chunk))
-        self.statements.append((statement, assembler.finish()))
-        return model_pb2.RevealReceipt(round=statement.round)
-
-    SubmitSnapshot = SubmitReveal
+        self.statements.append((word, assembler.finish()))
+        return model_pb2.RoundReceipt(round=word.round)
 
     def FetchPublished(self, request: Any, context: Any) -> Iterator[Any]:
         self.guard("FetchPublished", context)

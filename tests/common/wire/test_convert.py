@@ -13,7 +13,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire import convert, messages
 from fedrec.wire.chunks import Blob
 from fedrec.wire.convert_task import task_from_proto, task_to_proto
-from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_STATEMENTS
+from fedrec.wire.limits import MAX_CONTRIBUTIONS, MAX_REPORTS
 from fedrec.wire.messages import (
     Application,
     Finished,
@@ -33,8 +33,6 @@ def reveal(values: Any, **changes: Any) -> Reveal:
         "round": RoundId(3),
         "kind": "train",
         "base_round": RoundId(2),
-        "role": "verify",
-        "committee": (ClientId("ab" * 32), ClientId("cd" * 32), ClientId("ef" * 32)),
         "contributions": (values.header(), values.header(client_id=ClientId("cd" * 32))),
         "sum_length": 5,
         "sum_digest": b"h" * 32,
@@ -49,7 +47,6 @@ TRAIN = Train(
     base_round=RoundId(2),
     seconds_left=1.5,
     epoch=2,
-    committee=(ClientId("cd" * 32), ClientId("ab" * 32), ClientId("ef" * 32)),
 )
 
 
@@ -58,6 +55,7 @@ def test_every_message_has_a_conversion(values: Any) -> None:
         "Application",
         "UploadHeader",
         "RevealStatement",
+        "Report",
         "FederationInfo",
         "UploadStatus",
         "PublishedRound",
@@ -82,6 +80,8 @@ def test_values_come_back_the_same(values: Any) -> None:
         convert.reveal_statement_from_proto(convert.reveal_statement_to_proto(statement))
         == statement
     )
+    report = values.report()
+    assert convert.report_from_proto(convert.report_to_proto(report)) == report
     assert convert.federation_from_proto(convert.federation_to_proto(info)) == info
     assert convert.upload_status_from_proto(convert.upload_status_to_proto(status)) == status
     application = Application(epoch=7, listed=True)
@@ -90,6 +90,8 @@ def test_values_come_back_the_same(values: Any) -> None:
     message = convert.published_to_proto(published)
     assert convert.blob_from_proto(message.blob, "blob") == Blob.of(published.blob)
     assert convert.published_from_proto(message, published.blob) == published
+    alone = replace(published, statement=None)
+    assert convert.published_from_proto(convert.published_to_proto(alone), alone.blob) == alone
     assert convert.snapshot_from_proto(convert.snapshot_to_proto(snapshot), b"model") == snapshot
     chunk = convert.part_of(update_pb2.UploadPart, 7, b"data").chunk
     assert convert.chunk_from_proto(chunk) == (7, b"data")
@@ -101,20 +103,23 @@ def test_every_field_is_written(values: Any) -> None:
     assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.header())}
     message = convert.reveal_statement_to_proto(values.statement())
     assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.statement())}
+    message = convert.report_to_proto(values.report())
+    assert {f.name for f, _ in message.ListFields()} == {f.name for f in fields(values.report())}
     message = convert.federation_to_proto(values.federation())
     assert {f.name for f, _ in message.ListFields()} == {
         f.name for f in fields(values.federation())
     }
 
 
-def test_a_signature_covers_every_field_of_a_header(values: Any) -> None:
-    header = values.header()
+@pytest.mark.parametrize("kind", ["header", "statement", "report"])
+def test_a_signature_covers_every_field(values: Any, kind: str) -> None:
+    said = getattr(values, kind)()
     signed = {
         field.name
-        for field in fields(header)
-        if replace(header, **{field.name: "other"}).statement() != header.statement()
+        for field in fields(said)
+        if replace(said, **{field.name: "other"}).statement() != said.statement()
     }
-    assert signed == {field.name for field in fields(header)} - {"signature"}
+    assert signed == {field.name for field in fields(said)} - {"signature"}
 
 
 def test_tasks_come_back_the_same(values: Any) -> None:
@@ -123,7 +128,7 @@ def test_tasks_come_back_the_same(values: Any) -> None:
         Wait(),
         TRAIN,
         reveal(values),
-        reveal(values, role="reveal", contributions=()),
+        reveal(values, contributions=()),
         MakeSnapshot(round=RoundId(4)),
         MaskTask(round=RoundId(4), step="vector", epoch=2),
         Finished(reason="done"),
@@ -181,10 +186,10 @@ def test_a_bad_header_field_is_named(
     ("field", "value", "error"),
     [
         ("manifest_digest", b"", ProtocolError),
-        ("aggregate_tag", b"x" * 33, ProtocolError),
         ("state_tag", b"x" * 31, ProtocolError),
-        ("locked_metrics", bytes(64 * 1024 + 8), TooLarge),
-        ("share", bytes(32), ProtocolError),
+        ("metrics", bytes(64 * 1024 + 8), TooLarge),
+        ("refused", "x" * 2001, TooLarge),
+        ("refused", "a\nb", ProtocolError),
         ("signature", b"x", ProtocolError),
         ("client_id", "x", ProtocolError),
     ],
@@ -196,6 +201,26 @@ def test_a_bad_statement_field_is_named(
     setattr(message, field, value)
     with pytest.raises(error, match=f"statement.{field}"):
         convert.reveal_statement_from_proto(message)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "error"),
+    [
+        ("state_tag", b"x" * 31, ProtocolError),
+        ("metrics", bytes(64 * 1024 + 8), TooLarge),
+        ("n_rows", 2**31, TooLarge),
+        ("rows_digest", b"", ProtocolError),
+        ("signature", b"x", ProtocolError),
+        ("client_id", "x", ProtocolError),
+    ],
+)
+def test_a_bad_report_field_is_named(
+    values: Any, field: str, value: Any, error: type[Exception]
+) -> None:
+    message = convert.report_to_proto(values.report())
+    setattr(message, field, value)
+    with pytest.raises(error, match=f"report.{field}"):
+        convert.report_from_proto(message)
 
 
 @pytest.mark.parametrize(
@@ -225,7 +250,6 @@ def test_a_bad_federation_field_is_named(
         (lambda m: setattr(m.train, "seconds_left", -1.0), "train.seconds_left"),
         (lambda m: setattr(m.train, "seconds_left", float("inf")), "train.seconds_left"),
         (lambda m: setattr(m.train, "round", 2**40), "train.round"),
-        (lambda m: setattr(m.reveal, "role", ""), "reveal.role"),
         (lambda m: setattr(m.reveal, "kind", ""), "reveal.kind"),
         (lambda m: setattr(m.reveal.sum, "digest", b""), "reveal.sum.digest"),
         (lambda m: setattr(m.wait, "reason", "x" * 2_001), "wait.reason"),
@@ -251,9 +275,9 @@ def test_lists_are_bounded_and_name_no_client_twice(values: Any) -> None:
     many = model_pb2.Published(contributions=[header] * (MAX_CONTRIBUTIONS + 1), kind="train")
     with pytest.raises(TooLarge, match=r"published\.contributions"):
         convert.published_from_proto(many, b"")
-    statement = convert.reveal_statement_to_proto(values.statement())
-    several = model_pb2.Snapshot(statements=[statement] * (MAX_STATEMENTS + 1))
-    with pytest.raises(TooLarge, match=r"snapshot\.statements"):
+    report = convert.report_to_proto(values.report())
+    several = model_pb2.Snapshot(reports=[report] * (MAX_REPORTS + 1))
+    with pytest.raises(TooLarge, match=r"snapshot\.reports"):
         convert.snapshot_from_proto(several, b"")
     with pytest.raises(ProtocolError, match="blob"):
         convert.blob_from_proto(update_pb2.BlobHeader(length=1, digest=b""), "blob")

@@ -77,8 +77,13 @@ def test_statements_arrive_with_and_without_a_blob(
     link: GrpcLink, coordinator: Any, values: Any
 ) -> None:
     link.submit_reveal(values.statement(), b"")
-    link.submit_snapshot(values.statement(), LONG)
-    assert coordinator.statements == [(values.statement(), b""), (values.statement(), LONG)]
+    link.submit_snapshot(values.report(), LONG)
+    link.submit_report(values.report(metrics=b""))
+    assert coordinator.statements == [
+        (values.statement(), b""),
+        (values.report(), LONG),
+        (values.report(metrics=b""), b""),
+    ]
 
 
 @pytest.mark.parametrize("payload", [b"", b"short", bytes(CHUNK_BYTES), LONG])

@@ -5,32 +5,27 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from server.support.world import RUN, World, client, header, rules, statement, told
+from server.support.world import World, client, header, rules, told
 
 from fedrec.errors import (
     ConflictingUpload,
     NotInRoster,
     ProtocolError,
-    RefusedError,
     RoundClosed,
     RoundError,
 )
-from fedrec.ids import ClientId, RoundId
-from fedrec.wire.committee import draw
-from fedrec.wire.messages import Finished, Reveal, Train, Wait
+from fedrec.ids import RoundId
+from fedrec.wire.messages import Finished, Train, Wait
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     CollectingEnded,
-    HolderAsked,
     RoundAbandoned,
-    RoundPublished,
 )
 from fedrec_server.rounds.events import (
     EpochInstalled,
     Polled,
     Restarted,
     Resumed,
-    Spoke,
     StopRequested,
     Uploaded,
 )
@@ -49,19 +44,16 @@ def encrypted(n_clients: int = 4, **rounds: float) -> World:
     return World.new(rules(needs_reveal=True, **rounds), n_clients)
 
 
-def revealing(n_clients: int = 4, uploads: int | None = None, **rounds: float) -> World:
+def reported(n_clients: int = 4, **rounds: float) -> World:
+    """Return a run whose count round is published and told of."""
     world = encrypted(n_clients, **rounds)
-    uploaders = range(n_clients if uploads is None else uploads)
-    world.tick(*uploaders)
-    for number in uploaders:
+    world.tick(*range(n_clients))
+    for number in range(n_clients):
         world.upload(number)
     world.sum()
+    world.report(0)
+    world.report(1)
     return world
-
-
-def holders(world: World) -> dict[str, ClientId]:
-    assert world.state.current is not None
-    return {holder.role: holder.client_id for holder in world.state.current.holders}
 
 
 class TestCollecting:
@@ -279,121 +271,17 @@ class TestRun:
             task_for(world.state, client(0), RoundId(2), world.now)
 
 
-class TestRevealing:
-    def test_two_different_contributors_are_asked_and_publish(self) -> None:
-        world = revealing(uploads=3)
-        asked = holders(world)
-        assert set(asked) == {"reveal", "verify"}
-        assert len({*asked.values()} & {client(n) for n in range(3)}) == 2
-        task = task_for(world.state, asked["reveal"], RoundId(0), world.now)
-        assert task is not None and isinstance(task.task, Reveal)
-        assert task.task.role == "reveal" and len(task.task.contributions) == 3
-        world.speak(asked["verify"])
-        assert task_for(world.state, asked["verify"], RoundId(0), world.now) is None
-        assert isinstance(world.speak(asked["reveal"])[-1], RoundPublished)
-
-    def test_who_was_not_asked_is_refused(self) -> None:
-        world = revealing()
-        other = next(c for c in world.state.roster if c not in holders(world).values())
-        with pytest.raises(RefusedError):
-            world.speak(other)
-
-    def test_contradicting_oneself_conflicts(self) -> None:
-        world = revealing()
-        verifier = holders(world)["verify"]
-        world.speak(verifier)
-        assert world.speak(verifier) == (), "the same again changes nothing"
-        with pytest.raises(ConflictingUpload):
-            world.speak(verifier, "lie")
-
-    def test_silent_revealer_is_replaced(self) -> None:
-        world = revealing(reveal_timeout_seconds=5)
-        first = holders(world)
-        world.speak(first["verify"])
-        (asked,) = world.tick(seconds=6)
-        assert isinstance(asked, HolderAsked) and asked.holder.role == "reveal"
-        assert asked.holder.client_id not in first.values()
-        assert isinstance(world.speak(asked.holder.client_id)[-1], RoundPublished)
-
-    def test_silent_revealer_may_still_speak(self) -> None:
-        world = revealing(reveal_timeout_seconds=5)
-        first = holders(world)
-        world.speak(first["verify"])
-        world.tick(seconds=6)
-        assert isinstance(world.speak(first["reveal"])[-1], RoundPublished)
-
-    def test_nobody_outside_the_committee_is_asked(self) -> None:
-        world = revealing(9, uploads=9, reveal_timeout_seconds=5)
-        round_ = world.state.current
-        assert round_ is not None
-        asked = [holder.client_id for holder in round_.holders]
-        assert asked == list(round_.committee[:2])
-        (third,) = world.tick(*range(9), seconds=6)
-        assert isinstance(third, HolderAsked) and third.holder.client_id == round_.committee[2]
-        (abandoned,) = world.tick(*range(9), seconds=6)
-        assert isinstance(abandoned, RoundAbandoned)
-
-    def test_members_who_contributed_are_asked_first(self) -> None:
-        world = World.new(rules(), 5)
-        world.tick(*range(5))
-        round_ = world.state.current
-        assert round_ is not None
-        absent = round_.committee[0]
-        for number in range(5):
-            if client(number) != absent:
-                world.upload(number)
-        world.tick(seconds=1000)
-        world.sum()
-        assert tuple(holders(world).values()) == round_.committee[1:]
-
-    def test_the_committee_follows_from_what_was_signed_last(self) -> None:
-        world = revealing(9, uploads=9)
-        for said in holders(world).values():
-            world.speak(said)
-        world.tick(*range(9))
-        round_ = world.state.current
-        assert round_ is not None and round_.number == 2
-        signed = world.published[0].words[0].statement.state_tag
-        assert round_.committee == draw(signed, RUN, round_.number, world.state.roster)
-
-    def test_who_ranks_before_the_committee_waits_for_the_next_round(self) -> None:
-        world = World.new(rules(), 9)
-        order = draw(world.state.seed, RUN, RoundId(1), world.state.roster)
-        late = next(n for n in range(9) if client(n) == order[0])
-        world.tick(*(n for n in range(9) if n != late))
-        world.apply(Polled(now=world.now, client_id=order[0]))
-        round_ = world.state.current
-        assert round_ is not None and order[0] not in round_.asked
-        with pytest.raises(RoundClosed):
-            world.upload(late)
-
-    def test_a_share_of_something_else_does_not_count(self) -> None:
-        """A member that says the right thing and holds back its share is outvoted as a liar."""
-        world = revealing(4)
-        asked = holders(world)
-        word = replace(statement(world.state, asked["verify"]), share=bytes(33))
-        world.apply(Spoke(now=world.now, statement=word, blob=None))
-        third = world.speak(asked["reveal"])[-1]
-        assert isinstance(third, HolderAsked)
-        published = world.speak(third.holder.client_id)[-1]
-        assert isinstance(published, RoundPublished)
-        assert {w.statement.client_id for w in published.words} == {
-            asked["reveal"],
-            third.holder.client_id,
-        }
-
-    @pytest.mark.parametrize("changes", [{"committee": b"x" * 32}, {"base_state": b"x" * 32}])
+class TestModels:
+    @pytest.mark.parametrize("changes", [{"key_list": b"x" * 32}, {"base_state": b"x" * 32}])
     def test_updates_of_other_terms_are_refused(self, changes: dict[str, bytes]) -> None:
-        world = revealing(4)
-        for said in holders(world).values():
-            world.speak(said)
+        world = reported()
         world.tick(*range(4))
         found = header(2, client(0), **(told(world.state) | changes))
         with pytest.raises(ProtocolError):
             world.apply(Uploaded(now=world.now, header=found))
 
     def test_the_first_round_goes_on_with_the_largest_group(self) -> None:
-        """Nobody signed yet from which model; key holders would refuse a list of several."""
+        """Nobody said yet from which model; whoever reads a list of several would refuse it."""
         for liar in range(4):
             world = encrypted()
             world.tick(*range(4))
@@ -410,9 +298,7 @@ class TestRevealing:
                 world.upload(liar, "again")
 
     def test_the_first_round_of_an_epoch_knows_no_model_either(self) -> None:
-        world = revealing(4)
-        for said in holders(world).values():
-            world.speak(said)
+        world = reported()
         assert world.state.base_state is not None
         newer = replace(world.state.rules, epoch=2)
         world.apply(EpochInstalled(now=world.now, rules=newer, roster=world.state.roster))
@@ -445,43 +331,3 @@ class TestRevealing:
             assert kinds(world.upload(number)) == ["UpdateCounted"]
         ended = world.upload(3)[-1]
         assert isinstance(ended, CollectingEnded) and ended.left_out == {client(0)}
-
-    def test_nobody_left_abandons(self) -> None:
-        world = revealing(3, reveal_timeout_seconds=5)
-        world.tick(seconds=6)
-        (abandoned,) = world.tick(seconds=6)
-        assert isinstance(abandoned, RoundAbandoned)
-        assert abandoned.reason == "no key holder is left to reveal the sum"
-
-    def test_lying_verifier_is_outvoted(self) -> None:
-        world = revealing()
-        asked = holders(world)
-        world.speak(asked["verify"], "lie")
-        third = world.speak(asked["reveal"])[-1]
-        assert isinstance(third, HolderAsked) and third.holder.role == "verify"
-        published = world.speak(third.holder.client_id)[-1]
-        assert isinstance(published, RoundPublished)
-        assert published.words[0].statement.client_id == asked["reveal"]
-
-    @pytest.mark.parametrize("n_clients", [3, 4])
-    def test_lying_revealer_is_outvoted_and_replaced(self, n_clients: int) -> None:
-        world = revealing(n_clients)
-        asked = holders(world)
-        world.speak(asked["reveal"], "lie")
-        third = world.speak(asked["verify"])[-1]
-        assert isinstance(third, HolderAsked) and third.holder.role == "verify"
-        fourth = world.speak(third.holder.client_id)[-1]
-        assert isinstance(fourth, HolderAsked) and fourth.holder.role == "reveal"
-        published = world.speak(fourth.holder.client_id)[-1]
-        assert isinstance(published, RoundPublished)
-        assert published.words[0].statement.client_id != asked["reveal"]
-
-    def test_three_different_words_abandon(self) -> None:
-        world = revealing()
-        asked = holders(world)
-        world.speak(asked["reveal"], "lie")
-        third = world.speak(asked["verify"])[-1]
-        assert isinstance(third, HolderAsked)
-        abandoned = world.speak(third.holder.client_id, "other lie")[-1]
-        assert isinstance(abandoned, RoundAbandoned)
-        assert abandoned.reason == "the key holders contradict each other"

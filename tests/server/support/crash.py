@@ -16,13 +16,13 @@ import signal
 import sys
 import traceback
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
 import structlog
-from server.support.driving import SEALED_BYTES, act, gather, running, together, upload
-from server.support.federations import Bench, identity
+from server.support.driving import act, gather, running, together, upload
+from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
 from fedrec.config.schema import PrivacySettings
 from fedrec.errors import FedrecError
@@ -40,12 +40,12 @@ def whole_run(bench: Bench, folder: Path, failpoint: Callable[[str], None]) -> N
     async def scenario() -> None:
         async with running(bench, folder, failpoint=failpoint) as engine:
             await gather(engine, CLIENTS)
-            for number in itertools.cycle(CLIENTS):
+            for number in parties(bench):
                 before = engine.state.current
                 await act(engine, bench, number)
-                if before is not None and before.phase == "collecting":
+                if before is not None and before.phase == "collecting" and number != REVEALER:
                     note(folder, before.number, number)
-                if engine.state.published == ROUNDS:
+                if engine.state.published == ROUNDS and engine.state.reporting is None:
                     return
 
     asyncio.run(scenario())
@@ -71,6 +71,12 @@ def concurrent_run(bench: Bench, folder: Path, failpoint: Callable[[str], None])
     asyncio.run(scenario())
 
 
+def parties(bench: Bench) -> Iterator[int]:
+    """Return who acts, in turn and without end."""
+    reveals = bench.federation.keys.roster.revealer is not None
+    return itertools.cycle([*CLIENTS, REVEALER] if reveals else CLIENTS)
+
+
 def note(folder: Path, round_id: int, number: int) -> None:
     """Write down that a client's update was acknowledged."""
     with (folder / "acked").open("a") as acked:
@@ -84,8 +90,8 @@ def recover(bench: Bench, folder: Path) -> None:
         async with running(bench, folder) as engine:
             check_ledger(engine, bench)
             await gather(engine, CLIENTS)
-            for number in itertools.cycle(CLIENTS):
-                if engine.state.published >= ROUNDS:
+            for number in parties(bench):
+                if engine.state.published >= ROUNDS and engine.state.reporting is None:
                     break
                 await act(engine, bench, number)
             check(engine, bench, folder)
@@ -106,7 +112,7 @@ def check(engine: Engine, bench: Bench, folder: Path) -> None:
         counted |= {(record.round, number) for number in numbers}
         data = engine.store.spool.read(record.name, record.blob)
         wanted = bench.sum_of(numbers, record.round)
-        if record.sealed:
+        if record.statement is not None:
             wanted = b"honest" * SEALED_BYTES
         assert data == wanted, f"round {record.round} published another sum"
         after = record.round
@@ -157,7 +163,8 @@ def main(folder: Path, kind: str) -> None:
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
     noise = {"noisy": "laplace", "noisy-veiled": "gaussian"}.get(kind, "none")
     privacy = PrivacySettings.model_validate({"mechanism": noise})
-    bench = Bench.of(len(CLIENTS), veiled=kind.endswith("veiled"), privacy=privacy)
+    veiled, reveals = kind.endswith("veiled"), kind.endswith("revealed")
+    bench = Bench.of(len(CLIENTS), veiled=veiled, reveals=reveals, privacy=privacy)
     run = concurrent_run if kind == "concurrent" else whole_run
     for number in CLIENTS:
         identity(number)

@@ -8,15 +8,14 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-from server.support.federations import SEALED_BYTES, Bench, identity
+from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
 from fedrec.clock import Clock, FakeClock
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob, split
-from fedrec.wire.committee import committee_digest
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
-from fedrec_server.receiving import open_reveal, open_snapshot, open_update
+from fedrec_server.receiving import open_reveal, open_snapshot, open_update, take_report
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
@@ -116,7 +115,7 @@ def told_of(state: State) -> dict[str, Any]:
         "kind": round_.kind,
         "base_round": round_.base_round,
         "base_state": state.base_state or bytes(32),
-        "committee": committee_digest(state.rules.run, round_.number, round_.committee),
+        "key_list": b"",
     }
 
 
@@ -137,12 +136,12 @@ async def together(engine: Engine, *uploads: Coroutine[Any, Any, Any]) -> AsyncI
     found += await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def speak(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:
-    """Do the reveal task that this client has."""
-    task = (await poll(engine, number)).task
+async def speak(engine: Engine, bench: Bench, content: str = "honest", **changes: object) -> None:
+    """Open the sum as the key authority, which has the task to."""
+    task = (await poll(engine, REVEALER)).task
     assert isinstance(task, Reveal)
-    statement = bench.statement(number, task, engine.run, content=content)
-    sealed = SEALED_BYTES * content.encode() if task.role == "reveal" else b""
+    statement = bench.statement(task, engine.run, content=content, **changes)
+    sealed = b"" if statement.refused else SEALED_BYTES * content.encode()
     incoming = await open_reveal(engine, statement, Blob.of(sealed))
     try:
         for offset, data in split(sealed):
@@ -152,23 +151,18 @@ async def speak(engine: Engine, bench: Bench, number: int, content: str = "hones
         await incoming.leave()
 
 
+async def report(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:
+    """Say what is in the published sum."""
+    await take_report(engine, bench.report(number, engine.state.published, engine.run, content))
+    await engine.work.settled()
+
+
 async def send_snapshot(
     engine: Engine, bench: Bench, number: int, data: bytes, content: str = "honest"
 ) -> None:
     """Send a snapshot of the last published round."""
-    task = Reveal(
-        round=engine.state.published,
-        kind="train",
-        base_round=RoundId(0),
-        role="verify",
-        committee=(),
-        contributions=(),
-        sum_length=0,
-        sum_digest=b"",
-        epoch=1,
-    )
-    statement = bench.statement(number, task, engine.run, content=content)
-    incoming = await open_snapshot(engine, statement, Blob.of(data))
+    said = bench.report(number, engine.state.published, engine.run, content, metrics=b"")
+    incoming = await open_snapshot(engine, said, Blob.of(data))
     try:
         for offset, piece in split(data):
             await incoming.add(offset, piece)
@@ -183,7 +177,9 @@ async def act(engine: Engine, bench: Bench, number: int) -> bool:
     if isinstance(task, Train):
         await upload(engine, bench, number, task.round)
     elif isinstance(task, Reveal):
-        await speak(engine, bench, number)
+        await speak(engine, bench)
+    elif engine.state.reporting is not None:
+        await report(engine, bench, number)
     elif isinstance(task, MakeSnapshot):
         await send_snapshot(engine, bench, number, b"snapshot")
     else:
@@ -196,6 +192,8 @@ async def play(engine: Engine, bench: Bench, numbers: Iterable[int]) -> None:
     """Let clients work until the run is over."""
     numbers = list(numbers)
     await gather(engine, numbers)
+    if bench.federation.keys.roster.revealer is not None:
+        numbers.append(REVEALER)
     while engine.state.ending is None:
         busy = [await act(engine, bench, number) for number in numbers]
         assert any(busy), "the run is stuck"

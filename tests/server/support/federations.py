@@ -21,12 +21,12 @@ from fedrec.config.schema import (
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
-from fedrec.identity.metrics_lock import box_of, share_of
-from fedrec.ids import RoundId, canonical
+from fedrec.ids import RoundId
 from fedrec.protection import NoProtection, Protection, SegmentSpec, VectorSpec
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.messages import (
     PROTOCOL_VERSION,
+    Report,
     Reveal,
     RevealStatement,
     RoundKind,
@@ -37,9 +37,10 @@ from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
 
-GROUP_KEY = bytes(range(32))
 SEALED_BYTES = 300
-"""How often a made-up sealed aggregate repeats its content."""
+"""How often a made-up sealed sum repeats its content."""
+REVEALER = 90
+"""The number of the client that is no member and opens sums, where there is one."""
 CATALOGUE = PublicCatalogue(data=b"item\nheat\n", fingerprint="c" * 64, n_items=1)
 
 
@@ -82,7 +83,12 @@ def plan_of(**rounds: float) -> Plan:
 
 
 def epoch_of(
-    protection: Protection, n_clients: int, *, number: int = 1, context: bytes | None = None
+    protection: Protection,
+    n_clients: int,
+    *,
+    number: int = 1,
+    context: bytes | None = None,
+    reveals: bool = False,
 ) -> KeyEpoch:
     """Return a key epoch of clients 0, 1, 2 ..."""
     keyless, secret = protection.generate()
@@ -95,6 +101,7 @@ def epoch_of(
         protection_fingerprint=protection.chosen.fingerprint(),
         server_context=keyless if context is None else context,
         protection_secret=secret.export_for_wrapping(),
+        revealer=identity(REVEALER).public if reveals else None,
     )
 
 
@@ -110,16 +117,25 @@ class Bench:
         n_clients: int = 4,
         *,
         veiled: bool = False,
+        reveals: bool = False,
         epoch: int = 1,
         values: int = 6,
         privacy: PrivacySettings | None = None,
         **rounds: float,
     ) -> Bench:
-        """Return a federation of clients 0, 1, 2 ..."""
+        """Return a federation of clients 0, 1, 2 ...
+
+        Args:
+            veiled: whether the coordinator cannot read sums.
+            reveals: whether the key authority opens them; else clients do, who share its key.
+        """
         spec = spec_of(values)
-        kind = Veiled if veiled else NoProtection
+        kind = Veiled if veiled or reveals else NoProtection
         protection = kind(spec, kind.plan(spec))
         plan = plan_of(**rounds)
+        if reveals:
+            held = plan.protection.model_copy(update={"key_holder": "authority"})
+            plan = plan.model_copy(update={"protection": held})
         if privacy is not None:
             plan = plan.model_copy(update={"privacy": privacy})
         return cls(
@@ -127,7 +143,7 @@ class Bench:
                 plan=plan,
                 plan_fingerprint=plan_fingerprint(plan),
                 catalogue=CATALOGUE,
-                keys=epoch_of(protection, n_clients, number=epoch),
+                keys=epoch_of(protection, n_clients, number=epoch, reveals=reveals),
                 vectors=RoundVectors.fixed(spec, CATALOGUE.n_items),
                 protection=protection,
             )
@@ -189,7 +205,7 @@ class Bench:
             kind=self.kind_of(round_id),
             base_round=RoundId(round_id - 1),
             base_state=bytes(32),
-            committee=b"",
+            key_list=b"",
             nonce=b"",
             epoch=self.federation.keys.roster.epoch,
             client_id=identity(number).client_id,
@@ -203,31 +219,39 @@ class Bench:
         return replace(header, signature=identity(number).sign(header.statement()))
 
     def statement(
-        self, number: int, task: Reveal, run: str, /, *, content: str = "honest", **changes: object
+        self, task: Reveal, run: str, /, *, content: str = "honest", **changes: object
     ) -> RevealStatement:
-        """Return a signed word on the sum of a round."""
-        tag = blake3(content.encode()).digest()
-        numbers = {n for n in range(100) if self._contributed(n, task)}
-        client_id = identity(number).client_id
-        named = canonical("test", run, task.round, tag)
-        place = task.committee.index(client_id) + 1 if client_id in task.committee else 1
+        """Return the key authority's signed word on the sum of a round."""
+        ids = {header.client_id for header in task.contributions}
+        numbers = {n for n in range(len(self.federation.roster)) if identity(n).client_id in ids}
         statement = RevealStatement(
             federation="movies",
             run=run,
             round=task.round,
             epoch=task.epoch,
-            client_id=client_id,
+            client_id=identity(REVEALER).client_id,
             manifest_digest=digest_of(run, task.round, task.contributions),
-            aggregate_tag=tag,
-            state_tag=tag,
+            state_tag=blake3(content.encode()).digest(),
             published_digest=blake3(SEALED_BYTES * content.encode()).digest(),
-            locked_metrics=box_of(GROUP_KEY, named, self.metrics_of(numbers, task.round)),
+            metrics=self.metrics_of(numbers, task.round),
             n_rows=CATALOGUE.n_items,
-            share=share_of(GROUP_KEY, named, place),
         )
         statement = replace(statement, **changes)  # type: ignore[arg-type]
-        return replace(statement, signature=identity(number).sign(statement.statement()))
+        return replace(statement, signature=identity(REVEALER).sign(statement.statement()))
 
-    def _contributed(self, number: int, task: Reveal) -> bool:
-        ids = {header.client_id for header in task.contributions}
-        return number < len(self.federation.roster) and identity(number).client_id in ids
+    def report(
+        self, number: int, round_id: int, run: str, content: str = "honest", /, **changes: object
+    ) -> Report:
+        """Return a client's signed word on a published round."""
+        report = Report(
+            federation="movies",
+            run=run,
+            round=RoundId(round_id),
+            epoch=self.federation.keys.roster.epoch,
+            client_id=identity(number).client_id,
+            state_tag=blake3(content.encode()).digest(),
+            metrics=np.arange(2, dtype="<i8").tobytes(),
+            n_rows=CATALOGUE.n_items,
+        )
+        report = replace(report, **changes)  # type: ignore[arg-type]
+        return replace(report, signature=identity(number).sign(report.statement()))

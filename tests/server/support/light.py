@@ -159,7 +159,7 @@ class LightClient:
             kind=self._train.kind,
             base_round=self._train.base_round,
             base_state=BASE_STATE,
-            committee=key_list,
+            key_list=key_list,
             nonce=b"",
             epoch=self._info.epoch,
             client_id=self.identity.client_id,

@@ -12,19 +12,19 @@ from blake3 import blake3
 
 from fedrec.config.schema import RoundSettings
 from fedrec.errors import FedrecError
-from fedrec.identity.metrics_lock import box_of, share_of
-from fedrec.ids import ClientId, RoundId, canonical
+from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
-from fedrec.wire.committee import committee_digest
-from fedrec.wire.messages import MaskMessage, RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.messages import MaskMessage, Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
     Change,
     CollectingEnded,
-    HolderAsked,
+    ReportKept,
     RoundAbandoned,
+    RoundMeasured,
     RoundOpened,
     RoundPublished,
     RunFinished,
+    SumKept,
     UpdateCounted,
 )
 from fedrec_server.rounds.events import (
@@ -33,6 +33,7 @@ from fedrec_server.rounds.events import (
     MaskHeard,
     MaskStepClosed,
     Polled,
+    Reported,
     Restarted,
     Spoke,
     StopRequested,
@@ -48,7 +49,6 @@ from fedrec_server.rounds.state import Round, Rules, State
 RUN = "run"
 AUTHORITY = 1000
 """The number of the client that is no member and opens sums, where there is one."""
-GROUP_KEY = bytes(range(32))
 
 
 def client(number: int) -> ClientId:
@@ -76,7 +76,7 @@ def header(
     kind: RoundKind = "count",
     base_round: int = 0,
     base_state: bytes = bytes(32),
-    committee: bytes = b"",
+    key_list: bytes = b"",
 ) -> UploadHeader:
     """Return an update's header, of a first round; equal contents give equal digests."""
     return UploadHeader(
@@ -87,7 +87,7 @@ def header(
         kind=kind,
         base_round=RoundId(base_round),
         base_state=base_state,
-        committee=committee,
+        key_list=key_list,
         nonce=b"",
         epoch=1,
         client_id=client_id,
@@ -107,18 +107,16 @@ def told(state: State) -> dict[str, Any]:
         "kind": round_.kind,
         "base_round": round_.base_round,
         "base_state": state.base_state or bytes(32),
-        "committee": committee_digest(RUN, round_.number, round_.committee),
+        "key_list": bytes(32) if state.rules.masked else b"",
     }
 
 
-def statement(state: State, client_id: ClientId, content: str = "honest") -> RevealStatement:
+def statement(
+    state: State, client_id: ClientId, content: str = "honest", *, refused: str = ""
+) -> RevealStatement:
     """Return a statement on the round in progress."""
     assert state.current is not None
     tag = blake3(content.encode()).digest()
-    named = canonical("test", state.current.number, tag)
-    place = 1
-    if client_id in state.current.committee:
-        place = state.current.place_of(client_id)
     return RevealStatement(
         federation="movies",
         run=RUN,
@@ -126,11 +124,24 @@ def statement(state: State, client_id: ClientId, content: str = "honest") -> Rev
         epoch=1,
         client_id=client_id,
         manifest_digest=state.current.manifest_digest(RUN),
-        aggregate_tag=tag,
         state_tag=tag,
         published_digest=tag,
-        locked_metrics=box_of(GROUP_KEY, named, bytes(8)),
-        share=share_of(GROUP_KEY, named, place, alone=state.rules.revealer is not None),
+        metrics=bytes(8),
+        refused=refused,
+        signature=bytes(64),
+    )
+
+
+def report(state: State, client_id: ClientId, content: str = "honest") -> Report:
+    """Return a client's word on the published round."""
+    return Report(
+        federation="movies",
+        run=RUN,
+        round=state.published,
+        epoch=state.rules.epoch,
+        client_id=client_id,
+        state_tag=blake3(content.encode()).digest(),
+        metrics=bytes(8),
         signature=bytes(64),
     )
 
@@ -157,6 +168,8 @@ class World:
     ended: set[int] = field(default_factory=set)
     divisors: set[ClientId] = field(default_factory=set)
     finished: list[RunFinished] = field(default_factory=list)
+    reports: dict[ClientId, Report] = field(default_factory=dict)
+    awaiting: bool = False
 
     @classmethod
     def new(cls, rules: Rules, n_clients: int) -> World:
@@ -193,25 +206,23 @@ class World:
         event = Summed(now=self.now, round=self.state.current.number, total=blob("sum"))
         return self.apply(event)
 
-    def speak(
-        self, client_id: ClientId, content: str = "honest", *, sealed: bool | None = None
-    ) -> tuple[Change, ...]:
-        """Answer as a key holder, in its role unless told otherwise."""
-        assert self.state.current is not None
-        if sealed is None:
-            sealed = self.state.current.role_of(client_id) == "reveal"
-        event = Spoke(
-            now=self.now,
-            statement=statement(self.state, client_id, content),
-            blob=blob(content) if sealed else None,
-        )
-        return self.apply(event)
+    def speak(self, content: str = "honest", *, refused: str = "") -> tuple[Change, ...]:
+        """Answer as the key authority."""
+        said = statement(self.state, client(AUTHORITY), content, refused=refused)
+        sealed = None if refused else blob(content)
+        return self.apply(Spoke(now=self.now, statement=said, blob=sealed))
+
+    def report(self, number: int, content: str = "honest") -> tuple[Change, ...]:
+        """Say as a client what is in the published sum."""
+        said = report(self.state, client(number), content)
+        return self.apply(Reported(now=self.now, report=said))
 
     def _check(self, change: Change, round_: Round | None) -> None:
         match change:
             case RoundOpened(round=number):
                 assert not self.opened or number > self.opened[-1], "round numbers are reused"
                 assert set(self.opened) == self.ended, "two rounds at once"
+                assert not self.awaiting, "opened before clients said what was in the sum"
                 assert change.base_round == (self.published[-1].round if self.published else 0)
                 self.opened.append(number)
             case UpdateCounted(header=found):
@@ -220,7 +231,7 @@ class World:
                 assert found.round not in self.ended
                 assert round_ is not None
                 assert (found.kind, found.base_round) == (round_.kind, round_.base_round)
-                assert found.committee == committee_digest(RUN, round_.number, round_.committee)
+                assert bool(found.key_list) == self.state.rules.masked
                 assert self.state.base_state in (None, found.base_state)
                 counted.add(found.client_id)
             case CollectingEnded(round=number):
@@ -228,9 +239,15 @@ class World:
                 assert round_ is not None and set(round_.accepted) == self.counted[number]
                 models = {one.base_state for one in round_.accepted.values()}
                 assert len(models) == 1, "updates to different models are added"
-            case HolderAsked(round=number):
+            case SumKept(round=number) if self.state.rules.needs_reveal:
                 assert len(self.counted[number]) >= self.state.rules.needed
                 assert len(self.counted[number]) >= 3, "too small a sum would be revealed"
+            case ReportKept(report=found):
+                assert found.client_id in self.state.roster
+                assert found.client_id not in self.reports
+                self.reports[found.client_id] = found
+            case RoundMeasured():
+                self._check_measured(change)
             case RoundPublished(round=number):
                 self._check_published(change)
                 self.published.append(change)
@@ -252,18 +269,28 @@ class World:
                 assert self.counted[change.round] == self.divisors, "divided by others' holders"
         limit = self.state.rules.most_counted
         assert limit is None or change.counted <= limit
-        if not self.state.rules.needs_reveal:
-            assert not change.words
-            return
-        revealed, *others = change.words
-        assert revealed.blob == change.blob
+        self.awaiting = self.state.rules.shares_key
+        assert (change.reports_until is not None) == self.awaiting
         alone = self.state.rules.revealer
-        assert len(others) == (alone is None)
-        assert alone in (None, revealed.statement.client_id)
-        for verified in others:
-            assert revealed.statement.content() == verified.statement.content()
-            assert revealed.statement.client_id != verified.statement.client_id
-        assert change.metrics == bytes(8)
+        assert (change.statement is not None) == (alone is not None)
+        if change.statement is not None:
+            assert change.statement.client_id == alone
+            assert not change.statement.refused
+            assert change.statement.published_digest == change.blob.digest
+            assert change.metrics == bytes(8)
+        if self.awaiting:
+            assert not change.metrics
+            self.reports = {}
+
+    def _check_measured(self, change: RoundMeasured) -> None:
+        assert self.awaiting and change.round == self.published[-1].round
+        self.awaiting = False
+        said = [found.content() for found in self.reports.values()]
+        alike = {content for content in said if said.count(content) > 1}
+        if change.agreed is None:
+            assert change.reason and not alike
+        else:
+            assert change.agreed.content() in alike and not change.reason
 
     def check_end(self) -> None:
         """Check what must hold for a run as a whole."""
@@ -303,6 +330,12 @@ class Chaos:
         troubled = choose.random() < self.trouble
         if troubled and choose.random() < 0.2:
             return self._rare()
+        if self.world.state.reporting is not None and choose.random() < 0.8:
+            content = choose.choice(["honest", "lie", "other lie"]) if troubled else "honest"
+            said = report(self.world.state, choose.choice(self.clients), content)
+            if troubled and choose.random() < 0.2:
+                said = replace(said, round=RoundId(said.round + choose.choice([-1, 1])))
+            return Reported(now=now, report=said)
         if round_ is None or choose.random() < 0.2:
             self.world.now += choose.choice([0.0, 1.0, 40.0] if troubled else [0.0, 0.1])
             share = choose.random() if troubled else 1.0
@@ -324,7 +357,7 @@ class Chaos:
                     "kind": "evaluate",
                     "base_round": round_.base_round + 1,
                     "base_state": b"x" * 32,
-                    "committee": b"x" * 32,
+                    "key_list": b"x" * 32,
                 }
                 name = choose.choice(sorted(wrong))
                 terms[name] = choose.choice([terms[name], wrong[name]])
@@ -363,17 +396,13 @@ class Chaos:
         return MaskHeard(now=now, message=message)
 
     def _word(self, someone: ClientId, troubled: bool) -> Event:
-        round_ = self.world.state.current
-        assert round_ is not None
-        holder = self.random.choice(round_.holders).client_id
-        content = self.random.choice(["honest", "lie", "other lie"]) if troubled else "honest"
-        author = someone if troubled else holder
-        sealed = round_.role_of(author) == "reveal"
-        return Spoke(
-            now=self.world.now,
-            statement=statement(self.world.state, author, content),
-            blob=blob(content) if sealed else None,
-        )
+        state, choose = self.world.state, self.random
+        author = someone if troubled and choose.random() < 0.5 else client(AUTHORITY)
+        refused = "too few" if troubled and choose.random() < 0.3 else ""
+        content = choose.choice(["honest", "other"]) if troubled else "honest"
+        said = statement(state, author, refused=refused)
+        sealed = None if refused else blob(content)
+        return Spoke(now=self.world.now, statement=said, blob=sealed)
 
     def _rare(self) -> Event:
         now, round_ = self.world.now, self.world.state.current
@@ -413,13 +442,10 @@ def volatile_free(state: State) -> State:
     """Return what of a state is durable: offers to late joiners and extended times are not."""
     if state.last_count is not None:
         state = replace(state, last_count=LastCount(clients=state.last_count.clients))
+    if state.reporting is not None:
+        state = replace(state, reporting=replace(state.reporting, until=0.0))
     if state.current is None:
         return state
     round_ = state.current
-    kept = replace(
-        round_,
-        asked=frozenset(round_.accepted),
-        deadline_at=0.0,
-        holders=tuple(replace(holder, asked_at=0.0) for holder in round_.holders),
-    )
+    kept = replace(round_, asked=frozenset(round_.accepted), deadline_at=0.0)
     return replace(state, current=kept)

@@ -41,8 +41,6 @@ class Kind:
     of_epoch: bool = False
 
 
-_FOR_MEMBERS = "sealed for the members where key holders open it"
-
 KINDS: dict[str, Kind] = {
     "identity": Kind(promise="who took part and when is seen: fingerprints of keys, no user's id"),
     "bookkeeping": Kind(promise="rounds, sizes, phases and times are seen"),
@@ -63,7 +61,6 @@ KINDS: dict[str, Kind] = {
         sealed="always",
         of_epoch=True,
     ),
-    "key share": Kind(promise="one share of a metrics key opens nothing", one_length=True),
     "public key": Kind(promise="of one round under masks; opens nothing", one_length=True),
     "mask share": Kind(promise="shares for other clients, which only they open", sealed="always"),
     "mask secret": Kind(
@@ -71,7 +68,6 @@ KINDS: dict[str, Kind] = {
         "one update"
     ),
     "masks": Kind(promise="who takes part in a round under masks, and shares that others open"),
-    "locked metrics": Kind(promise="open with the statements of two key holders", one_length=True),
     "metrics": Kind(promise="sums over all clients of a round, once it is published"),
     "update": Kind(
         promise="one client's update: readable under none, under nothing else",
@@ -82,12 +78,17 @@ KINDS: dict[str, Kind] = {
         promise="what has arrived of an update, until its round is over", sealed="updates"
     ),
     "sum": Kind(
-        promise="a round's sum: hidden where key holders open it", one_length=True, sealed="sums"
+        promise="a round's sum: a ciphertext where it is opened elsewhere",
+        one_length=True,
+        sealed="sums",
     ),
     "published sum": Kind(
-        promise="sealed for the members where key holders open it", sealed="sums"
+        promise="a ciphertext, or sealed for the members, where it is opened elsewhere",
+        sealed="sums",
     ),
-    "snapshot": Kind(promise="sealed for the members where key holders open it", sealed="sums"),
+    "snapshot": Kind(
+        promise="sealed for the members where sums are opened elsewhere", sealed="sums"
+    ),
     "words": Kind(promise="the coordinator's own words to clients and operators"),
 }
 
@@ -106,7 +107,7 @@ _HEADER = {
     "kind": "bookkeeping",
     "base_round": "bookkeeping",
     "base_state": "keyed digest",
-    "committee": "digest",
+    "key_list": "digest",
     "nonce": "nonce",
     "n_rows": "bookkeeping",
     "rows_digest": "keyed digest",
@@ -118,23 +119,35 @@ _STATEMENT = {
     "epoch": "bookkeeping",
     "client_id": "identity",
     "manifest_digest": "digest",
-    "aggregate_tag": "keyed digest",
     "state_tag": "keyed digest",
     "published_digest": "digest",
-    "locked_metrics": "locked metrics",
-    "signature": "signature",
-    "share": "key share",
+    "metrics": "metrics",
     "n_rows": "bookkeeping",
     "rows_digest": "keyed digest",
+    "refused": "words",
+    "signature": "signature",
+}
+_REPORT = {
+    "federation": "public",
+    "run": "bookkeeping",
+    "round": "bookkeeping",
+    "epoch": "bookkeeping",
+    "client_id": "identity",
+    "state_tag": "keyed digest",
+    "metrics": "metrics",
+    "n_rows": "bookkeeping",
+    "rows_digest": "keyed digest",
+    "signature": "signature",
 }
 _MESSAGES: dict[str, dict[str, str]] = {
     "UploadHeader": _HEADER,
     "RevealStatement": _STATEMENT,
+    "Report": _REPORT,
     "BlobHeader": {"length": "bookkeeping", "digest": "digest"},
     # What a chunk's data are depends on the call: see BLOBS.
     "Chunk": {"offset": "bookkeeping"},
     "UploadReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
-    "RevealReceipt": {"round": "bookkeeping"},
+    "RoundReceipt": {"round": "bookkeeping"},
     "ApplyRequest": {"public_identity": "public"},
     "Application": {"epoch": "bookkeeping", "listed": "bookkeeping"},
     "GetFederationRequest": {"protocol_version": "public", "client_id": "identity"},
@@ -165,15 +178,12 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "base_round": "bookkeeping",
         "seconds_left": "bookkeeping",
         "epoch": "bookkeeping",
-        "committee": "identity",
     },
     "Reveal": {
         "round": "bookkeeping",
         "kind": "bookkeeping",
         "base_round": "bookkeeping",
-        "role": "bookkeeping",
         "epoch": "bookkeeping",
-        "committee": "identity",
     },
     "MakeSnapshot": {"round": "bookkeeping"},
     "Finished": {"reason": "words", "failed": "bookkeeping"},
@@ -207,10 +217,8 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "round": "bookkeeping",
         "epoch": "bookkeeping",
         "kind": "bookkeeping",
-        "sealed": "bookkeeping",
-        "committee": "identity",
     },
-    "Snapshot": {"round": "bookkeeping", "epoch": "bookkeeping", "sealed": "bookkeeping"},
+    "Snapshot": {"round": "bookkeeping", "epoch": "bookkeeping"},
     # Rounds under masks.
     "MaskTask": {"round": "bookkeeping", "step": "bookkeeping", "epoch": "bookkeeping"},
     "MaskMessage": {
@@ -277,6 +285,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "epoch": "bookkeeping",
         "next_epoch": "bookkeeping",
         "waits_for": "words",
+        "authority_heard": "bookkeeping",
     },
     "Applicants": {"public_identity": "public"},
     "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
@@ -330,7 +339,6 @@ EVENT_KEYS = frozenset(
         "members",
         "metrics",
         "reason",
-        "role",
         "rows",
         "seconds",
         "step",
@@ -361,7 +369,6 @@ _TABLES: dict[str, dict[str, str]] = {
         "opened_at": "bookkeeping",
         "deadline_at": "bookkeeping",
         "reason": "words",
-        "committee": "identity",
         "n_rows": "bookkeeping",
         "rows_digest": "keyed digest",
         "sum_length": "bookkeeping",
@@ -369,29 +376,21 @@ _TABLES: dict[str, dict[str, str]] = {
         "blob_name": "bookkeeping",
         "blob_length": "bookkeeping",
         "blob_digest": "digest",
+        "known_epoch": "bookkeeping",
+        "known_tag": "keyed digest",
+        "reports_until": "bookkeeping",
     },
     "asked": {"round": "bookkeeping", "client_id": "identity"},
     "contributions": _HEADER,
-    "holders": {
-        "place": "bookkeeping",
-        "round": "bookkeeping",
-        "client_id": "identity",
-        "role": "bookkeeping",
-        "asked_at": "bookkeeping",
-    },
-    "statements": {
-        **_STATEMENT,
-        "blob_length": "bookkeeping",
-        "blob_digest": "digest",
-        "place": "bookkeeping",
-    },
+    "statements": _STATEMENT,
+    "reports": _REPORT,
     "snapshots": {
         "round": "bookkeeping",
         "epoch": "bookkeeping",
         "length": "bookkeeping",
         "digest": "digest",
     },
-    "attestations": _STATEMENT,
+    "attestations": _REPORT,
     "epochs": {"epoch": "bookkeeping", "length": "bookkeeping", "digest": "digest"},
     "applicants": {
         "client_id": "identity",

@@ -56,7 +56,7 @@ class RoundStatus(_message.Message):
     def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., phase: _Optional[str] = ..., expected: _Optional[int] = ..., arrived: _Optional[int] = ..., bytes_received: _Optional[int] = ..., seconds_left: _Optional[float] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch", "waits_for")
+    __slots__ = ("federation", "run", "protection", "published_round", "rounds_published", "rounds_planned", "rounds_abandoned", "clients_seen", "clients_in_roster", "finished", "finish_reason", "current", "last_event", "epoch", "next_epoch", "waits_for", "authority_heard")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     PROTECTION_FIELD_NUMBER: _ClassVar[int]
@@ -73,6 +73,7 @@ class Status(_message.Message):
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     NEXT_EPOCH_FIELD_NUMBER: _ClassVar[int]
     WAITS_FOR_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_HEARD_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     protection: str
@@ -89,7 +90,8 @@ class Status(_message.Message):
     epoch: int
     next_epoch: int
     waits_for: str
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ..., waits_for: _Optional[str] = ...) -> None: ...
+    authority_heard: float
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., protection: _Optional[str] = ..., published_round: _Optional[int] = ..., rounds_published: _Optional[int] = ..., rounds_planned: _Optional[int] = ..., rounds_abandoned: _Optional[int] = ..., clients_seen: _Optional[int] = ..., clients_in_roster: _Optional[int] = ..., finished: _Optional[bool] = ..., finish_reason: _Optional[str] = ..., current: _Optional[_Union[RoundStatus, _Mapping]] = ..., last_event: _Optional[int] = ..., epoch: _Optional[int] = ..., next_epoch: _Optional[int] = ..., waits_for: _Optional[str] = ..., authority_heard: _Optional[float] = ...) -> None: ...
 
 class WatchEventsRequest(_message.Message):
     __slots__ = ("after_event", "follow")

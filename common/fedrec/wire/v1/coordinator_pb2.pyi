@@ -90,40 +90,34 @@ class Wait(_message.Message):
     def __init__(self, reason: _Optional[str] = ...) -> None: ...
 
 class Train(_message.Message):
-    __slots__ = ("round", "kind", "base_round", "seconds_left", "epoch", "committee")
+    __slots__ = ("round", "kind", "base_round", "seconds_left", "epoch")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
     SECONDS_LEFT_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     round: int
     kind: str
     base_round: int
     seconds_left: float
     epoch: int
-    committee: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., seconds_left: _Optional[float] = ..., epoch: _Optional[int] = ..., committee: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., seconds_left: _Optional[float] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class Reveal(_message.Message):
-    __slots__ = ("round", "kind", "base_round", "role", "contributions", "sum", "epoch", "committee")
+    __slots__ = ("round", "kind", "base_round", "contributions", "sum", "epoch")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
-    ROLE_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
     SUM_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     round: int
     kind: str
     base_round: int
-    role: str
     contributions: _containers.RepeatedCompositeFieldContainer[_update_pb2.UploadHeader]
     sum: _update_pb2.BlobHeader
     epoch: int
-    committee: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., role: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., sum: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., epoch: _Optional[int] = ..., committee: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., sum: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
 
 class MakeSnapshot(_message.Message):
     __slots__ = ("round",)

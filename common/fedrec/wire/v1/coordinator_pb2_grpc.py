@@ -76,7 +76,12 @@ class CoordinatorStub:
         self.SubmitReveal = channel.stream_unary(
                 '/fedrec.wire.v1.Coordinator/SubmitReveal',
                 request_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.SerializeToString,
-                response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.FromString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.FromString,
+                _registered_method=True)
+        self.SubmitReport = channel.unary_unary(
+                '/fedrec.wire.v1.Coordinator/SubmitReport',
+                request_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.Report.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.FromString,
                 _registered_method=True)
         self.FetchPublished = channel.unary_stream(
                 '/fedrec.wire.v1.Coordinator/FetchPublished',
@@ -90,8 +95,8 @@ class CoordinatorStub:
                 _registered_method=True)
         self.SubmitSnapshot = channel.stream_unary(
                 '/fedrec.wire.v1.Coordinator/SubmitSnapshot',
-                request_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.SerializeToString,
-                response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.FromString,
+                request_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.ReportPart.SerializeToString,
+                response_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.FromString,
                 _registered_method=True)
         self.Apply = channel.unary_unary(
                 '/fedrec.wire.v1.Coordinator/Apply',
@@ -147,7 +152,7 @@ class CoordinatorServicer:
         raise NotImplementedError('Method not implemented!')
 
     def FetchContribution(self, request, context):
-        """One contribution of a round that is being revealed, for the revealer and the verifier.
+        """One contribution of a round that the key authority opens.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,6 +166,13 @@ class CoordinatorServicer:
 
     def SubmitReveal(self, request_iterator, context):
         """Missing associated documentation comment in .proto file."""
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SubmitReport(self, request, context):
+        """In the papers' protocol: what a client found in a published sum.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
@@ -245,7 +257,12 @@ def add_CoordinatorServicer_to_server(servicer, server):
             'SubmitReveal': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitReveal,
                     request_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.FromString,
-                    response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.SerializeToString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.SerializeToString,
+            ),
+            'SubmitReport': grpc.unary_unary_rpc_method_handler(
+                    servicer.SubmitReport,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.Report.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.SerializeToString,
             ),
             'FetchPublished': grpc.unary_stream_rpc_method_handler(
                     servicer.FetchPublished,
@@ -259,8 +276,8 @@ def add_CoordinatorServicer_to_server(servicer, server):
             ),
             'SubmitSnapshot': grpc.stream_unary_rpc_method_handler(
                     servicer.SubmitSnapshot,
-                    request_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.FromString,
-                    response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.SerializeToString,
+                    request_deserializer=fedrec_dot_wire_dot_v1_dot_model__pb2.ReportPart.FromString,
+                    response_serializer=fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.SerializeToString,
             ),
             'Apply': grpc.unary_unary_rpc_method_handler(
                     servicer.Apply,
@@ -494,7 +511,34 @@ class Coordinator:
             target,
             '/fedrec.wire.v1.Coordinator/SubmitReveal',
             fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.SerializeToString,
-            fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.FromString,
+            fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SubmitReport(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/fedrec.wire.v1.Coordinator/SubmitReport',
+            fedrec_dot_wire_dot_v1_dot_model__pb2.Report.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.FromString,
             options,
             channel_credentials,
             insecure,
@@ -574,8 +618,8 @@ class Coordinator:
             request_iterator,
             target,
             '/fedrec.wire.v1.Coordinator/SubmitSnapshot',
-            fedrec_dot_wire_dot_v1_dot_model__pb2.RevealPart.SerializeToString,
-            fedrec_dot_wire_dot_v1_dot_model__pb2.RevealReceipt.FromString,
+            fedrec_dot_wire_dot_v1_dot_model__pb2.ReportPart.SerializeToString,
+            fedrec_dot_wire_dot_v1_dot_model__pb2.RoundReceipt.FromString,
             options,
             channel_credentials,
             insecure,

@@ -8,36 +8,58 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RevealStatement(_message.Message):
-    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "aggregate_tag", "state_tag", "locked_metrics", "signature", "share", "published_digest", "n_rows", "rows_digest")
+    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "state_tag", "published_digest", "metrics", "n_rows", "rows_digest", "refused", "signature")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     MANIFEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
-    AGGREGATE_TAG_FIELD_NUMBER: _ClassVar[int]
     STATE_TAG_FIELD_NUMBER: _ClassVar[int]
-    LOCKED_METRICS_FIELD_NUMBER: _ClassVar[int]
-    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
-    SHARE_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
     N_ROWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    REFUSED_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     round: int
     epoch: int
     client_id: str
     manifest_digest: bytes
-    aggregate_tag: bytes
     state_tag: bytes
-    locked_metrics: bytes
-    signature: bytes
-    share: bytes
     published_digest: bytes
+    metrics: bytes
     n_rows: int
     rows_digest: bytes
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., aggregate_tag: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., locked_metrics: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., share: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ...) -> None: ...
+    refused: str
+    signature: bytes
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ..., metrics: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ..., refused: _Optional[str] = ..., signature: _Optional[bytes] = ...) -> None: ...
+
+class Report(_message.Message):
+    __slots__ = ("federation", "run", "round", "epoch", "client_id", "state_tag", "metrics", "n_rows", "rows_digest", "signature")
+    FEDERATION_FIELD_NUMBER: _ClassVar[int]
+    RUN_FIELD_NUMBER: _ClassVar[int]
+    ROUND_FIELD_NUMBER: _ClassVar[int]
+    EPOCH_FIELD_NUMBER: _ClassVar[int]
+    CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
+    STATE_TAG_FIELD_NUMBER: _ClassVar[int]
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    N_ROWS_FIELD_NUMBER: _ClassVar[int]
+    ROWS_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    federation: str
+    run: str
+    round: int
+    epoch: int
+    client_id: str
+    state_tag: bytes
+    metrics: bytes
+    n_rows: int
+    rows_digest: bytes
+    signature: bytes
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., state_tag: _Optional[bytes] = ..., metrics: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ...) -> None: ...
 
 class RevealPart(_message.Message):
     __slots__ = ("statement", "blob", "chunk")
@@ -49,31 +71,37 @@ class RevealPart(_message.Message):
     chunk: _update_pb2.Chunk
     def __init__(self, statement: _Optional[_Union[RevealStatement, _Mapping]] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., chunk: _Optional[_Union[_update_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
-class RevealReceipt(_message.Message):
+class ReportPart(_message.Message):
+    __slots__ = ("report", "blob", "chunk")
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    BLOB_FIELD_NUMBER: _ClassVar[int]
+    CHUNK_FIELD_NUMBER: _ClassVar[int]
+    report: Report
+    blob: _update_pb2.BlobHeader
+    chunk: _update_pb2.Chunk
+    def __init__(self, report: _Optional[_Union[Report, _Mapping]] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., chunk: _Optional[_Union[_update_pb2.Chunk, _Mapping]] = ...) -> None: ...
+
+class RoundReceipt(_message.Message):
     __slots__ = ("round",)
     ROUND_FIELD_NUMBER: _ClassVar[int]
     round: int
     def __init__(self, round: _Optional[int] = ...) -> None: ...
 
 class Published(_message.Message):
-    __slots__ = ("round", "epoch", "kind", "contributions", "statements", "sealed", "blob", "committee")
+    __slots__ = ("round", "epoch", "kind", "contributions", "statement", "blob")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     KIND_FIELD_NUMBER: _ClassVar[int]
     CONTRIBUTIONS_FIELD_NUMBER: _ClassVar[int]
-    STATEMENTS_FIELD_NUMBER: _ClassVar[int]
-    SEALED_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
-    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
     round: int
     epoch: int
     kind: str
     contributions: _containers.RepeatedCompositeFieldContainer[_update_pb2.UploadHeader]
-    statements: _containers.RepeatedCompositeFieldContainer[RevealStatement]
-    sealed: bool
+    statement: RevealStatement
     blob: _update_pb2.BlobHeader
-    committee: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., kind: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., statements: _Optional[_Iterable[_Union[RevealStatement, _Mapping]]] = ..., sealed: _Optional[bool] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., committee: _Optional[_Iterable[str]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., kind: _Optional[str] = ..., contributions: _Optional[_Iterable[_Union[_update_pb2.UploadHeader, _Mapping]]] = ..., statement: _Optional[_Union[RevealStatement, _Mapping]] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ...) -> None: ...
 
 class PublishedPart(_message.Message):
     __slots__ = ("published", "chunk")
@@ -84,18 +112,18 @@ class PublishedPart(_message.Message):
     def __init__(self, published: _Optional[_Union[Published, _Mapping]] = ..., chunk: _Optional[_Union[_update_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class Snapshot(_message.Message):
-    __slots__ = ("round", "epoch", "statements", "sealed", "blob")
+    __slots__ = ("round", "epoch", "statement", "reports", "blob")
     ROUND_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
-    STATEMENTS_FIELD_NUMBER: _ClassVar[int]
-    SEALED_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     BLOB_FIELD_NUMBER: _ClassVar[int]
     round: int
     epoch: int
-    statements: _containers.RepeatedCompositeFieldContainer[RevealStatement]
-    sealed: bool
+    statement: RevealStatement
+    reports: _containers.RepeatedCompositeFieldContainer[Report]
     blob: _update_pb2.BlobHeader
-    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., statements: _Optional[_Iterable[_Union[RevealStatement, _Mapping]]] = ..., sealed: _Optional[bool] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ...) -> None: ...
+    def __init__(self, round: _Optional[int] = ..., epoch: _Optional[int] = ..., statement: _Optional[_Union[RevealStatement, _Mapping]] = ..., reports: _Optional[_Iterable[_Union[Report, _Mapping]]] = ..., blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ...) -> None: ...
 
 class SnapshotPart(_message.Message):
     __slots__ = ("snapshot", "chunk")

@@ -24,7 +24,7 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x65\x64rec/wire/v1/update.proto\x12\x0e\x66\x65\x64rec.wire.v1\"\xe3\x02\n\x0cUploadHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x1d\n\x15\x63\x61talogue_fingerprint\x18\x07 \x01(\t\x12\x18\n\x10plan_fingerprint\x18\x08 \x01(\t\x12\x0e\n\x06length\x18\t \x01(\x04\x12\x0e\n\x06\x64igest\x18\n \x01(\x0c\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12\x0c\n\x04kind\x18\x0c \x01(\t\x12\x12\n\nbase_round\x18\r \x01(\x04\x12\x12\n\nbase_state\x18\x0e \x01(\x0c\x12\x11\n\tcommittee\x18\x0f \x01(\x0c\x12\r\n\x05nonce\x18\x10 \x01(\x0c\x12\x0e\n\x06n_rows\x18\x11 \x01(\x04\x12\x13\n\x0brows_digest\x18\x12 \x01(\x0c\"%\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"l\n\nUploadPart\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.fedrec.wire.v1.UploadHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"1\n\rUploadReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\",\n\nBlobHeader\x12\x0e\n\x06length\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1b\x66\x65\x64rec/wire/v1/update.proto\x12\x0e\x66\x65\x64rec.wire.v1\"\xe2\x02\n\x0cUploadHeader\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x11\n\tclient_id\x18\x06 \x01(\t\x12\x1d\n\x15\x63\x61talogue_fingerprint\x18\x07 \x01(\t\x12\x18\n\x10plan_fingerprint\x18\x08 \x01(\t\x12\x0e\n\x06length\x18\t \x01(\x04\x12\x0e\n\x06\x64igest\x18\n \x01(\x0c\x12\x11\n\tsignature\x18\x0b \x01(\x0c\x12\x0c\n\x04kind\x18\x0c \x01(\t\x12\x12\n\nbase_round\x18\r \x01(\x04\x12\x12\n\nbase_state\x18\x0e \x01(\x0c\x12\x10\n\x08key_list\x18\x0f \x01(\x0c\x12\r\n\x05nonce\x18\x10 \x01(\x0c\x12\x0e\n\x06n_rows\x18\x11 \x01(\x04\x12\x13\n\x0brows_digest\x18\x12 \x01(\x0c\"%\n\x05\x43hunk\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x02 \x01(\x0c\"l\n\nUploadPart\x12.\n\x06header\x18\x01 \x01(\x0b\x32\x1c.fedrec.wire.v1.UploadHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"1\n\rUploadReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x11\n\tduplicate\x18\x02 \x01(\x08\",\n\nBlobHeader\x12\x0e\n\x06length\x18\x01 \x01(\x04\x12\x0e\n\x06\x64igest\x18\x02 \x01(\x0c\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -32,13 +32,13 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedrec.wire.v1.update_pb2',
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_UPLOADHEADER']._serialized_start=48
-  _globals['_UPLOADHEADER']._serialized_end=403
-  _globals['_CHUNK']._serialized_start=405
-  _globals['_CHUNK']._serialized_end=442
-  _globals['_UPLOADPART']._serialized_start=444
-  _globals['_UPLOADPART']._serialized_end=552
-  _globals['_UPLOADRECEIPT']._serialized_start=554
-  _globals['_UPLOADRECEIPT']._serialized_end=603
-  _globals['_BLOBHEADER']._serialized_start=605
-  _globals['_BLOBHEADER']._serialized_end=649
+  _globals['_UPLOADHEADER']._serialized_end=402
+  _globals['_CHUNK']._serialized_start=404
+  _globals['_CHUNK']._serialized_end=441
+  _globals['_UPLOADPART']._serialized_start=443
+  _globals['_UPLOADPART']._serialized_end=551
+  _globals['_UPLOADRECEIPT']._serialized_start=553
+  _globals['_UPLOADRECEIPT']._serialized_end=602
+  _globals['_BLOBHEADER']._serialized_start=604
+  _globals['_BLOBHEADER']._serialized_end=648
 # @@protoc_insertion_point(module_scope)

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class UploadHeader(_message.Message):
-    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "digest", "signature", "kind", "base_round", "base_state", "committee", "nonce", "n_rows", "rows_digest")
+    __slots__ = ("protocol_version", "federation", "run", "round", "epoch", "client_id", "catalogue_fingerprint", "plan_fingerprint", "length", "digest", "signature", "kind", "base_round", "base_state", "key_list", "nonce", "n_rows", "rows_digest")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -21,7 +21,7 @@ class UploadHeader(_message.Message):
     KIND_FIELD_NUMBER: _ClassVar[int]
     BASE_ROUND_FIELD_NUMBER: _ClassVar[int]
     BASE_STATE_FIELD_NUMBER: _ClassVar[int]
-    COMMITTEE_FIELD_NUMBER: _ClassVar[int]
+    KEY_LIST_FIELD_NUMBER: _ClassVar[int]
     NONCE_FIELD_NUMBER: _ClassVar[int]
     N_ROWS_FIELD_NUMBER: _ClassVar[int]
     ROWS_DIGEST_FIELD_NUMBER: _ClassVar[int]
@@ -39,11 +39,11 @@ class UploadHeader(_message.Message):
     kind: str
     base_round: int
     base_state: bytes
-    committee: bytes
+    key_list: bytes
     nonce: bytes
     n_rows: int
     rows_digest: bytes
-    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., base_state: _Optional[bytes] = ..., committee: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ...) -> None: ...
+    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., catalogue_fingerprint: _Optional[str] = ..., plan_fingerprint: _Optional[str] = ..., length: _Optional[int] = ..., digest: _Optional[bytes] = ..., signature: _Optional[bytes] = ..., kind: _Optional[str] = ..., base_round: _Optional[int] = ..., base_state: _Optional[bytes] = ..., key_list: _Optional[bytes] = ..., nonce: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("offset", "data")

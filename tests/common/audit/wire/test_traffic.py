@@ -68,7 +68,7 @@ def test_a_sum_that_nobody_sealed_is_told(recording: Recording, known: Known) ->
     plain = PROTECTIONS["none"](spec, PROTECTIONS["none"].plan(spec))
     blob = plain.member(*plain.generate()).protect(values)
     header = update_pb2.BlobHeader(length=len(blob), digest=bytes(32))
-    published = model_pb2.Published(round=1, sealed=False, blob=header)
+    published = model_pb2.Published(round=1, blob=header)
     request = coordinator_pb2.FetchPublishedRequest(client_id=CLIENTS[0])
     recording.add(1, "FetchPublished", request)
     recording.add(1, "FetchPublished", model_pb2.PublishedPart(published=published), "response")

@@ -1,15 +1,18 @@
-"""Revealing a round's sum, or verifying it: the one place where a decryption key is used.
+"""Revealing a round's sum: the one place where the key authority's decryption key is used.
 
-Members do it for each other; where the roster names a revealer, the key authority does it alone.
+It must never be made to open anything but the sum of enough members' signed updates of one round,
+and only once per round. So the sum that is opened here is one that the revealer added up itself,
+from contributions whose signatures it checked; above `rounds.recompute_limit` contributions it is
+the coordinator's, whose tags must be those of exactly these contributions.
 
-Whoever reveals must never be made to open anything but the sum of enough members' signed
-updates of one round, and only once per round. So the sum that is opened here is one that this
-client added up itself, from contributions whose signatures it checked; above
-`rounds.recompute_limit` contributions it is the coordinator's, whose tags must be those of exactly
-these contributions.
+A closed round waits for its word. So what it refuses it says, too: the coordinator gives the round
+up then. What it says of a sum that it opened is one sentence, whatever was wrong.
 """
 
 from __future__ import annotations
+
+from contextlib import suppress
+from typing import Any
 
 from fedrec.errors import (
     FedrecError,
@@ -22,8 +25,9 @@ from fedrec.errors import (
 )
 from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
+from fedrec.wire.limits import MAX_REASON_CHARS
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
+from fedrec.wire.messages import Reveal, RevealStatement
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
@@ -34,8 +38,8 @@ from fedrec_client.round_journal import RoundJournal
 __all__ = ["Revealing"]
 
 MOST_REFUSED = 3
-"""So many sums with wrong tags may be presented in an epoch: each answer tells about its key. A
-revealer counts every sum on which it used the key in vain."""
+"""On so many sums the key may be used in vain in an epoch: each answer tells about it."""
+_UNFIT = "it is not a sum that honest clients add up to"
 _REMEDY = "Nothing was revealed; see audit.jsonl, and tell the data owners if it happens again."
 
 
@@ -59,29 +63,27 @@ class Revealing:
         self._journal = journal
 
     def reveal(self, task: Reveal) -> None:
-        """Open or verify a round's sum and send the signed result.
+        """Open a round's sum and send the signed result, or say that it is refused.
 
         Raises:
-            RevealRefused: the task is not one that a key holder may do; the key was not used.
+            RevealRefused: the task is not one that may be done; the coordinator was told.
             RoundError: the round is over, or starts from another version than the model's.
         """
         if task.round <= self._model.version:
             raise RoundError(f"Round {task.round} is published already.")
-        self._journal.tell("revealing", task.round, detail=task.role)
+        self._journal.tell("revealing", task.round)
         with self._journal.timed(task.round, "seconds_revealing", "revealed"):
             try:
                 self._check(task)
                 total = self._fetch_sum(task) if self._is_fetched(task) else self._recompute(task)
             except (ProtocolError, RefusedError) as error:
-                raise self._refusal(task, error) from error
+                raise self._refusal(task, error, error.message) from error
             self._open(task, total)
         self._journal.mark_revealed(task.round)
 
     def _check(self, task: Reveal) -> None:
         """Refuse whatever can be refused before anything is fetched."""
         member = self._membership
-        if not member.is_encrypted:
-            raise RefusedError(f"Protection {member.protection.name} has nothing to reveal.")
         if task.epoch != member.epoch:
             raise RefusedError(
                 f"Round {task.round} is of epoch {task.epoch}, this client's is {member.epoch}."
@@ -91,9 +93,7 @@ class Revealing:
                 f"Round {task.round} starts from version {task.base_round}, this client has "
                 f"version {self._model.version}."
             )
-        if member.client_id not in task.committee:
-            raise RefusedError(f"This client is not in the committee of round {task.round}.")
-        terms = self._model.terms(member, task.round, task.kind, task.committee)
+        terms = self._model.terms(member, task.round, task.kind)
         member.check_contributions(terms, task.contributions)
         opened = self._store.revealed(task.round)
         if opened is not None:
@@ -104,51 +104,29 @@ class Revealing:
                 )
             if opened.refused:
                 raise RefusedError(f"The sum of round {task.round} was refused before.")
-        self._check_own(task)
-        self._check_refusals(task)
+        self._check_refusals()
         self._opened(task)
 
-    def _opened(self, task: Reveal) -> OpenedSets | None:
-        """Return the sets of opened sums with this round's, which one who opens alone notes.
-
-        Two of a committee could not keep count: the next round has another committee.
+    def _opened(self, task: Reveal) -> OpenedSets:
+        """Return the sets of opened sums with this round's.
 
         Raises:
             RevealRefused: an earlier sum and this one would give too few clients away.
         """
-        member = self._membership
-        if not member.is_revealer:
-            return None
         model = model_digest(self._model.shared.canonical_bytes())
         found = frozenset(header.client_id for header in task.contributions)
-        return self._store.opened.with_one(model, task.kind, found, member.minimum_summands)
+        least = self._membership.minimum_summands
+        return self._store.opened.with_one(model, task.kind, found, least)
 
-    def _check_refusals(self, task: Reveal) -> None:
+    def _check_refusals(self) -> None:
         """Refuse to use a key that was used in vain as often as may be."""
-        member = self._membership
-        watched = member.is_revealer or self._is_fetched(task)
-        if watched and self._store.state.refused_sums >= MOST_REFUSED:
+        if self._store.state.refused_sums >= MOST_REFUSED:
             raise RefusedError(
                 f"{MOST_REFUSED} sums that had to be refused, such as ones with wrong tags, were "
-                f"presented to this client in epoch {member.epoch}; every further answer would "
-                "tell about the key.",
+                f"presented in epoch {self._membership.epoch}; every further answer would tell "
+                "about the key.",
                 remedy="Tell the data owners: a new key epoch is needed, and perhaps another "
                 "coordinator, or a roster without a member whose software was changed.",
-            )
-
-    def _check_own(self, task: Reveal) -> None:
-        """Refuse a list from which our update is missing, or in which another one is ours."""
-        listed = [h for h in task.contributions if h.client_id == self._membership.client_id]
-        staged = self._store.state.staged
-        own = staged if staged is not None and staged.header.round == task.round else None
-        if own is not None and own.acknowledged and not listed:
-            raise RefusedError(
-                f"The coordinator acknowledged this client's update of round {task.round} and "
-                "left it out."
-            )
-        if listed and (own is None or listed != [own.header]):
-            raise RefusedError(
-                f"Round {task.round} lists an update of this client that is not in its outbox."
             )
 
     def _is_fetched(self, task: Reveal) -> bool:
@@ -168,7 +146,9 @@ class Revealing:
         member = self._membership
         total = self._model.vector(member, task.kind).accumulator()
         for header in task.contributions:
-            payload = self._payload(task, header)
+            payload = self._link.contribution(
+                member.client_id, member.run, task.round, header.client_id
+            )
             if not header.blob.describes(payload):
                 raise RefusedError(
                     f"The contribution of {header.client_id[:16]} has {len(payload)} bytes that "
@@ -183,13 +163,6 @@ class Revealing:
             )
         return own
 
-    def _payload(self, task: Reveal, header: UploadHeader) -> bytes:
-        """Return a contribution; this client's own is in its outbox, as was checked."""
-        member, staged = self._membership, self._store.state.staged
-        if header.client_id == member.client_id and staged is not None:
-            return self._store.read(staged.update)
-        return self._link.contribution(member.client_id, member.run, task.round, header.client_id)
-
     def _open(self, task: Reveal, total: bytes) -> None:
         """Use the key on a sum that was computed here, and send the signed result."""
         member = self._membership
@@ -197,12 +170,12 @@ class Revealing:
         opened, sum_digest = self._store.revealed(task.round), Blob.of(total).digest
         if opened is not None and opened.sum_digest != sum_digest:
             # Answers about many sums of its choice would give the key to a coordinator.
-            raise self._refusal(
-                task, RefusedError(f"Another sum of round {task.round} was presented before.")
+            error: FedrecError = RefusedError(
+                f"Another sum of round {task.round} was presented before."
             )
-        names, fetched = None, self._is_fetched(task)
-        if fetched or (member.is_revealer and member.is_tagged):
-            names = member.tag_names(task.round, task.contributions)
+            raise self._refusal(task, error, error.message)
+        fetched = self._is_fetched(task)
+        names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
         # On disk before the key is used: after a crash, too, a round has one sum only.
         self._store.record_reveal(
             task.round, manifest, sum_digest, tagged=fetched, opened=self._opened(task)
@@ -213,25 +186,35 @@ class Revealing:
             shared = self._model.after(member, task.kind, aggregate, task.contributions)
         except (ProtocolError, RefusedError) as error:
             self._note_refusal(task, error)
-            raise self._refusal(task, error) from error
+            raise self._refusal(task, error, _UNFIT) from error
         if fetched:
             self._store.forgive_sum()
-        seal = member.seal_of(task.round, task.kind)
-        metrics = aggregate[METRICS_SLICE].astype("<i8").tobytes()
+        seal = member.seal_of(task.round)
         sealed = seal.seal_aggregate(vector.pack(aggregate))
         rows = self._model.rows_after(member, shared)
-        content = seal.content(manifest, aggregate, sealed, metrics, shared.canonical_bytes(), rows)
+        statement = self._statement(
+            task,
+            state_tag=seal.state_tag(shared.canonical_bytes()),
+            published_digest=Blob.of(sealed).digest,
+            metrics=aggregate[METRICS_SLICE].astype("<i8").tobytes(),
+            n_rows=rows.n_rows,
+            rows_digest=rows.digest,
+        )
+        self._link.submit_reveal(statement, sealed)
+
+    def _statement(self, task: Reveal, **said: Any) -> RevealStatement:
+        """Return this revealer's signed word on a round."""
+        member = self._membership
         statement = RevealStatement(
             federation=member.federation,
             run=member.run,
             round=task.round,
             epoch=member.epoch,
             client_id=member.client_id,
-            **content.model_dump(),
-            share=seal.share(content, task.committee.index(member.client_id) + 1),
+            manifest_digest=member.manifest_digest(task.round, task.contributions),
+            **said,
         )
-        blob = sealed if task.role == "reveal" else b""
-        self._link.submit_reveal(member.sign_statement(statement), blob)
+        return member.sign_statement(statement)
 
     def _note_refusal(self, task: Reveal, error: FedrecError) -> None:
         """Keep for good that the answer is a refusal; count it where it tells about the key."""
@@ -242,10 +225,14 @@ class Revealing:
             counted = False
         # What has the right tags was decrypted to what members encrypted, whatever the key.
         tells = not (isinstance(error, SumOutOfBounds) and member.is_tagged)
-        counts = member.is_revealer and tells and not counted
-        self._store.record_refused(task.round, counted=counts)
+        self._store.record_refused(task.round, counted=tells and not counted)
 
-    def _refusal(self, task: Reveal, error: FedrecError) -> RevealRefused:
+    def _refusal(self, task: Reveal, error: FedrecError, told: str) -> RevealRefused:
+        """Write down and tell the coordinator that a sum is refused, and return the error.
+
+        Args:
+            told: why, for the coordinator and its operators.
+        """
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
         self._audit.refused(
             "reveal_refused",
@@ -253,4 +240,8 @@ class Revealing:
             round_id=task.round,
             error=error if isinstance(error, SumOutOfBounds) else refused,
         )
+        reason = " ".join(told.split())[:MAX_REASON_CHARS]
+        with suppress(FedrecError):
+            # A coordinator that does not take it gave the round up before, or lies.
+            self._link.submit_reveal(self._statement(task, refused=reason), b"")
         return refused
