@@ -6,6 +6,7 @@
     |- SettingsError                 settings               2    INVALID_ARGUMENT
     |- DataError                     data                   2    INVALID_ARGUMENT
     |- KeysError                     keys                   5    FAILED_PRECONDITION
+    |  `- CertificateExpired         certificate_expired    5    FAILED_PRECONDITION
     |- ProtocolError                 protocol               1    INVALID_ARGUMENT
     |  |- VersionMismatch            version_mismatch       5    FAILED_PRECONDITION
     |  |- CatalogueMismatch          catalogue_mismatch     5    FAILED_PRECONDITION
@@ -42,6 +43,7 @@ __all__ = [
     "ERRORS",
     "BadSignature",
     "CatalogueMismatch",
+    "CertificateExpired",
     "ConflictingUpload",
     "CorruptUpload",
     "DataError",
@@ -121,6 +123,13 @@ class KeysError(FedrecError):
     public = "The keys of this federation do not fit."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
+
+
+class CertificateExpired(KeysError):
+    """A certificate outside its dates, or a clock that is."""
+
+    code = "certificate_expired"
+    public = "The certificate is not valid at this time."
 
 
 class ProtocolError(FedrecError):

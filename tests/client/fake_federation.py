@@ -137,7 +137,11 @@ class World:
         self.clock = FakeClock()
         self.link = FakeLink(self)
         self.events: list[Any] = []
-        write_authority_key(folder / "authority.pub.json", self.authority.public_key)
+        write_authority_key(
+            folder / "authority.pub.json",
+            self.authority.public_key,
+            self.authority.issuer.certificate,
+        )
         self.write_data()
 
     def write_data(self, users: tuple[str, ...] = USERS) -> None:

@@ -26,8 +26,8 @@ from fedrec.errors import (
     Unreachable,
     VersionMismatch,
 )
-from fedrec.identity.certificates import write_certificate
 from fedrec.identity.identity import Identity
+from fedrec.identity.self_signed import write_certificate
 from fedrec.ids import ClientId
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import Layout

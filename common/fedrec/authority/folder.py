@@ -2,9 +2,12 @@
 
 ::
 
-    authority.pub.json           the public key that clients pin
+    authority.pub.json           the public key that clients pin, and the issuer's certificate
     epoch.json                   the newest epoch's public bundle, for the coordinator
-    authority/authority.key      the private key
+    coordinator.pem              the coordinator's key and certificate
+    operator.pem, operator.crt   an operator's, and the certificate alone, for the coordinator
+    clients/NAME.crt             a member's certificate, for its owner
+    authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
     authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
     authority/applicants.json    who asked the coordinator to become a member
@@ -17,7 +20,9 @@ replaced, so that a member's key that is stolen later opens nothing that lies he
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -27,12 +32,14 @@ from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.authority import AUTHORITY_FILE, Authority
 from fedrec.identity.authority_key import read_authority_key, write_authority_key
+from fedrec.identity.certificates import CERTIFICATE_FILE, key_of
 from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
 from fedrec.identity.roster import MAX_MEMBERS
+from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
 
 __all__ = [
@@ -52,6 +59,8 @@ APPLICANTS_FILE = "applicants.json"
 ROSTERS_FOLDER = "rosters"
 MAX_BYTES = 64 << 20
 _APPLICANTS = "fedrec applicants"
+_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AuthorityFolder:
@@ -66,6 +75,9 @@ class AuthorityFolder:
         self.private = path / AUTHORITY_FOLDER
         self.public_key_path = path / AUTHORITY_PUBLIC_FILE
         self.epoch_path = path / EPOCH_FILE
+        self.coordinator_path = path / "coordinator.pem"
+        self.operator_path = path / "operator.pem"
+        self.certificates = path / "clients"
         self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
 
     def load_or_create(self) -> tuple[Authority, bool]:
@@ -200,10 +212,58 @@ class AuthorityFolder:
         )
         rosters = self.private / ROSTERS_FOLDER
         write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
-        write_authority_key(self.public_key_path, authority.public_key)
+        write_authority_key(
+            self.public_key_path, authority.public_key, authority.issuer.certificate
+        )
         made.save(self.epoch_path)
+        self._write_certificates(made)
         self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
         return made
+
+    def serve_at(self, hosts: Sequence[str]) -> None:
+        """Write the coordinator's key and certificate, in place of earlier ones.
+
+        Args:
+            hosts: names and addresses at which clients call it, besides this machine's own.
+        """
+        authority, _ = self.load_or_create()
+        names = tuple(dict.fromkeys((*hosts, *_LOCAL_HOSTS)))
+        made = authority.issuer.credentials("coordinator", names[0], hosts=names)
+        replace_secret(self.coordinator_path, made.to_pem())
+
+    def make_operator(self) -> None:
+        """Write an operator's key and certificate; one that is here stays."""
+        if self.operator_path.exists():
+            return
+        authority, _ = self.load_or_create()
+        made = authority.issuer.credentials("operator", "operator")
+        write_public(self.operator_path.with_suffix(".crt"), made.certificate)
+        replace_secret(self.operator_path, made.to_pem())
+
+    def certificate_paths(self, members: Sequence[PublicIdentity]) -> dict[ClientId, Path]:
+        """Return where members' certificates lie: under their labels, where these tell them apart.
+
+        Labels are their owners' words, so that only plain ones become names of files.
+        """
+        labels = Counter(member.label for member in members)
+        names = {
+            member.client_id: member.label
+            if labels[member.label] == 1 and _FILE_NAME.fullmatch(member.label)
+            else member.client_id[:16]
+            for member in members
+        }
+        return {client_id: self.certificates / f"{name}.crt" for client_id, name in names.items()}
+
+    def _write_certificates(self, epoch: KeyEpoch) -> None:
+        members, revealer = epoch.roster.members, epoch.roster.revealer
+        paths = self.certificate_paths(members)
+        for member in members:
+            path = paths[member.client_id]
+            if not path.exists() or key_of(path.read_bytes(), str(path)) != member.tls_key:
+                write_public(path, epoch.certificates[member.client_id])
+        if revealer is not None:
+            path = self.revealer.folder / CERTIFICATE_FILE
+            write_public(path, epoch.certificates[revealer.client_id])
 
     def find_joiner(self, fingerprint: str) -> PublicIdentity:
         """Return an applicant or former member by what people compared of its client id.

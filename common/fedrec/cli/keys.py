@@ -56,12 +56,20 @@ def new(
     items: Annotated[
         int, typer.Option(min=0, help="Size of the catalogue, if no file says it.")
     ] = 0,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further name or address at which clients call the coordinator; that of "
+            "client.coordinator is known."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an epoch's secrets and sign who belongs to it, where the data owners trust the machine.
 
-    The first call makes the authority's key; keep its folder from the coordinator and keep a
-    copy. Give authority.pub.json to every client and epoch.json to the coordinator. Secrets are
+    The first call makes the authority's keys, and the coordinator's and an operator's; keep the
+    folder from the coordinator and keep a copy. Give authority.pub.json and its own certificate to
+    every client; epoch.json, coordinator.pem and operator.crt to the coordinator. Secrets are
     wrapped to each member; where protection.key_holder is "authority" the one that opens sums is
     not, and stays here. Afterwards `fedrec keys roster` adds and removes members one by one;
     running this again makes an epoch of exactly the members given.
@@ -72,6 +80,7 @@ def new(
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
     from fedrec.identity.public import PublicIdentity
+    from fedrec.wire.grpc_channel import host_of
 
     settings = load_settings(settings_file)
     n_items, _ = catalogue_size(settings, items)
@@ -83,11 +92,17 @@ def new(
     _, is_new = folder.load_or_create()
     folder.keep(membership.of_exactly(members, int(time.time())))
     made = folder.rotate(number=epoch)
+    if not folder.coordinator_path.exists():
+        folder.serve_at([host_of(settings.client.coordinator), *(host or ())])
+    folder.make_operator()
     content = _epoch_content(made) | {
         "authority_is_new": is_new,
         "authority_folder": str(folder.private),
         "authority_public": str(folder.public_key_path),
         "epoch_file": str(folder.epoch_path),
+        "coordinator_file": str(folder.coordinator_path),
+        "operator_file": str(folder.operator_path),
+        "certificates": str(folder.certificates),
     }
     if as_json:
         print_json(content)
@@ -96,7 +111,10 @@ def new(
         typer.echo(f"Made the authority's key in {folder.private}: keep it and a copy.")
     _print_epoch(made)
     typer.echo(f"Give {folder.public_key_path} to every client (client.authority_key).")
-    typer.echo(f"Give {folder.epoch_path} to the coordinator (coordinator.epoch).")
+    typer.echo(f"Give each client its own of {folder.certificates}/*.crt (client.certificate).")
+    coordinators = ("epoch.json", "coordinator.pem", "operator.crt")
+    typer.echo(f"Give {', '.join(coordinators)} of {into} to the coordinator.")
+    typer.echo(f"{folder.operator_path} is for whoever runs `fedrec status`, `watch` and `stop`.")
     if folder.reveals:
         typer.echo(f"The secret key stays in {folder.revealer.folder}; nobody else can open sums.")
         typer.echo("Keep `fedrec keys authority run ADDRESS` running: no round goes on without it.")
@@ -156,7 +174,7 @@ def certificate(
     """
     from datetime import UTC, datetime
 
-    from fedrec.identity.certificates import PRIVATE_KEY_FILE, write_certificate
+    from fedrec.identity.self_signed import PRIVATE_KEY_FILE, write_certificate
 
     path = write_certificate(into, host, days=days, now=datetime.now(UTC))
     if as_json:

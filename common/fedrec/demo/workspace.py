@@ -18,8 +18,8 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.errors import DataError
-from fedrec.identity.certificates import write_certificate
 from fedrec.identity.identity import Identity
+from fedrec.identity.self_signed import write_certificate
 from fedrec.reports.toml import settings_to_toml
 
 __all__ = ["DEVICE", "DemoData", "Workspace", "load_data", "prepare"]

@@ -9,7 +9,7 @@ import grpc
 
 from fedrec.errors import SettingsError
 
-__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "is_loopback", "open_channel"]
+__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "host_of", "is_loopback", "open_channel"]
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CLOSING_SECONDS = 2.0
@@ -73,10 +73,15 @@ def is_loopback(address: str) -> bool:
     """Return whether an address is certainly this machine's own."""
     if address.startswith(("unix:", "unix-abstract:")):
         return True
-    host = address.rpartition(":")[0].removeprefix("[").removesuffix("]")
+    host = host_of(address)
     if host == "localhost":
         return True
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def host_of(address: str) -> str:
+    """Return the host of `host:port`, of an IPv6 address without its brackets."""
+    return address.rpartition(":")[0].removeprefix("[").removesuffix("]")

@@ -124,7 +124,8 @@ def named(*starts: str) -> list[PublicIdentity]:
         def client_id(self) -> str:  # type: ignore[override]
             return self.label.ljust(64, "0")
 
-    return [Known(label=start, signing_key=bytes(32), exchange_key=bytes(32)) for start in starts]
+    keys = {"signing_key": bytes(32), "exchange_key": bytes(32), "tls_key": bytes(91)}
+    return [Known(label=start, **keys) for start in starts]
 
 
 def test_people_are_found_by_what_was_compared() -> None:

@@ -6,9 +6,12 @@ import stat
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import DNSName, SubjectAlternativeName, load_pem_x509_certificate
 
 from fedrec.config.loading import load_settings
-from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.authority import Authority
+from fedrec.identity.authority_key import read_authority_key, read_issuer
+from fedrec.identity.certificates import Credentials, certificate_sha256, key_of
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
@@ -265,3 +268,31 @@ def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
     )
     assert found.code == 3
     assert "coordinator lost" in found.out
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_new_issues_what_every_party_shows_in_a_handshake(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    command = new_command(settings_file, members, keys)
+    assert fedrec(*command, "--host", "rec.example").code == 0
+    issuer, epoch = read_issuer(keys / "authority.pub.json"), KeyEpoch.load(keys / "epoch.json")
+    assert epoch.roster.ca_sha256 == certificate_sha256(issuer)
+    coordinator = Credentials.load(keys / "coordinator.pem", "coordinator.certificate")
+    names = load_pem_x509_certificate(coordinator.certificate).extensions
+    found = names.get_extension_for_class(SubjectAlternativeName).value
+    assert found.get_values_for_type(DNSName) == ["rec.example", "localhost"]
+    assert coordinator.issuer == issuer
+    operator = Credentials.load(keys / "operator.pem", "--operator")
+    assert (keys / "operator.crt").read_bytes() == operator.certificate
+    for folder in members:
+        certificate = (keys / "clients" / f"{folder.name}.crt").read_bytes()
+        Identity.load(folder).credentials(certificate, issuer).check("client.certificate")
+    before = [path.read_bytes() for path in sorted(keys.glob("*.pem"))]
+    assert fedrec(*command).code == 0
+    assert [path.read_bytes() for path in sorted(keys.glob("*.pem"))] == before
+    assert stat.S_IMODE((keys / "coordinator.pem").stat().st_mode) == 0o600
+    # The key of rosters issues nothing.
+    authority = Authority.load(keys / "authority")
+    assert authority.public_key not in key_of(issuer)
