@@ -34,7 +34,7 @@ test: setup
 	$(PYTEST)
 
 test-fast: setup
-	$(PYTEST) tests/common tests/client tests/docs -m 'not cuda and not slow and not long'
+	$(PYTEST) tests/common tests/client tests/authority tests/docs -m 'not cuda and not slow and not long'
 
 test-long: setup
 	$(PYTEST) -m 'long and not cuda'

@@ -24,7 +24,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import PublishedRound, RevealStatement, Snapshot
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.audit import AuditLog
-from fedrec_client.local_model import LocalModel
+from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
 from fedrec_client.private_store import PrivateStore
@@ -42,7 +42,7 @@ class CatchingUp:
         self,
         membership: Membership,
         link: Link,
-        model: LocalModel,
+        model: SharedModel,
         store: PrivateStore,
         outbox: Outbox,
         audit: AuditLog,

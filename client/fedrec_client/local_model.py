@@ -1,4 +1,4 @@
-"""The model on this machine: what was published, and what only these users know."""
+"""The model on this machine: what was published, and what only its users know."""
 
 from __future__ import annotations
 
@@ -29,34 +29,24 @@ from fedrec_client.stored_state import BestModel, RoundContent
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution, Learner
+    from fedrec.training.server_half import ServerHalf
 
-__all__ = ["LocalModel"]
+__all__ = ["LocalModel", "SharedModel"]
 
 _log = structlog.get_logger("fedrec.client")
 
 
-class LocalModel:
-    """Shared and private state at the store's version, held in memory between rounds.
+class SharedModel:
+    """The shared state at the store's version, held in memory between rounds.
 
-    Args:
-        item_ids: the catalogue's, in its order.
+    It is all that one has who opens sums and has no users.
     """
 
-    def __init__(
-        self,
-        learner: Learner,
-        users: UserSplit,
-        store: PrivateStore,
-        item_ids: Sequence[ItemId] = (),
-    ) -> None:
-        self._learner = learner
+    def __init__(self, half: ServerHalf, store: PrivateStore) -> None:
+        self._half = half
         self._store = store
         self._shared: SharedState | None = None
-        self._private: PrivateState | None = None
         self._base_state: tuple[RoundId, int, bytes] | None = None
-        self._item_ids = item_ids
-        self._counted: CountedData | None = None
-        self.users = users
 
     @property
     def version(self) -> RoundId:
@@ -69,7 +59,7 @@ class LocalModel:
         if self._shared is None:
             ref = self._store.state.shared
             self._shared = (
-                self._learner.initial_shared() if ref is None else self.read(self._store.read(ref))
+                self._half.initial_shared() if ref is None else self.read(self._store.read(ref))
             )
         return self._shared
 
@@ -79,23 +69,11 @@ class LocalModel:
         Raises:
             StorageError: they are none.
         """
-        return SharedState.from_bytes(raw, self._learner.initial_shared)
+        return SharedState.from_bytes(raw, self._half.initial_shared)
 
     def stored(self, shared: SharedState) -> bytes:
         """Return a version without the rows that everybody draws from the run's seed."""
-        return shared.to_bytes(self._learner.initial_shared())
-
-    @property
-    def private(self) -> PrivateState:
-        """The committed private state."""
-        if self._private is None:
-            ref = self._store.state.private
-            self._private = (
-                self._learner.initial_private(self.users)
-                if ref is None
-                else self._store.read_private(ref).in_room(self._learner.room)
-            )
-        return self._private
+        return shared.to_bytes(self._half.initial_shared())
 
     def terms(
         self,
@@ -121,7 +99,7 @@ class LocalModel:
 
     def rows(self, kind: RoundKind) -> ActiveRows:
         """Return the item rows that the vectors of a round from the present model cover."""
-        return self._learner.travelling.rows(kind, self.shared)
+        return self._half.travelling.rows(kind, self.shared)
 
     def vector(self, membership: Membership, kind: RoundKind) -> RoundVector:
         """Return what belongs to the vectors of a round from the present model."""
@@ -129,7 +107,7 @@ class LocalModel:
 
     def rows_after(self, membership: Membership, shared: SharedState) -> StatedRows:
         """Return what is said of the rows that vectors cover once a model is published."""
-        return membership.stated_rows(self._learner.travelling.rows("train", shared))
+        return membership.stated_rows(self._half.travelling.rows("train", shared))
 
     def _digest(self, membership: Membership) -> bytes:
         """Return the digest of the present model, made once for each version and epoch."""
@@ -138,6 +116,115 @@ class LocalModel:
             made = membership.base_state(self.version, self.shared)
             known = self._base_state = (self.version, membership.epoch, made)
         return known[2]
+
+    def after(
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
+    ) -> SharedState:
+        """Return the shared model that an aggregate leads to; changes nothing here.
+
+        Raises:
+            SumOutOfBounds: the contributors' users cannot add up to it.
+        """
+        self._half.travelling.check_sum(
+            kind,
+            self.shared,
+            aggregate,
+            most_users=most_users(
+                membership.plan, membership.roster, [one.client_id for one in contributions]
+            ),
+            n_clients=len(contributions),
+        )
+        return self._half.apply(kind, self.shared.number, self.shared, aggregate)
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: SharedState,
+        *,
+        content: RoundContent,
+        metrics: NDArray[np.int64],
+        counted: bool,
+    ) -> None:
+        """Move to a published round and keep the model that it measured, if it is the best.
+
+        Raises:
+            TrainingError: everybody's training diverged, so that more rounds would change nothing.
+        """
+        self._store.publish(
+            round_id,
+            self.stored(shared),
+            content=content,
+            counted=counted,
+            best=self._better(metrics),
+        )
+        self._shared = shared
+        sums, least = MetricSums(metrics), self._half.plan.rounds.minimum_clients
+        if sums.abstained >= least and not sums.participants:
+            raise TrainingError(
+                f"Training diverged at all {sums.abstained} clients of round {round_id}.",
+                remedy=self._half.algorithm.about.divergence_remedy,
+            )
+
+    def adopt(self, round_id: RoundId, shared: SharedState, content: RoundContent | None) -> None:
+        """Take over a snapshot of the shared model; users keep what they know."""
+        # Statements are about trained rows; the others are nobody's to send.
+        shared = self._half.apart(shared).over(self._half.initial_shared())
+        self._store.adopt(round_id, self.stored(shared), content)
+        self._shared = shared
+
+    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
+        """Return the present model if the round measured it as the best so far.
+
+        A round measures the model that it started from. A model that these users took no part
+        in is not kept: it knows nothing of them, however well it serves the others.
+        """
+        state = self._store.state
+        rates = MetricSums(metrics).rates("model", "validation")
+        if rates is None or state.shared is None or state.private is None:
+            return None
+        if state.best is not None and rates.ndcg <= state.best.score:
+            return None
+        return BestModel(
+            round=state.version, score=rates.ndcg, shared=state.shared, private=state.private
+        )
+
+
+class LocalModel(SharedModel):
+    """Shared and private state at the store's version.
+
+    Args:
+        item_ids: the catalogue's, in its order.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        users: UserSplit,
+        store: PrivateStore,
+        item_ids: Sequence[ItemId] = (),
+    ) -> None:
+        super().__init__(learner, store)
+        self._learner = learner
+        self._private: PrivateState | None = None
+        self._item_ids = item_ids
+        self._counted: CountedData | None = None
+        self.users = users
+
+    @property
+    def private(self) -> PrivateState:
+        """The committed private state."""
+        if self._private is None:
+            ref = self._store.state.private
+            self._private = (
+                self._learner.initial_private(self.users)
+                if ref is None
+                else self._store.read_private(ref).in_room(self._learner.room)
+            )
+        return self._private
 
     def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
         """Train, count or evaluate for a round; what exact sums tell of is noted, no more."""
@@ -177,29 +264,6 @@ class LocalModel:
         self._counted = counted
         return counted
 
-    def after(
-        self,
-        membership: Membership,
-        kind: RoundKind,
-        aggregate: NDArray[np.int64],
-        contributions: Collection[UploadHeader],
-    ) -> SharedState:
-        """Return the shared model that an aggregate leads to; changes nothing here.
-
-        Raises:
-            SumOutOfBounds: the contributors' users cannot add up to it.
-        """
-        self._learner.travelling.check_sum(
-            kind,
-            self.shared,
-            aggregate,
-            most_users=most_users(
-                membership.plan, membership.roster, [one.client_id for one in contributions]
-            ),
-            n_clients=len(contributions),
-        )
-        return self._learner.apply(kind, self.shared.number, self.shared, aggregate)
-
     def publish(
         self,
         round_id: RoundId,
@@ -209,47 +273,7 @@ class LocalModel:
         metrics: NDArray[np.int64],
         counted: bool,
     ) -> None:
-        """Move to a published round and keep the model that it measured, if it is the best.
-
-        Raises:
-            TrainingError: everybody's training diverged, so that more rounds would change nothing.
-        """
-        self._store.publish(
-            round_id,
-            self.stored(shared),
-            content=content,
-            counted=counted,
-            best=self._better(metrics),
-        )
-        self._shared = shared
+        """Move to a published round; what its users learnt in it is read again where it counts."""
         if counted:
             self._private = None
-        sums, least = MetricSums(metrics), self._learner.plan.rounds.minimum_clients
-        if sums.abstained >= least and not sums.participants:
-            raise TrainingError(
-                f"Training diverged at all {sums.abstained} clients of round {round_id}.",
-                remedy=self._learner.algorithm.about.divergence_remedy,
-            )
-
-    def adopt(self, round_id: RoundId, shared: SharedState, content: RoundContent | None) -> None:
-        """Take over a snapshot of the shared model; users keep what they know."""
-        # Statements are about trained rows; the others are nobody's to send.
-        shared = self._learner.apart(shared).over(self._learner.initial_shared())
-        self._store.adopt(round_id, self.stored(shared), content)
-        self._shared = shared
-
-    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
-        """Return the present model if the round measured it as the best so far.
-
-        A round measures the model that it started from. A model that these users took no part
-        in is not kept: it knows nothing of them, however well it serves the others.
-        """
-        state = self._store.state
-        rates = MetricSums(metrics).rates("model", "validation")
-        if rates is None or state.shared is None or state.private is None:
-            return None
-        if state.best is not None and rates.ndcg <= state.best.score:
-            return None
-        return BestModel(
-            round=state.version, score=rates.ndcg, shared=state.shared, private=state.private
-        )
+        super().publish(round_id, shared, content=content, metrics=metrics, counted=counted)

@@ -25,7 +25,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, RevealStatement, UploadHeader
 from fedrec_client.audit import AuditLog
-from fedrec_client.local_model import LocalModel
+from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
 from fedrec_client.opened_sets import OpenedSets, model_digest
 from fedrec_client.private_store import PrivateStore
@@ -46,7 +46,7 @@ class Revealing:
         self,
         membership: Membership,
         link: Link,
-        model: LocalModel,
+        model: SharedModel,
         store: PrivateStore,
         audit: AuditLog,
         journal: RoundJournal,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 from fedrec.clock import Clock
@@ -11,7 +12,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
 from fedrec_client.audit import AuditLog
 from fedrec_client.catching_up import CatchingUp
-from fedrec_client.local_model import LocalModel
+from fedrec_client.local_model import LocalModel, SharedModel
 from fedrec_client.masking import Masking
 from fedrec_client.membership import Membership
 from fedrec_client.outbox import Outbox
@@ -23,7 +24,7 @@ from fedrec_client.snapshots import send_snapshot
 from fedrec_client.stopping import StopSwitch
 from fedrec_client.waiting import Waiting
 
-__all__ = ["EpochChanged", "RevealerSession", "Session"]
+__all__ = ["EpochChanged", "Following", "RevealerSession", "Session"]
 
 Work = Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
@@ -38,8 +39,8 @@ class EpochChanged:
     epoch: int
 
 
-class Session:
-    """One client's work in one run and key epoch.
+class Following(ABC):
+    """The pull loop of one run and key epoch, whatever the work.
 
     Args:
         membership: what enrolment found.
@@ -57,7 +58,7 @@ class Session:
         self,
         membership: Membership,
         link: Link,
-        model: LocalModel,
+        model: SharedModel,
         store: PrivateStore,
         audit: AuditLog,
         journal: RoundJournal,
@@ -73,11 +74,8 @@ class Session:
         self._stop = stop
         self._waiting = waiting
         self._clock = clock
-        outbox = Outbox(store, link)
-        self._outbox = outbox
-        self._catching_up = CatchingUp(membership, link, model, store, outbox, audit, journal)
-        self._participation = Participation(membership, model, store, outbox, audit, journal)
-        self._masking = Masking(membership, link, model, store, self._participation, audit, journal)
+        self._outbox = Outbox(store, link)
+        self._catching_up = CatchingUp(membership, link, model, store, self._outbox, audit, journal)
         self._revealing = Revealing(membership, link, model, store, audit, journal)
 
     def run(self) -> Finished | EpochChanged:
@@ -87,11 +85,7 @@ class Session:
             Stopped: somebody asked to stop; everything is saved.
             FedrecError: the client cannot, or must not, go on.
         """
-        self._journal.tell(
-            "joined", detail=f"{self._membership.run}, key epoch {self._membership.epoch}"
-        )
-        if self._outbox.undelivered is not None:
-            self._send_again()
+        self._begin()
         idle = 0
         while True:
             self._stop.check()
@@ -132,8 +126,45 @@ class Session:
             self._journal.tell("stale", _round_of(task), detail=error.message)
             return False
 
+    @abstractmethod
     def _answer(self, work: Work) -> bool:
         """Do what the coordinator asks for; tell whether there was something to do."""
+
+    def _begin(self) -> None:
+        """Do what comes before the first question."""
+        self._journal.tell(
+            "joined", detail=f"{self._membership.run}, key epoch {self._membership.epoch}"
+        )
+
+    def _finish(self, finished: Finished) -> Finished:
+        number = self._store.in_progress
+        if number is not None:
+            self._store.roll_back()
+            self._journal.settle(number, "abandoned")
+        self._journal.tell("finished", detail=finished.reason)
+        return finished
+
+
+class Session(Following):
+    """One client's work: it trains, and opens sums where it is a holder of their key."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: LocalModel,
+        store: PrivateStore,
+        audit: AuditLog,
+        journal: RoundJournal,
+        stop: StopSwitch,
+        waiting: Waiting,
+        clock: Clock,
+    ) -> None:
+        super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
+        self._participation = Participation(membership, model, store, self._outbox, audit, journal)
+        self._masking = Masking(membership, link, model, store, self._participation, audit, journal)
+
+    def _answer(self, work: Work) -> bool:
         match work:
             case Wait():
                 return False
@@ -151,8 +182,11 @@ class Session:
                 pass
         return True
 
-    def _send_again(self) -> None:
+    def _begin(self) -> None:
         """Send what a crash kept from being sent, the same bytes."""
+        super()._begin()
+        if self._outbox.undelivered is None:
+            return
         try:
             self._participation.send()
         except RoundError as error:
@@ -168,16 +202,8 @@ class Session:
             journal=self._journal,
         )
 
-    def _finish(self, finished: Finished) -> Finished:
-        number = self._store.in_progress
-        if number is not None:
-            self._store.roll_back()
-            self._journal.settle(number, "abandoned")
-        self._journal.tell("finished", detail=finished.reason)
-        return finished
 
-
-class RevealerSession(Session):
+class RevealerSession(Following):
     """The key authority's work: follow what is published, and open sums.
 
     Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedrec.errors import RoundError
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UNSAID, MakeSnapshot, RevealStatement
-from fedrec_client.local_model import LocalModel
+from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -19,7 +19,7 @@ def send_snapshot(
     *,
     membership: Membership,
     link: Link,
-    model: LocalModel,
+    model: SharedModel,
     store: PrivateStore,
     journal: RoundJournal,
 ) -> None:

@@ -8,15 +8,15 @@ from typing import Any, ClassVar
 from client.fake_federation import N_ITEMS, FakeRound, World
 from client.key_watch import KeyWatch
 
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.identity.authority import AUTHORITY_FILE
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Member
 from fedrec.wire.messages import RevealStatement
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealer import STATE_FOLDER, Revealer
 from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.revealer import STATE_FOLDER, Revealer
 from fedrec_client.stopping import Stopped
 
 __all__ = ["AuthorityWorld", "refused"]

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.protection import VectorSpec
+from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.private_store import PrivateStore
-from fedrec_client.revealer import STATE_FOLDER
 
 Vector = NDArray[np.int64]
 
@@ -137,7 +137,7 @@ def test_the_authority_opens_it_and_publishes_nothing(
     tmp_path: Path, attack: Attack, protection: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It goes on: a refusal says nothing about its key, since the sum has the right tags."""
-    watch = put_watch(monkeypatch, "fedrec_client.revealer")
+    watch = put_watch(monkeypatch, "fedrec_authority.revealer")
     world = AuthorityWorld(tmp_path, protection=protection, n_puppets=N_PUPPETS, **PLAN)
     spoilt(world, attack, monkeypatch)
     bad = world.honest_round(1)

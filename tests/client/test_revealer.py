@@ -17,8 +17,8 @@ from fedrec.identity.metrics_lock import unlock
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import MakeSnapshot, Wait
+from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.private_store import PrivateStore
-from fedrec_client.revealer import STATE_FOLDER
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def world(tmp_path: Path) -> AuthorityWorld:
 
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch, "fedrec_client.revealer")
+    return put_watch(monkeypatch, "fedrec_authority.revealer")
 
 
 def state_of(world: AuthorityWorld) -> Any:

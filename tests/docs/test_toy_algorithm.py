@@ -29,7 +29,7 @@ def test_the_algorithm_is_one_file_of_at_most_40_lines(text):
     assert said and int(said.group(1)) == len(program.splitlines())
 
 
-def run(body, folder, site):
+def run(body, folder, site, **environment):
     """Run a block as a reader does, but install into a folder that is thrown away."""
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", body],
@@ -40,10 +40,10 @@ def run(body, folder, site):
             "PYTHONPATH": os.pathsep.join([str(site), *sys.path]),
             "PIP_TARGET": str(site),
             "PIP_NO_BUILD_ISOLATION": "0",
-            "PIP_NO_INDEX": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_ROOT_USER_ACTION": "ignore",
             "OMP_NUM_THREADS": "1",
+            **environment,
         },
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -64,7 +64,7 @@ def test_every_command_of_the_page_works(text, tmp_path: Path):
     (toy / "taste" / "taste.py").write_text(program)
     (toy / "taste" / "pyproject.toml").write_text(package)
     (toy / "run.toml").write_text(settings)
-    assert "Step size." in run(install, toy, site)
+    assert "Step size." in run(install, toy, site, PIP_NO_INDEX="1")
     assert re.search(r"\b[1-9]\d* passed", run(conformance, ROOT, site))
     trained = run(train, toy, site)
     (promised,) = (body for body in blocks(text, "text") if "popularity" in body)

@@ -14,12 +14,12 @@ from integration.support.checks import check_against_one_process
 from integration.support.links import poll
 from integration.support.parties import Federation
 
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.local_model import LocalModel
-from fedrec_client.revealer import STATE_FOLDER
 from fedrec_server.mask_rounds import OUT_OF_BOUNDS
 
 SPOILER = 3

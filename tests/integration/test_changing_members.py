@@ -18,8 +18,6 @@ from integration.support.children import CoordinatorProcess, KillCoordinator, cl
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
 from integration.support.parties import Client, Federation
 
-from fedrec.authority.delivery import AuthorityEvent, Delivery
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.errors import NotInRoster, ProtocolError, RoundClosed
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
@@ -29,6 +27,8 @@ from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_authority.delivery import AuthorityEvent, Delivery
+from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.app import open_link
 from fedrec_server.presence import LIVE_SECONDS
 

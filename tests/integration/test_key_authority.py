@@ -18,17 +18,17 @@ from integration.support.links import DEADLINE_SECONDS, Passing, poll
 from integration.support.parties import Federation
 
 from fedrec.audit.wire import audit_wire
-from fedrec.authority.backup import back_up, restore
-from fedrec.authority.delivery import AuthorityEvent
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.errors import Unauthenticated
 from fedrec.identity.identity import Identity
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_authority.backup import back_up, restore
+from fedrec_authority.delivery import AuthorityEvent
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealer import Revealer
 from fedrec_client.app import open_link
-from fedrec_client.revealer import Revealer
 from fedrec_server.presence import LIVE_SECONDS
 from fedrec_server.recording import WireRecorder
 

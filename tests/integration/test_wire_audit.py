@@ -18,7 +18,6 @@ from integration.support.parties import Federation
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.audit.wire import WireReport, audit_wire
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
 from fedrec.training.layout import Layout
@@ -28,6 +27,7 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.recording import FrameReader
+from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.events import ClientEvent
 from fedrec_client.private_store import PrivateStore
 from fedrec_server.recording import WireRecorder

@@ -28,7 +28,7 @@ def world(tmp_path: Path) -> AuthorityWorld:
 
 @pytest.fixture
 def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
-    return put_watch(monkeypatch, "fedrec_client.revealer")
+    return put_watch(monkeypatch, "fedrec_authority.revealer")
 
 
 def passed_off(world: AuthorityWorld, round_: FakeRound, total: bytes) -> Reveal:

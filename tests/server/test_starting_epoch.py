@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from fedrec.audit.wire.known import Known
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate
@@ -17,6 +16,7 @@ from fedrec.errors import KeysError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.training.round_vectors import RoundVectors
+from fedrec_authority.folder import AuthorityFolder
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.store.spool import DamagedFile

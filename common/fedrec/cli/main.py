@@ -70,7 +70,6 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "keys": Verb(
-        target="fedrec.cli.keys:app",
         help="Make the data owners' keys and show what is in key files.",
         panel=_RUN,
     ),

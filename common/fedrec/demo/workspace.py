@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
@@ -166,6 +165,9 @@ def prepare(
 
 def _make_keys(folder: Path, plan: Plan, n_items: int, identities: list[Identity]) -> None:
     """Do what `fedrec keys new` does on the data owners' side."""
+    # The demonstration plays all parties; nothing else in this package knows an authority's folder.
+    from fedrec_authority.folder import AuthorityFolder
+
     keys = AuthorityFolder(folder)
     members = [identity.public for identity in identities]
     keys.keep(keys.begin(plan, n_items).of_exactly(members, int(time.time())))

@@ -29,10 +29,13 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, seal, wrap
 from fedrec.identity.secret import Secret
 
-__all__ = ["AUTHORITY_FILE", "Authority"]
+__all__ = ["AUTHORITY_FILE", "AUTHORITY_FOLDER", "EPOCH_FILE", "ROSTERS_FOLDER", "Authority"]
 
 KIND = "fedrec authority"
 AUTHORITY_FILE = "authority.key"
+AUTHORITY_FOLDER = "authority"
+EPOCH_FILE = "epoch.json"
+ROSTERS_FOLDER = "rosters"
 
 
 class Authority(Secret):

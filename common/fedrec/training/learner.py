@@ -1,14 +1,13 @@
 """Everything that a plan means for one party's users: initial state, contribution, next version.
 
 `Learner` composes algorithm, update structure and evaluation. It is used alike by client
-processes, by the in-process federation and by key holders who only apply aggregates.
+processes and by the in-process federation; who only applies aggregates needs its server half.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,7 +17,7 @@ from numpy.typing import NDArray
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.declarations import GRADES
 from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.config.algorithm import accelerator_of, algorithm_of
+from fedrec.config.algorithm import accelerator_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
@@ -33,9 +32,8 @@ from fedrec.training.engines.choosing import Workers, engine_of
 from fedrec.training.engines.engine import Engine
 from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
 from fedrec.training.grid import RoundSums, SumsShape
-from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.training.local_round import train_locally
-from fedrec.training.travelling import Travelling
+from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_tables import DeviceTables, open_tables
 from fedrec.training.whole_decay import most_steps
 from fedrec.wire.messages import RoundKind
@@ -67,7 +65,7 @@ class Contribution:
     also: Segments = field(default_factory=dict)
 
 
-class Learner:
+class Learner(ServerHalf):
     """A plan, made executable for a catalogue of `n_items` items.
 
     Args:
@@ -115,16 +113,10 @@ class Learner:
     ) -> None:
         if threads:
             torch.set_num_threads(threads)
-        self.plan = plan
+        super().__init__(plan, n_items, initial=initial)
         self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
-        self.n_items = n_items
-        # That of a round of all items; which rows a round's vector covers `travelling` knows.
-        self.layout = Layout.uncounted(plan, n_items)
-        self.travelling = Travelling(plan, n_items)
         self.device = choose_device(device)
-        self.algorithm = algorithm_of(plan, n_items)
         self.accelerator = accelerator_of(plan)
-        self._initial = initial or cache(self.algorithm.initial_shared)
         self.memory_bytes = memory_mib << 20
         self.room = room_in(scratch, table_bytes or self.memory_bytes)
         self.device_bytes = memory_on(self.device, device_memory_mib)
@@ -163,10 +155,6 @@ class Learner:
         )
         small.contribute("train", 1, small.initial_shared(), users, small.initial_private(users))
 
-    def initial_shared(self) -> SharedState:
-        """Return the model that every party starts from, drawn once."""
-        return self._initial()
-
     def initial_private(self, users: UserSplit) -> PrivateState:
         """Return private parameters of users who have never trained."""
         keys = users.user_keys()
@@ -181,10 +169,6 @@ class Learner:
             for name, values in part.tensors.items():
                 tables[name].write(begin + np.arange(len(values)), array_of(values))
         return PrivateState.of({name: table.finish() for name, table in tables.items()})
-
-    def active_items(self, shared: SharedState) -> NDArray[np.int64]:
-        """Return the rows of items that enough users hold (all, before they were counted)."""
-        return self.travelling.rows("train", shared).index
 
     def contribute(
         self,
@@ -465,62 +449,6 @@ class Learner:
             own = self.on_device.rows(private, rows, self.algorithm.scoring)
             chunk = cohort.chunk_of(rows, self.device)
             yield rows, self.algorithm.scores(chunk, start, own)
-
-    def apply(
-        self, kind: RoundKind, number: int, shared: SharedState, aggregate: NDArray[np.int64]
-    ) -> SharedState:
-        """Return the model after a published round: pure numpy, the same bits everywhere."""
-        mechanism = self.layout.mechanism
-        counts = self.travelling.counts(kind, shared, aggregate)
-        if mechanism is not None:
-            # Nobody counts holders: noise covers rare items, so all of them take part.
-            counts = np.full(self.n_items, max(1, self.plan.federation.minimum_item_users))
-        if kind == "count":
-            return self.apart(shared.counted(counts.copy()))
-        if kind == "evaluate":
-            return shared
-        if not self.algorithm.counts_rows:
-            counts = self._counted(shared, aggregate)
-        change = self.travelling.change(kind, shared, aggregate)
-        if mechanism is not None:
-            # One fixed number divides everything: how many took part is nobody's to know.
-            change = {name: values / mechanism.divisor for name, values in change.items()}
-            for tensor in self.layout.tensors:
-                if not tensor.signed:
-                    change[tensor.name] = np.ones(tensor.shape)
-            counts = np.ones(self.n_items, dtype=np.int64)
-        return self._moved(number, shared, change, counts)
-
-    def _counted(self, shared: SharedState, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the last count's users of the active items, 0 of those that too few hold now.
-
-        Nobody holds anything where nobody trained: every client of the round abstained.
-        """
-        active = self.active_items(shared)
-        if shared.last_counted is None or not self.metrics(aggregate).participants:
-            return np.zeros(len(active), dtype=np.int64)
-        counts = shared.last_counted[active]
-        return np.where(counts >= self.plan.federation.minimum_item_users, counts, 0)
-
-    def _moved(
-        self,
-        number: int,
-        shared: SharedState,
-        change: dict[str, NDArray[np.float64]],
-        counts: NDArray[np.int64],
-    ) -> SharedState:
-        """Return what a training round leads to."""
-        shared = self.apart(shared)
-        moved = self.algorithm.apply(shared.part(), change, counts, number)
-        return replace(shared.with_part(moved), trained=shared.trained + 1)
-
-    def apart(self, shared: SharedState) -> SharedState:
-        """Return the same version with the rows of active items apart from the others."""
-        return self.travelling.rows("train", shared).apart(shared, self.algorithm.row_tables)
-
-    def metrics(self, aggregate: NDArray[np.int64]) -> MetricSums:
-        """Return the metric sums of an aggregate."""
-        return MetricSums(aggregate[METRICS_SLICE].copy())
 
     def recommend(
         self,

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Literal
 
 from fedrec.audit.wire.declared import file_kind
-from fedrec.authority.folder import AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
 from fedrec.errors import DataError, FedrecError, KeysError
+from fedrec.identity.authority import AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
 from fedrec.identity.epoch import MAX_BYTES, KeyEpoch
 from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import Roster

@@ -11,7 +11,6 @@ import pytest
 
 from fedrec.audit.wire.auditing import audit_wire
 from fedrec.audit.wire.known import Known
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.config.loading import load_settings
 from fedrec.demo.workspace import Workspace
 from fedrec.errors import BadSignature, DataError, KeysError
@@ -21,6 +20,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import canonical
 from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2, update_pb2
+from fedrec_authority.folder import AuthorityFolder
 
 from .conftest import ADMIN, CLIENTS, RANDOM, Recording, made, planned, problems_of
 

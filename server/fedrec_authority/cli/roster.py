@@ -12,8 +12,8 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
 if TYPE_CHECKING:
-    from fedrec.authority.members import Membership
     from fedrec.identity.epoch import KeyEpoch
+    from fedrec_authority.members import Membership
 
 __all__ = ["KeysFolder", "app", "rotate"]
 
@@ -56,9 +56,9 @@ def add(
     as_json: AsJson = False,
 ) -> None:
     """Make an applicant a member of the next epoch, after its id was compared by telephone."""
-    from fedrec.authority.folder import AuthorityFolder
-    from fedrec.authority.members import find
     from fedrec.identity.public import PublicIdentity
+    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.members import find
 
     folder = AuthorityFolder(into)
     if identity is None:
@@ -77,8 +77,8 @@ def remove(
     as_json: AsJson = False,
 ) -> None:
     """Leave a member out of the next epoch; it keeps what it saw until then."""
-    from fedrec.authority.folder import AuthorityFolder
     from fedrec.errors import KeysError
+    from fedrec_authority.folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     found = folder.find_member(fingerprint)
@@ -95,7 +95,7 @@ def remove(
 @app.command("list")
 def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> None:
     """Show present and former members, and who applies."""
-    from fedrec.authority.folder import AuthorityFolder
+    from fedrec_authority.folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     membership = folder.membership
@@ -138,14 +138,14 @@ def rotate(
 
     `fedrec keys authority run` brings it to the coordinator; members notice by themselves.
     """
-    from fedrec.authority.folder import AuthorityFolder
+    from fedrec_authority.folder import AuthorityFolder
 
     made = AuthorityFolder(into).rotate(number=epoch)
     _tell(into, "rotated", made, AuthorityFolder(into).membership, as_json)
 
 
 def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
-    from fedrec.authority.folder import AuthorityFolder
+    from fedrec_authority.folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     made = None if no_rotate else folder.rotate()
@@ -155,8 +155,8 @@ def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
 def _tell(
     into: Path, what: str, made: KeyEpoch | None, membership: Membership, as_json: bool
 ) -> None:
-    from fedrec.authority.folder import EPOCH_FILE
     from fedrec.config.plan import plan_from_json
+    from fedrec.identity.authority import EPOCH_FILE
 
     plan = plan_from_json(membership.plan_json)
     needed = plan.rounds.minimum_clients

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.keys_roster import KeysFolder
 from fedrec.cli.terminal import AsJson, print_json
+from fedrec_authority.cli.roster import KeysFolder
 
 __all__ = ["backup", "restore"]
 
@@ -28,8 +28,8 @@ def backup(
 
     Make one after every change of membership, and keep it and the passphrase apart.
     """
-    from fedrec.authority.backup import back_up
-    from fedrec.authority.folder import AuthorityFolder
+    from fedrec_authority.backup import back_up
+    from fedrec_authority.folder import AuthorityFolder
 
     passphrase = _passphrase(passphrase_file, confirm=True)
     epoch = back_up(AuthorityFolder(into), file, passphrase)
@@ -46,8 +46,8 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Bring an authority's folder back, on this or another machine; then check who is a member."""
-    from fedrec.authority.backup import restore as restore_folder
-    from fedrec.authority.folder import AuthorityFolder
+    from fedrec_authority.backup import restore as restore_folder
+    from fedrec_authority.folder import AuthorityFolder
 
     passphrase = _passphrase(passphrase_file, confirm=False)
     folder = AuthorityFolder(into)

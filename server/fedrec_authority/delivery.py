@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.errors import FedrecError, StorageError, Unreachable
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
+from fedrec_authority.folder import AuthorityFolder
 
 __all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
 

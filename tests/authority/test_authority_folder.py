@@ -9,11 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.authority import backup as backup_module
-from fedrec.authority.backup import back_up, restore
-from fedrec.authority.delivery import AuthorityEvent, Delivery
-from fedrec.authority.folder import AuthorityFolder
-from fedrec.authority.members import find
 from fedrec.config.schema import FederationSettings, Plan
 from fedrec.errors import FedrecError, KeysError, ProtocolError, Unauthenticated, Unreachable
 from fedrec.identity.authority import Authority
@@ -25,6 +20,11 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import RevealerKeys
 from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.admin_link import RunStatus
+from fedrec_authority import backup as backup_module
+from fedrec_authority.backup import back_up, restore
+from fedrec_authority.delivery import AuthorityEvent, Delivery
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.members import find
 
 PASSPHRASE = "correct horse battery staple"
 PLAN = Plan.model_validate(

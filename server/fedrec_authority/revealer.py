@@ -16,22 +16,22 @@ from contextlib import suppress
 
 import numpy as np
 
-from fedrec.authority.delivery import AuthorityEvent, EventName
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.data import UserSplit
 from fedrec.errors import FedrecError, KeysError, NotInRoster, Unreachable
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.ids import RoundId
-from fedrec.training.learner import Learner
+from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
+from fedrec_authority.delivery import AuthorityEvent, EventName
+from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.app import users_digest
 from fedrec_client.audit import AuditLog
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import ClientEvent
-from fedrec_client.local_model import LocalModel
+from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
 from fedrec_client.metered_link import Meter, MeteredLink
 from fedrec_client.patient_link import PatientLink
@@ -138,8 +138,8 @@ class Revealer:
             self._epoch = membership.epoch
             # Rounds of an earlier epoch are over for good once this one began.
             self._folder.revealer.destroy_before(membership.epoch)
-            learner = Learner(membership.plan, len(membership.catalogue), device="cpu")
-            model = LocalModel(learner, _nobody(), store)
+            half = ServerHalf(membership.plan, len(membership.catalogue))
+            model = SharedModel(half, store)
             audit = AuditLog(self._state, self._clock)
             ended = RevealerSession(
                 membership,

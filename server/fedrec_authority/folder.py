@@ -26,11 +26,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedrec.authority.members import Membership, find
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
-from fedrec.identity.authority import AUTHORITY_FILE, Authority
+from fedrec.identity.authority import (
+    AUTHORITY_FILE,
+    AUTHORITY_FOLDER,
+    EPOCH_FILE,
+    ROSTERS_FOLDER,
+    Authority,
+)
 from fedrec.identity.authority_key import read_authority_key, write_authority_key
 from fedrec.identity.certificates import CERTIFICATE_FILE, key_of
 from fedrec.identity.document import Document, JsonValue, write_document
@@ -41,22 +46,17 @@ from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
 from fedrec.identity.roster import MAX_MEMBERS
 from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
+from fedrec_authority.members import Membership, find
 
 __all__ = [
-    "AUTHORITY_FOLDER",
     "AUTHORITY_PUBLIC_FILE",
-    "EPOCH_FILE",
     "MEMBERSHIP_FILE",
-    "ROSTERS_FOLDER",
     "AuthorityFolder",
 ]
 
-AUTHORITY_FOLDER = "authority"
 AUTHORITY_PUBLIC_FILE = "authority.pub.json"
-EPOCH_FILE = "epoch.json"
 MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
-ROSTERS_FOLDER = "rosters"
 MAX_BYTES = 64 << 20
 _APPLICANTS = "fedrec applicants"
 _LOCAL_HOSTS = ("localhost", "127.0.0.1")

@@ -5,7 +5,6 @@ Where the authority alone holds the secret key it opens the rounds' sums, too.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import sys
 import threading
@@ -15,11 +14,10 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Protocol
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.keys_roster import KeysFolder
 from fedrec.cli.operator_options import (
     Address,
     Plaintext,
@@ -29,16 +27,13 @@ from fedrec.cli.operator_options import (
     open_client_link,
 )
 from fedrec.cli.terminal import print_json, printable
+from fedrec_authority.cli.roster import KeysFolder
 
 if TYPE_CHECKING:
-    from fedrec.authority.delivery import AuthorityEvent
-    from fedrec.authority.folder import AuthorityFolder
-    from fedrec.wire.link import Link
+    from fedrec_authority.delivery import AuthorityEvent
 
 __all__ = ["app"]
 
-REVEALER = "fedrec_client.revealer"
-"""What opens sums is a client's code, on which nothing here may stand: it is loaded by name."""
 _printing = threading.Lock()
 
 app = typer.Typer(
@@ -87,12 +82,13 @@ def run(
     epoch that a coordinator lost is delivered again.
 
     Where protection.key_holder is "authority" it also opens the rounds' sums, and no round goes on
-    without it. That takes the operators' token and the packages of a client.
+    without it. That takes the operators' token.
     """
-    from fedrec.authority.delivery import Delivery
-    from fedrec.authority.folder import AuthorityFolder
     from fedrec.errors import Unreachable
     from fedrec.telemetry import log_to_stderr
+    from fedrec_authority.delivery import Delivery
+    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.revealer import Revealer
 
     # What it refuses is logged, and must not stand among the objects of --json.
     log_to_stderr(logging.WARNING)
@@ -104,9 +100,9 @@ def run(
     with ExitStack() as stack:
         wait: Callable[[float], None] = time.sleep
         if reveals:
-            kind = _revealer_kind()
             calling = open_client_link(address, token_file, root_certificate, plaintext)
-            revealer = stack.enter_context(closing(kind(folder, calling, tell, new_run=new_run)))
+            revealer = Revealer(folder, calling, tell, new_run=new_run)
+            stack.enter_context(closing(revealer))
             revealer.start()
             wait = revealer.wait
         link = open_admin_link(address, token_file, root_certificate, plaintext)
@@ -123,36 +119,6 @@ def run(
             if not as_json:
                 typer.echo("Stopped; the folder is complete at every moment.", err=True)
             raise
-
-
-class _Revealer(Protocol):
-    def start(self) -> None: ...
-    def wait(self, seconds: float) -> None: ...
-    def close(self) -> None: ...
-
-
-class _RevealerKind(Protocol):
-    def __call__(
-        self,
-        folder: AuthorityFolder,
-        link: Link,
-        tell: Callable[[AuthorityEvent], None],
-        *,
-        new_run: bool,
-    ) -> _Revealer: ...
-
-
-def _revealer_kind() -> _RevealerKind:
-    from fedrec.errors import SettingsError
-
-    try:
-        found: _RevealerKind = importlib.import_module(REVEALER).Revealer
-    except ImportError as error:
-        raise SettingsError(
-            f"Opening sums takes the packages of a client; {error.name} is not installed.",
-            remedy="Run `pip install 'fedrec[client]'` on the authority's machine.",
-        ) from None
-    return found
 
 
 def _print_json(event: AuthorityEvent) -> None:

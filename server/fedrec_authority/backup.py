@@ -13,19 +13,12 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from fedrec.authority.folder import (
-    AUTHORITY_FOLDER,
-    AUTHORITY_PUBLIC_FILE,
-    EPOCH_FILE,
-    MEMBERSHIP_FILE,
-    ROSTERS_FOLDER,
-    AuthorityFolder,
-)
 from fedrec.errors import KeysError
-from fedrec.identity.authority import AUTHORITY_FILE
+from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.key_files import read_public, replace_secret, write_public, write_secret
 from fedrec.ids import canonical
+from fedrec_authority.folder import AUTHORITY_PUBLIC_FILE, MEMBERSHIP_FILE, AuthorityFolder
 
 __all__ = ["FEWEST_PASSPHRASE_CHARS", "back_up", "restore"]
 

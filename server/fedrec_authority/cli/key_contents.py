@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedrec.authority.members import Membership
 from fedrec.errors import KeysError
 from fedrec.identity.authority import AUTHORITY_FILE, Authority
 from fedrec.identity.authority_key import read_authority_key
@@ -14,6 +13,7 @@ from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import PublicIdentity, fingerprint
 from fedrec.identity.revealer_keys import REVEALER_FOLDER
 from fedrec.identity.roster import Roster
+from fedrec_authority.members import Membership
 
 __all__ = ["describe_keys", "describe_roster"]
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli import keys_authority, keys_backup, keys_roster
 from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec_authority.cli import backup, roster, running
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Plan
@@ -34,11 +34,11 @@ app = typer.Typer(
 )
 
 
-app.add_typer(keys_roster.app, name="roster")
-app.command()(keys_roster.rotate)
-app.add_typer(keys_authority.app, name="authority")
-app.command()(keys_backup.backup)
-app.command()(keys_backup.restore)
+app.add_typer(roster.app, name="roster")
+app.command()(roster.rotate)
+app.add_typer(running.app, name="authority")
+app.command()(backup.backup)
+app.command()(backup.restore)
 
 
 @app.command()
@@ -76,11 +76,11 @@ def new(
     """
     import time
 
-    from fedrec.authority.folder import AuthorityFolder
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
     from fedrec.identity.public import PublicIdentity
     from fedrec.wire.grpc_channel import host_of
+    from fedrec_authority.folder import AuthorityFolder
 
     settings = load_settings(settings_file)
     n_items, _ = catalogue_size(settings, items)
@@ -193,7 +193,7 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show roster, epoch and fingerprints in key files; never a secret."""
-    from fedrec.cli.key_contents import describe_keys
+    from fedrec_authority.cli.key_contents import describe_keys
 
     found = describe_keys(path)
     if as_json:
@@ -222,7 +222,7 @@ def _check_membership(plan: Plan, members: list[PublicIdentity]) -> None:
 
 
 def _epoch_content(epoch: KeyEpoch) -> dict[str, object]:
-    from fedrec.cli.key_contents import describe_roster
+    from fedrec_authority.cli.key_contents import describe_roster
 
     return describe_roster(epoch.roster)
 

@@ -1,0 +1,1 @@
+"""`fedrec keys`: what data owners do with keys, and the key authority's process."""
