@@ -46,6 +46,9 @@ def run(
     certificate: Annotated[
         str | None, typer.Option(help="client.certificate: what the key authority made.")
     ] = None,
+    invitation: Annotated[
+        str | None, typer.Option(help="client.invitation: what this client applies with.")
+    ] = None,
     device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
     workers: Annotated[
         str | None, typer.Option(help="client.workers: processes that train, or auto.")
@@ -68,7 +71,8 @@ def run(
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
 
-    The state folder has the client's keys already: `fedrec client identity` makes them.
+    The state folder has the client's keys already: `fedrec client identity` makes them. Who was
+    invited (client.invitation) makes them here, applies, and waits to be admitted.
 
     On a machine that rounds otherwise, or with other libraries, a client does not go on with a run
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
@@ -91,6 +95,7 @@ def run(
             "data.catalogue": catalogue,
             "client.authority_key": authority_key,
             "client.certificate": certificate,
+            "client.invitation": invitation,
             "client.device": device,
             "client.workers": workers,
             "client.label": label,

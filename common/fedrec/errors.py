@@ -17,6 +17,7 @@
     |- RefusedError                  refused                5    PERMISSION_DENIED
     |  |- NotInRoster                not_a_member           5    PERMISSION_DENIED
     |  |- WrongIdentity              wrong_identity         5    PERMISSION_DENIED
+    |  |- InvitationUsed             invitation_used        5    PERMISSION_DENIED
     |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
@@ -49,6 +50,7 @@ __all__ = [
     "DataError",
     "FedrecError",
     "InternalError",
+    "InvitationUsed",
     "KeysError",
     "MalformedUpdate",
     "NotInRoster",
@@ -212,6 +214,13 @@ class WrongIdentity(RefusedError):
 
     code = "wrong_identity"
     public = "The message names another client than the one that sends it."
+
+
+class InvitationUsed(RefusedError):
+    """An invitation with which somebody else applied before."""
+
+    code = "invitation_used"
+    public = "This invitation was used already."
 
 
 class BadSignature(RefusedError):

@@ -10,7 +10,9 @@
     authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
     authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
-    authority/applicants.json    who asked the coordinator to become a member
+    invitations/NAME.pem         an invitation, for whoever is to become a member
+    authority/invitations.json   who was invited, and who used which invitation
+    authority/applicants.json    who applied and waits for people's word
     authority/revealer/          where `protection.key_holder` is "authority": who opens sums
 
 No secret of an epoch is kept: it is wrapped to the members and forgotten. Where the authority opens
@@ -46,6 +48,7 @@ from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
 from fedrec.identity.roster import MAX_MEMBERS
 from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
+from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
 
 __all__ = [
@@ -78,6 +81,7 @@ class AuthorityFolder:
         self.coordinator_path = path / "coordinator.pem"
         self.operator_path = path / "operator.pem"
         self.certificates = path / "clients"
+        self.invitations = Invitations(self.private / INVITATIONS_FILE)
         self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
 
     def load_or_create(self) -> tuple[Authority, bool]:
@@ -278,6 +282,23 @@ class AuthorityFolder:
         if revealer is not None:
             path = self.revealer.folder / CERTIFICATE_FILE
             write_public(path, epoch.certificates[revealer.client_id])
+
+    def invite(self, name: str, *, confirm: bool, now: int) -> Path:
+        """Make an invitation; return its file, which is for its holder alone.
+
+        Raises:
+            KeysError: the name cannot be a file's, or was given before.
+        """
+        if not _FILE_NAME.fullmatch(name):
+            raise KeysError(
+                f"{name!r} is no name for an invitation.",
+                remedy="Use letters, digits, dots, dashes and underscores.",
+            )
+        self.membership  # noqa: B018  # raises where there is no federation to join
+        authority, _ = self.load_or_create()
+        path = self.path / "invitations" / f"{name}.pem"
+        self.invitations.make(authority.issuer, name, path, confirm=confirm, now=now)
+        return path
 
     def find_joiner(self, fingerprint: str) -> PublicIdentity:
         """Return an applicant or former member by what people compared of its client id.

@@ -25,7 +25,7 @@ from fedrec.demo.workspace import DemoData, prepare
 from fedrec.errors import KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.key_files import write_secret
-from fedrec.ids import RoundId
+from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
@@ -38,17 +38,18 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from server.support.federations import Bench, credentials
+from server.support.federations import Bench, credentials, identity
 from server.support.serving import settings_of
 from fedrec.identity.key_files import write_secret
 from fedrec_server.app import Coordinator
 
+me = identity(0).client_id
 bench, folder = Bench.of(3), Path(sys.argv[1])
 (folder / "client.pem").unlink(missing_ok=True)
 (folder / "coordinator.pem").unlink(missing_ok=True)
 write_secret(folder / "client.pem", credentials(0).to_pem())
 coordinator = Coordinator(settings_of(folder), bench.federation)
-serving = coordinator.serve(lambda address, run: print(json.dumps([address, run]), flush=True))
+serving = coordinator.serve(lambda address, run: print(json.dumps([address, run, me]), flush=True))
 print("ended:", asyncio.run(serving))
 """
 
@@ -110,7 +111,7 @@ def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_pat
     def refused(**changes: object) -> str:
         with pytest.raises(KeysError) as told:
             Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
-        return told.value.message
+        return str(told.value)
 
     assert "coordinator.certificate" in refused(certificate="missing.pem")
     other = Issuer.create().credentials("coordinator", "localhost", hosts=["localhost"])
@@ -162,10 +163,10 @@ def until(condition: Callable[[], bool]) -> None:
 )
 def test_signal_ends_the_process_in_order(tmp_path: Path, number: int, ending: str) -> None:
     with start_program(tmp_path) as program:
-        address, _ = told(program)
+        address, _, client_id = told(program)
         own = Credentials.load(tmp_path / "client.pem", "the test")
         with GrpcLink(address, own) as link:
-            assert link.federation(identity(0).client_id).published_round == 0
+            assert link.federation(ClientId(client_id)).published_round == 0
         program.send_signal(number)
         output, errors = program.communicate(timeout=20)
         assert program.returncode == 0, errors

@@ -41,6 +41,7 @@ PATHS = frozenset(
         "client.state",
         "client.authority_key",
         "client.certificate",
+        "client.invitation",
         "output.runs",
     }
 )

@@ -51,6 +51,11 @@ class ClientSettings(Section):
         description="This client's certificate, which the key authority made (PEM); without it, "
         "client.crt in the state folder.",
     )
+    invitation: str | None = Field(
+        default=None,
+        description="An invitation of the key authority: at its first start this client makes its "
+        "keys, applies with it, and keeps the certificate that it is given.",
+    )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda|cuda:[0-9]{1,4})$",

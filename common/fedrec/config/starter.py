@@ -163,5 +163,6 @@ class Starter:
             "client.coordinator": "127.0.0.1:7447",
             "client.authority_key": "keys/authority.pub.json",
             "client.certificate": None,
+            "client.invitation": None,
             "output.runs": "runs",
         }

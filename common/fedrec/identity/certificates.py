@@ -120,7 +120,7 @@ class Credentials(Secret):
             KeysError: it is missing, readable by others, or no such file.
             CertificateExpired: this machine's clock is outside the certificate's dates.
         """
-        raw = read_secret(path, remedy=f"Check {setting}; the key authority makes this file.")
+        raw = read_secret(path, remedy=f"Name as {setting} the file that the key authority made.")
         parts = raw.split(_SEPARATOR)
         if len(parts) != 3:
             raise KeysError(

@@ -11,8 +11,8 @@ from typing import Any
 import grpc
 
 from fedrec.errors import FedrecError, ProtocolError
+from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import Credentials
-from fedrec.identity.public import PublicIdentity
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import blob_to_proto, part_of
 from fedrec.wire.grpc_channel import close_channel, open_channel
@@ -132,8 +132,8 @@ class AdminLink:
             raise from_rpc_error(error) from None
         return str(reply.message)
 
-    def applicants(self) -> list[PublicIdentity]:
-        """Return who asked to become a member; what is no valid identity is left out."""
+    def applicants(self) -> list[SignedApplication]:
+        """Return who asked to become a member; what is no valid application is left out."""
         try:
             found = self._stub.ListApplicants(
                 admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS
@@ -141,10 +141,10 @@ class AdminLink:
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
         applicants = []
-        for raw in found.public_identity:
+        for raw in found.application:
             # The coordinator relays them; it is not trusted to relay good ones only.
             with suppress(FedrecError):
-                applicants.append(PublicIdentity.from_json(raw))
+                applicants.append(SignedApplication.from_json(raw))
         return applicants
 
     def install_epoch(self, bundle: bytes) -> bool:

@@ -203,9 +203,9 @@ class GrpcLink(Link):
         found = self._download(self._stub.FetchSnapshot, request, "snapshot")
         return None if found is None else snapshot_from_proto(*found)
 
-    def apply(self, public_identity: bytes) -> Application:
-        """Ask to become a member, again as often as one likes; people decide."""
-        request = coordinator_pb2.ApplyRequest(public_identity=public_identity)
+    def apply(self, application: bytes) -> Application:
+        """Hand in a signed application, or ask again what became of it."""
+        request = coordinator_pb2.ApplyRequest(application=application)
         seconds = self._calls.deadlines.control_seconds
         return application_from_proto(self._ask(self._stub.Apply, request, seconds))
 

@@ -25,6 +25,7 @@ app = typer.Typer(
         "Examples:\n"
         "  fedrec keys identity client-1/state --label hospital-a\n"
         "  fedrec keys new run.toml --client a.pub.json --client b.pub.json --into keys\n"
+        "  fedrec keys invite hospital-d\n"
         "  fedrec keys roster add 9f86d081884c7d65\n"
         "  fedrec keys show keys/epoch.json"
     ),
@@ -33,6 +34,7 @@ app = typer.Typer(
 
 app.add_typer(roster.app, name="roster")
 app.command()(roster.rotate)
+app.command()(roster.invite)
 app.add_typer(running.app, name="authority")
 app.command()(backup.backup)
 app.command()(backup.restore)

@@ -135,8 +135,8 @@ _MESSAGES: dict[str, dict[str, str]] = {
     "Chunk": {"offset": "bookkeeping"},
     "UploadReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
     "RevealReceipt": {"round": "bookkeeping"},
-    "ApplyRequest": {"public_identity": "public"},
-    "Application": {"epoch": "bookkeeping", "listed": "bookkeeping"},
+    "ApplyRequest": {"application": "public"},
+    "Application": {"epoch": "bookkeeping", "listed": "bookkeeping", "certificate": "public"},
     "GetFederationRequest": {"protocol_version": "public", "client_id": "identity"},
     "Federation": {
         "protocol_version": "public",
@@ -278,7 +278,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "next_epoch": "bookkeeping",
         "waits_for": "words",
     },
-    "Applicants": {"public_identity": "public"},
+    "Applicants": {"application": "public"},
     "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
     "WatchEventsRequest": {"after_event": "bookkeeping", "follow": "bookkeeping"},
     "Event": {
@@ -394,9 +394,9 @@ _TABLES: dict[str, dict[str, str]] = {
     "attestations": _STATEMENT,
     "epochs": {"epoch": "bookkeeping", "length": "bookkeeping", "digest": "digest"},
     "applicants": {
+        "invitation": "digest",
         "client_id": "identity",
-        "public_identity": "public",
-        "unix_seconds": "bookkeeping",
+        "application": "public",
     },
     "ledger": {"round": "bookkeeping", "at": "bookkeeping"},
     "mask_messages": {
