@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,16 +16,19 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_source, read_users
-from fedrec.errors import FedrecError, NotInRoster, SettingsError
+from fedrec.errors import FedrecError, KeysError, NotInRoster, StorageError
 from fedrec.formats import ENVIRONMENT_NAME
-from fedrec.identity.authority_key import read_authority_key
-from fedrec.identity.client_folder import known_identity
-from fedrec.identity.identity import Identity
+from fedrec.identity.authority_key import read_authority_key, read_issuer
+from fedrec.identity.certificates import certificate_sha256, check_certificate
+from fedrec.identity.client_folder import known_identity, new_or_known_identity
+from fedrec.identity.identity import KEY_FILE, Identity
+from fedrec.identity.key_files import destroy_secret, write_public
 from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
-from fedrec_client.applying import SHOWN_CHARS, Applying
+from fedrec_client.applying import SHOWN_CHARS, Applying, waiting_words
 from fedrec_client.audit import AuditLog
+from fedrec_client.connecting import certificate_path, invitation_of, invited_link, open_link
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.local_model import LocalModel
@@ -42,7 +46,7 @@ if TYPE_CHECKING:
     from fedrec.provenance import Provenance
     from fedrec.training.learner import Learner
 
-__all__ = ["ClientApp", "ClientOutcome", "open_link", "users_digest"]
+__all__ = ["ClientApp", "ClientOutcome", "users_digest"]
 
 _PREPARING = "the trainer is compiled: some ten seconds, the first time on a machine"
 
@@ -65,33 +69,6 @@ class ClientOutcome:
     best_ndcg: float | None
     bytes_sent: int
     bytes_received: int
-
-
-def open_link(settings: Settings) -> Link:
-    """Return the gRPC link that the settings describe."""
-    from fedrec.wire.grpc_link import GrpcLink
-
-    client = settings.client
-    token = _file(client.token_file, "client.token_file").decode().strip()
-    certificate = _file(client.root_certificate, "client.root_certificate")
-    return GrpcLink(
-        client.coordinator,
-        token=token,
-        root_certificate=certificate or None,
-        plaintext=client.plaintext,
-        attempts=1,
-    )
-
-
-def _file(path: str | None, field: str) -> bytes:
-    if path is None:
-        return b""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            f"{field} = {path!r} cannot be read: {error.strerror}.", remedy="Check the path."
-        ) from None
 
 
 def users_digest(users: UserSplit) -> str:
@@ -161,7 +138,7 @@ class ClientApp:
         self._new_run = new_run
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
         # Before the folder is touched: a mistyped path makes no client.
-        identity = known_identity(self._folder, self._settings.client.label)
+        identity = self._identity()
         with PrivateStore(self._folder) as store:
             if store.is_bound and not new_run:
                 # Whoever moved the folder learns it at once, not when the coordinator answers.
@@ -172,19 +149,57 @@ class ClientApp:
                 read_source(self._settings.data, reader="a client")
             journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
             journal.tell("starting", detail=self._places(identity))
-            link = self._patient(journal)
-            applying = Applying(link, identity, journal, self._waiting)
+            self._apply(identity, journal)
+            link = self._patient(self._bare_link or open_link(self._settings), journal)
+            asked = 0
             try:
                 while True:
                     membership = self._enrolled(store, identity, authority_key, link)
                     if membership is None:
-                        applying.wait()
+                        if not asked:
+                            journal.tell("waiting_to_join", detail=waiting_words(identity))
+                        self._waiting.pause(asked)
+                        asked += 1
                         continue
                     ended = self._work(store, membership, link, journal)
                     if ended is not None:
                         return self._outcome(store, ended)
             finally:
                 link.close()
+
+    def _identity(self) -> Identity:
+        """Return this client's keys; who was invited makes them at the first start."""
+        client = self._settings.client
+        invited = client.invitation is not None and Path(client.invitation).exists()
+        if invited and not (self._folder / KEY_FILE).exists():
+            new_or_known_identity(self._folder, client.label)
+        return known_identity(self._folder, client.label)
+
+    def _apply(self, identity: Identity, journal: RoundJournal) -> None:
+        """Apply with the invitation where there is one and no certificate yet; wait for it.
+
+        Raises:
+            InvitationUsed: somebody else applied with it.
+            KeysError: the invitation is of another authority, or what was sent does not fit.
+            Stopped: somebody asked to stop.
+        """
+        path = certificate_path(self._settings)
+        if self._settings.client.invitation is None or path.exists():
+            return
+        invitation, issuer = invitation_of(self._settings)
+        bare = self._bare_link or invited_link(self._settings)
+        link = self._patient(bare, journal)
+        try:
+            certificate = Applying(link, identity, invitation, journal, self._waiting).wait()
+        finally:
+            if bare is not self._bare_link:
+                link.close()
+        what = "what the coordinator sent"
+        check_certificate(certificate, identity.public.tls_key, issuer, what)
+        write_public(path, certificate)
+        # It is worth nothing any more, and a mistyped folder must not look like a first start.
+        with suppress(StorageError):
+            destroy_secret(Path(self._settings.client.invitation))
 
     def _places(self, identity: Identity) -> str:
         """Return which folder, keys and data this client works with, for people."""
@@ -193,12 +208,12 @@ class ClientApp:
         state = self._folder.absolute()
         return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
 
-    def _patient(self, journal: RoundJournal) -> PatientLink:
+    def _patient(self, link: Link, journal: RoundJournal) -> PatientLink:
         def trouble(error: FedrecError) -> None:
             journal.tell("unreachable", detail=error.message)
 
         return PatientLink(
-            MeteredLink(self._bare_link or open_link(self._settings), self._meter),
+            MeteredLink(link, self._meter),
             self._stop,
             self._waiting,
             trouble,
@@ -219,7 +234,7 @@ class ClientApp:
         """
         local = self._settings.data.catalogue
         try:
-            return enrol(
+            found = enrol(
                 link,
                 identity,
                 authority_key=authority_key,
@@ -232,6 +247,14 @@ class ClientApp:
             if store.is_bound and not self._new_run:
                 raise
             return None
+        issuer = read_issuer(Path(self._settings.client.authority_key))
+        if found.roster.ca_sha256 != certificate_sha256(issuer):
+            raise KeysError(
+                "client.authority_key: certificates of this federation come from another issuer "
+                "than the file says.",
+                remedy="Ask the data owners for authority.pub.json again.",
+            )
+        return found
 
     def _work(
         self,

@@ -43,8 +43,11 @@ def run(
     authority_key: Annotated[
         str | None, typer.Option(help="client.authority_key: the pinned public key.")
     ] = None,
-    token_file: Annotated[
-        str | None, typer.Option(help="client.token_file: file with the access token.")
+    certificate: Annotated[
+        str | None, typer.Option(help="client.certificate: what the key authority made.")
+    ] = None,
+    invitation: Annotated[
+        str | None, typer.Option(help="client.invitation: what this client applies with.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
     workers: Annotated[
@@ -55,9 +58,6 @@ def run(
         typer.Option(
             help="client.label: what the client's keys were labelled with; others are refused."
         ),
-    ] = None,
-    plaintext: Annotated[
-        bool | None, typer.Option("--plaintext", help="client.plaintext: loopback without TLS.")
     ] = None,
     new_run: Annotated[
         bool, typer.Option("--new-run", help="Leave the stored run for the coordinator's.")
@@ -71,7 +71,8 @@ def run(
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
 
-    The state folder has the client's keys already: `fedrec client identity` makes them.
+    The state folder has the client's keys already: `fedrec client identity` makes them. Who was
+    invited (client.invitation) makes them here, applies, and waits to be admitted.
 
     On a machine that rounds otherwise, or with other libraries, a client does not go on with a run
     that it is in, unless --accept-other-arithmetic is given: what it contributes is as good, and
@@ -93,11 +94,11 @@ def run(
             "client.coordinator": coordinator,
             "data.catalogue": catalogue,
             "client.authority_key": authority_key,
-            "client.token_file": token_file,
+            "client.certificate": certificate,
+            "client.invitation": invitation,
             "client.device": device,
             "client.workers": workers,
             "client.label": label,
-            "client.plaintext": plaintext,
         },
     )
     stop = StopSwitch()

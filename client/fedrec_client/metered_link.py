@@ -121,10 +121,10 @@ class MeteredLink:
         self._meter.sent += _signed(report) + len(blob)
         self._link.submit_snapshot(report, blob)
 
-    def apply(self, public_identity: bytes) -> Application:
+    def apply(self, application: bytes) -> Application:
         """Ask to become a member."""
-        self._meter.sent += len(public_identity)
-        return self._link.apply(public_identity)
+        self._meter.sent += len(application)
+        return self._link.apply(application)
 
     def submit_masks(self, message: MaskMessage) -> bool:
         """Send a step of a round under masks."""

@@ -133,9 +133,9 @@ class PatientLink:
         """Send a copy of the model for late joiners."""
         self._insist(lambda: self._link.submit_snapshot(report, blob))
 
-    def apply(self, public_identity: bytes) -> Application:
+    def apply(self, application: bytes) -> Application:
         """Ask to become a member."""
-        return self._insist(lambda: self._link.apply(public_identity))
+        return self._insist(lambda: self._link.apply(application))
 
     def submit_masks(self, message: MaskMessage) -> bool:
         """Send a step of a round under masks."""

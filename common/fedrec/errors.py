@@ -6,6 +6,7 @@
     |- SettingsError                 settings               2    INVALID_ARGUMENT
     |- DataError                     data                   2    INVALID_ARGUMENT
     |- KeysError                     keys                   5    FAILED_PRECONDITION
+    |  `- CertificateExpired         certificate_expired    5    FAILED_PRECONDITION
     |- ProtocolError                 protocol               1    INVALID_ARGUMENT
     |  |- VersionMismatch            version_mismatch       5    FAILED_PRECONDITION
     |  |- CatalogueMismatch          catalogue_mismatch     5    FAILED_PRECONDITION
@@ -14,8 +15,9 @@
     |  |- CorruptUpload              corrupt_upload         1    DATA_LOSS
     |  `- TooLarge                   too_large              1    RESOURCE_EXHAUSTED
     |- RefusedError                  refused                5    PERMISSION_DENIED
-    |  |- Unauthenticated            unauthenticated        5    UNAUTHENTICATED
-    |  |- NotInRoster                not_in_roster          5    PERMISSION_DENIED
+    |  |- NotInRoster                not_a_member           5    PERMISSION_DENIED
+    |  |- WrongIdentity              wrong_identity         5    PERMISSION_DENIED
+    |  |- InvitationUsed             invitation_used        5    PERMISSION_DENIED
     |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
@@ -42,11 +44,13 @@ __all__ = [
     "ERRORS",
     "BadSignature",
     "CatalogueMismatch",
+    "CertificateExpired",
     "ConflictingUpload",
     "CorruptUpload",
     "DataError",
     "FedrecError",
     "InternalError",
+    "InvitationUsed",
     "KeysError",
     "MalformedUpdate",
     "NotInRoster",
@@ -62,9 +66,9 @@ __all__ = [
     "SumOutOfBounds",
     "TooLarge",
     "TrainingError",
-    "Unauthenticated",
     "Unreachable",
     "VersionMismatch",
+    "WrongIdentity",
 ]
 
 
@@ -121,6 +125,13 @@ class KeysError(FedrecError):
     public = "The keys of this federation do not fit."
     exit_code = 5
     grpc_status = "FAILED_PRECONDITION"
+
+
+class CertificateExpired(KeysError):
+    """A certificate outside its dates, or a clock that is."""
+
+    code = "certificate_expired"
+    public = "The certificate is not valid at this time."
 
 
 class ProtocolError(FedrecError):
@@ -191,19 +202,25 @@ class RefusedError(FedrecError):
     grpc_status = "PERMISSION_DENIED"
 
 
-class Unauthenticated(RefusedError):
-    """The transport credentials are missing or wrong."""
-
-    code = "unauthenticated"
-    public = "The access token is missing or wrong."
-    grpc_status = "UNAUTHENTICATED"
-
-
 class NotInRoster(RefusedError):
     """The key belongs to nobody whom the key authority listed."""
 
-    code = "not_in_roster"
-    public = "This client's key is not in the federation's roster."
+    code = "not_a_member"
+    public = "This key belongs to no member: it is not in the federation's roster."
+
+
+class WrongIdentity(RefusedError):
+    """A message names another client than the one whose certificate brought it."""
+
+    code = "wrong_identity"
+    public = "The message names another client than the one that sends it."
+
+
+class InvitationUsed(RefusedError):
+    """An invitation with which somebody else applied before."""
+
+    code = "invitation_used"
+    public = "This invitation was used already."
 
 
 class BadSignature(RefusedError):

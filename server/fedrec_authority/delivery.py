@@ -1,7 +1,8 @@
 """Bringing epochs to the coordinator and applicants from it: what the authority's process does.
 
-The authority calls, with the operators' token. What it sends is public; what it gets, nobody
-believes: applicants are listed for people to compare, and the coordinator's epoch is a number.
+The authority calls, as an operator. What it sends is public; what it gets, nobody
+believes: an application is signed with an invitation that the authority made, and the
+coordinator's epoch is a number.
 """
 
 from __future__ import annotations
@@ -10,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
-from fedrec.errors import FedrecError, StorageError, Unreachable
+from fedrec.clock import Clock, SystemClock
+from fedrec.errors import FedrecError, InvitationUsed, KeysError, StorageError, Unreachable
+from fedrec.identity.application import SignedApplication
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder import AuthorityFolder
@@ -25,6 +28,8 @@ EventName = Literal[
     "epoch refused",
     "epoch missing",
     "applicant",
+    "applicant refused",
+    "member admitted",
     "members changed",
     "revealer joined",
     "revealer waits",
@@ -58,7 +63,7 @@ class Coordinator(Protocol):
     def status(self) -> RunStatus:
         """Return how far the run is, and in which epoch."""
 
-    def applicants(self) -> list[PublicIdentity]:
+    def applicants(self) -> list[SignedApplication]:
         """Return who asked to become a member."""
 
     def install_epoch(self, bundle: bytes) -> bool:
@@ -72,28 +77,37 @@ class Delivery:
         folder: read anew at every look, so that `fedrec keys roster` works beside it.
         link: the coordinator.
         tell: hears of every event.
+        clock: tells whether invitations ran out.
     """
 
     def __init__(
-        self, folder: AuthorityFolder, link: Coordinator, tell: Callable[[AuthorityEvent], None]
+        self,
+        folder: AuthorityFolder,
+        link: Coordinator,
+        tell: Callable[[AuthorityEvent], None],
+        *,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self._folder = folder
         self._link = link
         self._tell = tell
         self._last: dict[str, AuthorityEvent] = {}
-        self._applicants: tuple[PublicIdentity, ...] | None = None
+        self._waiting: tuple[PublicIdentity, ...] | None = None
 
     def look(self) -> bool:
-        """Deliver what is missing and list applicants; tell whether the coordinator answered.
+        """Admit who is invited and deliver what is missing; tell whether the coordinator answered.
 
         Raises:
-            FedrecError: the folder cannot be used, or the coordinator refuses the token.
+            FedrecError: the folder cannot be used, or the coordinator refuses the operator.
         """
         try:
             found = self._link.status()
             self._once("line", "coordinator found", found.epoch, f"it is in epoch {found.epoch}")
+            # Epochs of a folder that was restored from an older backup are nobody's.
+            if self._folder.last_epoch >= max(found.epoch, found.next_epoch):
+                self._hear(self._link.applicants())
             self._deliver(found)
-            self._list_applicants(self._link.applicants())
         except (Unreachable, StorageError) as error:
             self._once("line", "coordinator lost", 0, error.message)
             return False
@@ -140,26 +154,53 @@ class Delivery:
         waits = "" if began else "it begins after the round in progress"
         self._once("delivered", "epoch delivered", number, waits)
 
-    def _list_applicants(self, found: list[PublicIdentity]) -> None:
-        # What is listed already needs nobody's telephone call.
-        members = set(self._folder.membership.present)
-        waiting = tuple(identity for identity in found if identity not in members)
-        if waiting == self._applicants:
+    def _hear(self, applications: list[SignedApplication]) -> None:
+        """Admit whose invitations say so, in one epoch; list the others for people."""
+        membership = self._folder.membership
+        # Former members come back by people's word only, whatever they were invited with.
+        known = {member.client_id for member in membership.members}
+        waiting, admitted = [], membership
+        now = int(self._clock.now())
+        for application in applications:
+            identity = application.identity
+            if identity.client_id in known:
+                continue
+            try:
+                invitation = self._folder.invitations.take(application, now)
+            except (KeysError, InvitationUsed) as error:
+                self._about("applicant refused", identity, str(error))
+                continue
+            if invitation.confirm:
+                waiting.append(identity)
+            else:
+                admitted = admitted.with_member(identity, now)
+                self._about("member admitted", identity, f"invited as {invitation.name}")
+        self._list(tuple(waiting))
+        if admitted is not membership:
+            self._folder.keep(admitted)
+            self._folder.rotate()
+
+    def _list(self, waiting: tuple[PublicIdentity, ...]) -> None:
+        if waiting == self._waiting:
             return
-        known = set(self._applicants or ())
+        self._waiting = waiting
         self._folder.keep_applicants(waiting)
-        self._applicants = waiting
         for identity in waiting:
-            if identity not in known:
-                self._tell(
-                    AuthorityEvent(
-                        name="applicant",
-                        client_id=identity.client_id,
-                        label=identity.label,
-                        detail="compare the whole id with its owner by telephone, then run "
-                        f"`fedrec keys roster add {identity.client_id[:16]}`",
-                    )
-                )
+            self._about(
+                "applicant",
+                identity,
+                "compare the whole id with its owner by telephone, then run "
+                f"`fedrec keys roster add {identity.client_id[:16]}`",
+            )
+
+    def _about(self, name: EventName, identity: PublicIdentity, detail: str) -> None:
+        """Tell something about somebody, once."""
+        event = AuthorityEvent(
+            name=name, client_id=identity.client_id, label=identity.label, detail=detail
+        )
+        if self._last.get(identity.client_id) != event:
+            self._last[identity.client_id] = event
+            self._tell(event)
 
     def _once(self, about: str, name: EventName, epoch: int, detail: str) -> None:
         event = AuthorityEvent(name=name, epoch=epoch, detail=detail)

@@ -2,12 +2,17 @@
 
 ::
 
-    authority.pub.json           the public key that clients pin
+    authority.pub.json           the public key that clients pin, and the issuer's certificate
     epoch.json                   the newest epoch's public bundle, for the coordinator
-    authority/authority.key      the private key
+    coordinator.pem              the coordinator's key and certificate
+    operator.pem, operator.crt   an operator's, and the certificate alone, for the coordinator
+    clients/NAME.crt             a member's certificate, for its owner
+    authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
     authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
-    authority/applicants.json    who asked the coordinator to become a member
+    invitations/NAME.pem         an invitation, for whoever is to become a member
+    authority/invitations.json   who was invited, and who used which invitation
+    authority/applicants.json    who applied and waits for people's word
     authority/revealer/          where `protection.key_holder` is "authority": who opens sums
 
 No secret of an epoch is kept: it is wrapped to the members and forgotten. Where the authority opens
@@ -17,7 +22,9 @@ replaced, so that a member's key that is stolen later opens nothing that lies he
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,14 +38,17 @@ from fedrec.identity.authority import (
     ROSTERS_FOLDER,
     Authority,
 )
-from fedrec.identity.authority_key import read_authority_key, write_authority_key
+from fedrec.identity.authority_key import read_authority_key, read_issuer, write_authority_key
+from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, key_of
 from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
 from fedrec.identity.roster import MAX_MEMBERS
+from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
+from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
 
 __all__ = [
@@ -52,6 +62,8 @@ MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
 MAX_BYTES = 64 << 20
 _APPLICANTS = "fedrec applicants"
+_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class AuthorityFolder:
@@ -66,6 +78,10 @@ class AuthorityFolder:
         self.private = path / AUTHORITY_FOLDER
         self.public_key_path = path / AUTHORITY_PUBLIC_FILE
         self.epoch_path = path / EPOCH_FILE
+        self.coordinator_path = path / "coordinator.pem"
+        self.operator_path = path / "operator.pem"
+        self.certificates = path / "clients"
+        self.invitations = Invitations(self.private / INVITATIONS_FILE)
         self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
 
     def load_or_create(self) -> tuple[Authority, bool]:
@@ -200,10 +216,89 @@ class AuthorityFolder:
         )
         rosters = self.private / ROSTERS_FOLDER
         write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
-        write_authority_key(self.public_key_path, authority.public_key)
+        write_authority_key(
+            self.public_key_path, authority.public_key, authority.issuer.certificate
+        )
         made.save(self.epoch_path)
+        self._write_certificates(made)
         self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
         return made
+
+    def serve_at(self, hosts: Sequence[str]) -> None:
+        """Write the coordinator's key and certificate, in place of earlier ones.
+
+        Args:
+            hosts: names and addresses at which clients call it, besides this machine's own.
+        """
+        authority, _ = self.load_or_create()
+        names = tuple(dict.fromkeys((*hosts, *_LOCAL_HOSTS)))
+        made = authority.issuer.credentials("coordinator", names[0], hosts=names)
+        replace_secret(self.coordinator_path, made.to_pem())
+
+    def make_operator(self) -> None:
+        """Write an operator's key and certificate; one that is here stays."""
+        if self.operator_path.exists():
+            return
+        authority, _ = self.load_or_create()
+        made = authority.issuer.credentials("operator", "operator")
+        write_public(self.operator_path.with_suffix(".crt"), made.certificate)
+        replace_secret(self.operator_path, made.to_pem())
+
+    def certificate_paths(self, members: Sequence[PublicIdentity]) -> dict[ClientId, Path]:
+        """Return where members' certificates lie: under their labels, where these tell them apart.
+
+        Labels are their owners' words, so that only plain ones become names of files.
+        """
+        labels = Counter(member.label for member in members)
+        names = {
+            member.client_id: member.label
+            if labels[member.label] == 1 and _FILE_NAME.fullmatch(member.label)
+            else member.client_id[:16]
+            for member in members
+        }
+        return {client_id: self.certificates / f"{name}.crt" for client_id, name in names.items()}
+
+    def revealer_credentials(self) -> Credentials:
+        """Return what the revealer shows when it calls the coordinator.
+
+        Raises:
+            KeysError: no epoch with a revealer was made here.
+            CertificateExpired: this machine's clock is outside the certificate's dates.
+        """
+        path = self.revealer.folder / CERTIFICATE_FILE
+        certificate = read_public(path, max_bytes=MAX_BYTES, remedy="Run `fedrec keys rotate`.")
+        issuer = read_issuer(self.public_key_path)
+        found = self.revealer.load().credentials(certificate, issuer)
+        found.check(str(path))
+        return found
+
+    def _write_certificates(self, epoch: KeyEpoch) -> None:
+        members, revealer = epoch.roster.members, epoch.roster.revealer
+        paths = self.certificate_paths(members)
+        for member in members:
+            path = paths[member.client_id]
+            if not path.exists() or key_of(path.read_bytes(), str(path)) != member.tls_key:
+                write_public(path, epoch.certificates[member.client_id])
+        if revealer is not None:
+            path = self.revealer.folder / CERTIFICATE_FILE
+            write_public(path, epoch.certificates[revealer.client_id])
+
+    def invite(self, name: str, *, confirm: bool, now: int) -> Path:
+        """Make an invitation; return its file, which is for its holder alone.
+
+        Raises:
+            KeysError: the name cannot be a file's, or was given before.
+        """
+        if not _FILE_NAME.fullmatch(name):
+            raise KeysError(
+                f"{name!r} is no name for an invitation.",
+                remedy="Use letters, digits, dots, dashes and underscores.",
+            )
+        self.membership  # noqa: B018  # raises where there is no federation to join
+        authority, _ = self.load_or_create()
+        path = self.path / "invitations" / f"{name}.pem"
+        self.invitations.make(authority.issuer, name, path, confirm=confirm, now=now)
+        return path
 
     def find_joiner(self, fingerprint: str) -> PublicIdentity:
         """Return an applicant or former member by what people compared of its client id.

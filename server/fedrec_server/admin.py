@@ -103,7 +103,9 @@ class AdminService(AdminServicer):
 
     async def ListApplicants(self, request: Message, context: Message) -> Message:
         """Tell the key authority who asked to become a member."""
-        return admin_pb2.Applicants(public_identity=self._engine.applications.identities)
+        roster = self._engine.federation.keys.roster
+        found = self._engine.applications.waiting(roster.contains)
+        return admin_pb2.Applicants(application=found)
 
     async def InstallEpoch(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in the public bundle of a new key epoch; answered when it is durable."""

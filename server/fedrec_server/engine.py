@@ -114,7 +114,7 @@ class Engine:
         self.journal_version = 0
         self.work = Work()
         self.rotation = Rotation(self)
-        self.applications = Applications(store, self.work, clock)
+        self.applications = Applications(store, self.work)
 
     @property
     def run(self) -> str:
@@ -140,7 +140,6 @@ class Engine:
         self.aggregation = self._empty_sum()
         self.admission = self._admission()
         self.snapshots = Snapshots(federation, self.store, self.clock)
-        self.work.background(self.applications.forget(federation.roster))
 
     def _admission(self) -> Admission:
         return Admission(

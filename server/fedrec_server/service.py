@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from fedrec.errors import RefusedError, RoundError
+from fedrec.identity.certificates import check_dates, key_of
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import (
@@ -39,7 +40,7 @@ from fedrec.wire.messages import Application, PublishedRound, Snapshot
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server import mask_rounds
-from fedrec_server.applications import identity_of
+from fedrec_server.callers import certificate_of
 from fedrec_server.engine import Engine
 from fedrec_server.parts import expect_part, next_part
 from fedrec_server.receiving import (
@@ -169,14 +170,17 @@ class CoordinatorService(CoordinatorServicer):
         return model_pb2.RoundReceipt(round=report.round)
 
     async def Apply(self, request: Message, context: Message) -> Message:
-        """Keep an applicant for the key authority, and tell whether it is listed already."""
-        engine = self._engine
-        client_id = identity_of(request.public_identity).client_id
-        listed = engine.federation.keys.roster.contains(client_id)
-        if not listed:
-            await engine.applications.apply(request.public_identity)
-        epoch = engine.federation.keys.roster.epoch
-        return application_to_proto(Application(epoch=epoch, listed=listed))
+        """Keep an application for the key authority, and tell whether it was granted."""
+        engine, certificate = self._engine, certificate_of(context)
+        # A connection may be older than the day on which its invitation ran out.
+        check_dates(certificate, "The invitation")
+        client_id = await engine.applications.apply(request.application, key_of(certificate))
+        keys = engine.federation.keys
+        listed = keys.roster.contains(client_id)
+        issued = keys.certificates[client_id] if listed else b""
+        return application_to_proto(
+            Application(epoch=keys.roster.epoch, listed=listed, certificate=issued)
+        )
 
     async def SubmitMasks(self, request: Message, context: Message) -> Message:
         """Take in a client's step of a round under masks; answered when it is durable."""

@@ -9,15 +9,26 @@ from pathlib import Path
 
 import pytest
 
+from fedrec.clock import FakeClock
 from fedrec.config.schema import FederationSettings, Plan
-from fedrec.errors import FedrecError, KeysError, ProtocolError, Unauthenticated, Unreachable
+from fedrec.errors import (
+    FedrecError,
+    InvitationUsed,
+    KeysError,
+    ProtocolError,
+    RefusedError,
+    Unreachable,
+)
+from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
+from fedrec.identity.certificates import Credentials, Issuer
 from fedrec.identity.document import encode_bytes
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import RevealerKeys
+from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority import backup as backup_module
@@ -26,6 +37,7 @@ from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.members import find
 
+NOW = 1_700_000_000
 PASSPHRASE = "correct horse battery staple"
 PLAN = Plan.model_validate(
     {"federation": {"name": "films"}, "protection": {"name": "none"}, "algorithm": {"dim": 4}}
@@ -124,7 +136,8 @@ def named(*starts: str) -> list[PublicIdentity]:
         def client_id(self) -> str:  # type: ignore[override]
             return self.label.ljust(64, "0")
 
-    return [Known(label=start, signing_key=bytes(32), exchange_key=bytes(32)) for start in starts]
+    keys = {"signing_key": bytes(32), "exchange_key": bytes(32), "tls_key": bytes(91)}
+    return [Known(label=start, **keys) for start in starts]
 
 
 def test_people_are_found_by_what_was_compared() -> None:
@@ -317,7 +330,7 @@ class FakeCoordinator:
             next_epoch=self.next_epoch,
         )
 
-    def applicants(self) -> list[PublicIdentity]:
+    def applicants(self) -> list[SignedApplication]:
         return self.waiting
 
     def install_epoch(self, bundle: bytes) -> bool:
@@ -362,22 +375,108 @@ def test_an_older_folder_delivers_nothing_and_says_what_to_do(folder: AuthorityF
     assert "--epoch 7" in events[-1].detail
 
 
-def test_applicants_are_told_once_and_kept_for_people(
-    folder: AuthorityFolder, people: list[Identity]
+def invited(
+    folder: AuthorityFolder, who: Identity, name: str, *, confirm: bool = False
+) -> SignedApplication:
+    """Return what somebody hands in with a new invitation."""
+    path = folder.invite(name, confirm=confirm, now=NOW)
+    return SignedApplication.make(who.public, Credentials.load(path, "client.invitation"))
+
+
+def test_who_is_invited_is_admitted_in_one_epoch(folder: AuthorityFolder) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    joiners = [Identity.create(f"joiner-{number}") for number in range(3)]
+    link.waiting = [invited(folder, who, who.public.label) for who in joiners]
+    delivery.look()
+    assert {e.client_id for e in events if e.name == "member admitted"} == {
+        who.client_id for who in joiners
+    }
+    assert link.installed == [2], "one epoch for all three, delivered at once"
+    assert folder.newest is not None
+    for who in joiners:
+        assert folder.newest.roster.contains(who.client_id)
+        assert (folder.certificates / f"{who.public.label}.crt").exists()
+    delivery.look()
+    assert link.installed == [2] and folder.applicants() == ()
+
+
+def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
+    """The coordinator relays what it likes: the authority remembers who used which invitation."""
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    path = folder.invite("hospital-d", confirm=False, now=NOW)
+    invitation = Credentials.load(path, "client.invitation")
+    thieves = [Identity.create(f"thief {number}") for number in range(100)]
+    link.waiting = [SignedApplication.make(who.public, invitation) for who in thieves]
+    delivery.look()
+    (admitted,) = [e for e in events if e.name == "member admitted"]
+    refused = [e for e in events if e.name == "applicant refused"]
+    assert len(refused) == 99 and all("used already" in e.detail for e in refused)
+    assert all(admitted.client_id in e.detail for e in refused), "its owner is told by whom"
+    assert len(folder.membership.present) == 4
+    # Removed, it does not come back by what it was invited with.
+    folder.keep(folder.membership.without_member(ClientId(admitted.client_id), NOW))
+    folder.rotate()
+    delivery.look()
+    assert len(folder.membership.present) == 3
+    assert folder.find_joiner(admitted.client_id).client_id == admitted.client_id
+
+
+def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    late = FakeClock(NOW + 15 * 86_400)
+    delivery = Delivery(folder, link, events.append, clock=late)
+    foreign = Issuer.create().credentials("invitation", "x")
+    link.waiting = [
+        invited(folder, Identity.create("late"), "late"),
+        SignedApplication.make(Identity.create("foreign").public, foreign),
+    ]
+    delivery.look()
+    told = {e.label: e.detail for e in events if e.name == "applicant refused"}
+    assert "ran out" in told["late"] and "no such invitation" in told["foreign"]
+    assert len(folder.membership.present) == 3 and link.installed == []
+    for name in ("late", "../up", "", "a b"):
+        with pytest.raises(KeysError):
+            folder.invite(name, confirm=False, now=NOW)
+
+
+def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(
+    folder: AuthorityFolder,
 ) -> None:
     link, events = FakeCoordinator(), list[AuthorityEvent]()
-    delivery = Delivery(folder, link, events.append)
-    link.waiting = [people[0].public, people[3].public]
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    joiner = Identity.create("d")
+    link.waiting = [invited(folder, joiner, "d", confirm=True)]
     delivery.look()
     delivery.look()
     told = [e for e in events if e.name == "applicant"]
-    assert [e.client_id for e in told] == [people[3].client_id]
-    assert folder.find_joiner(people[3].client_id[:16]) == people[3].public
+    assert [e.client_id for e in told] == [joiner.client_id]
+    assert folder.find_joiner(joiner.client_id[:16]) == joiner.public
+    assert len(folder.membership.present) == 3
     with pytest.raises(KeysError):
-        folder.find_joiner(people[0].client_id)
+        folder.find_joiner(folder.membership.present[0].client_id)
 
 
-def test_refusals_are_told_and_wrong_tokens_end_it(folder: AuthorityFolder) -> None:
+def test_a_restored_authority_remembers_invitations_and_its_operator(
+    folder: AuthorityFolder, tmp_path: Path
+) -> None:
+    folder.make_operator()
+    used = invited(folder, Identity.create("a"), "a")
+    unused = Credentials.load(folder.invite("b", confirm=False, now=NOW), "it")
+    folder.invitations.take(used, NOW)
+    back_up(folder, tmp_path / "copy", PASSPHRASE)
+    other = AuthorityFolder(tmp_path / "other")
+    restore(tmp_path / "copy", other, PASSPHRASE)
+    thief = Identity.create("thief").public
+    with pytest.raises(InvitationUsed):
+        other.invitations.take(replace(used, identity=thief), NOW)
+    other.invitations.take(SignedApplication.make(thief, unused), NOW)
+    operator = Credentials.load(other.operator_path, "--operator")
+    assert operator.to_pem() == folder.operator_path.read_bytes()
+
+
+def test_refusals_are_told_and_end_it_where_it_is_no_operator(folder: AuthorityFolder) -> None:
     link, events = FakeCoordinator(), list[AuthorityEvent]()
     delivery = Delivery(folder, link, events.append)
     folder.rotate()
@@ -388,8 +487,8 @@ def test_refusals_are_told_and_wrong_tokens_end_it(folder: AuthorityFolder) -> N
     folder.keep(folder.membership.without_member(folder.membership.present[0].client_id, 9))
     delivery.look()
     assert events[-1].name == "members changed"
-    link.failure = Unauthenticated("no")
-    with pytest.raises(Unauthenticated):
+    link.failure = RefusedError("no")
+    with pytest.raises(RefusedError):
         delivery.look()
 
 

@@ -48,7 +48,9 @@ class AuthorityWorld(World):
         keys = self.keys
         if not (keys.private / AUTHORITY_FILE).exists():
             self.authority.save(keys.private)
-            write_authority_key(keys.public_key_path, self.authority.public_key)
+            write_authority_key(
+                keys.public_key_path, self.authority.public_key, self.authority.issuer.certificate
+            )
             members = [member.public for member in (self.identity, *self.puppets)]
             keys.keep(keys.begin(self.plan, N_ITEMS).of_exactly(members, 1))
         keys.revealer.keep(changes.get("epoch", 1), self._secret)

@@ -21,11 +21,11 @@ from fedrec.config.schema import ClientSettings, DataSettings, Plan, Settings
 from fedrec.data import Catalogue
 from fedrec.errors import Unreachable
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.protection import Member
@@ -131,7 +131,11 @@ class World:
         self.clock = FakeClock()
         self.link = FakeLink(self)
         self.events: list[Any] = []
-        write_authority_key(folder / "authority.pub.json", self.authority.public_key)
+        write_authority_key(
+            folder / "authority.pub.json",
+            self.authority.public_key,
+            self.authority.issuer.certificate,
+        )
         self.write_data()
 
     def write_data(self, users: tuple[str, ...] = USERS) -> None:
@@ -553,11 +557,15 @@ class FakeLink:
         self._called("submit_snapshot", report.statement(), report.signature, blob)
         self.snapshots.append((report, blob))
 
-    def apply(self, public_identity: bytes) -> Application:
-        self._called("apply", public_identity)
-        member = PublicIdentity.from_json(public_identity).client_id
-        roster = self.world.epoch.roster
-        return Application(epoch=roster.epoch, listed=roster.contains(member))
+    def apply(self, application: bytes) -> Application:
+        self._called("apply", application)
+        client_id = SignedApplication.from_json(application).identity.client_id
+        epoch = self.world.epoch
+        return Application(
+            epoch=epoch.roster.epoch,
+            listed=epoch.roster.contains(client_id),
+            certificate=epoch.certificates.get(client_id, b""),
+        )
 
     def close(self) -> None:
         self.calls.append("close")

@@ -126,7 +126,7 @@ def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type:
 
     def decide(name: str) -> None:
         asked.append(name)
-        if asked.count("apply") == 3:
+        if asked.count("federation") == 3:
             world.epoch = listed
 
     world.link.before = decide
@@ -134,14 +134,14 @@ def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type:
     assert found.code == 0
     assert f"fedrec keys roster add {world.identity.client_id[:16]}" in found.err
     assert found.err.count("waiting_to_join") == 1
-    assert asked.count("federation") == 2
+    assert "apply" not in asked, "it was given a certificate without an invitation"
 
 
 def test_waiting_to_join_can_be_interrupted(world: World, call) -> None:  # type: ignore[no-untyped-def]
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
 
     def stop(name: str) -> None:
-        if world.link.calls.count("apply") == 3:
+        if world.link.calls.count("federation") == 3:
             raise Stopped
 
     world.link.before = stop
@@ -179,7 +179,7 @@ def test_a_new_run_is_not_asked_for_again(
 
     listed = world.epoch
     world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
-    stop_at("apply")
+    stop_at("federation")
     hint = "Go on with: fedrec client run 'a b.toml'"
     assert f"{hint} --new-run\n" in call("run", "--new-run").err
     world.epoch = listed

@@ -13,23 +13,22 @@ from pathlib import Path
 
 import pytest
 from integration.conftest import Found
-from integration.support.bench import Bench, accepted, compute, federal, plan_of
+from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
-from integration.support.parties import Client, Federation
+from integration.support.parties import Client, Federation, operators_link
 
-from fedrec.errors import NotInRoster, ProtocolError, RoundClosed
+from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.training.key_epochs import make_epoch
-from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import AuthorityFolder
-from fedrec_client.app import open_link
+from fedrec_client.connecting import open_link
 from fedrec_server.presence import LIVE_SECONDS
 
 
@@ -58,18 +57,9 @@ class Authorities:
 
     def __init__(self, federation: Federation) -> None:
         self.folder = AuthorityFolder(federation.bench.workspace.folder / "keys")
-        workspace = federation.bench.workspace
-        self.link = AdminLink(
-            federation.address,
-            token=workspace.operators_token,
-            root_certificate=workspace.certificate.read_bytes(),
-        )
+        self.link = operators_link(federation.bench, federation.address)
         self.events: list[AuthorityEvent] = []
         self.delivery = Delivery(self.folder, self.link, self.events.append)
-
-    def add(self, fingerprint: str) -> None:
-        identity = self.folder.find_joiner(fingerprint)
-        self.folder.keep(self.folder.membership.with_member(identity, 5))
 
     def remove(self, fingerprint: str) -> None:
         identity = self.folder.find_member(fingerprint)
@@ -82,17 +72,6 @@ class Authorities:
 
     def names(self) -> list[str]:
         return [event.name for event in self.events]
-
-
-def without(bench: Bench, *numbers: int) -> None:
-    """Write the coordinator's first epoch anew, without these clients."""
-    folder = AuthorityFolder(bench.workspace.folder / "keys")
-    leaving = [Identity.load(bench.state(number)).client_id for number in numbers]
-    membership = folder.membership
-    for client_id in leaving:
-        membership = membership.without_member(client_id, 1)
-    folder.keep(membership)
-    folder.rotate()
 
 
 def check_against_one_process(federation: Federation, numbers: list[int]) -> list[frozenset[int]]:
@@ -108,21 +87,22 @@ def check_against_one_process(federation: Federation, numbers: list[int]) -> lis
 
 @pytest.mark.parametrize("protection", ["none", "bfv", "masks"])
 def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: str) -> None:
-    federation = found(plan_of(protection, 3), 4, prepare=lambda bench: without(bench, 3))
+    federation = found(plan_of(protection, 3), 4, prepare=lambda bench: never_met(bench, 3))
     owners = Authorities(federation)
     gate, until_it_is_there = Gate(3), Gate(4)
     clients = [federation.client(0, wrap=lambda link: gate(until_it_is_there(link)))]
     clients += [federation.client(1), federation.client(2)]
     try:
-        joiner = federation.client(3)
+        invitation = invite(federation.bench)
+        joiner = federation.client(3, client__invitation=invitation)
         waits = joiner.wait_for("waiting_to_join")
         assert gate.reached.wait(DEADLINE_SECONDS)
         assert owners.delivery.look()
-        (applicant,) = [event for event in owners.events if event.name == "applicant"]
-        assert applicant.client_id in waits.detail
-        assert applicant.client_id == Identity.load(federation.bench.state(3)).client_id
-        owners.add(applicant.client_id[:16])
-        made = owners.rotate()
+        (admitted,) = [event for event in owners.events if event.name == "member admitted"]
+        assert admitted.client_id in waits.detail
+        assert admitted.client_id == Identity.load(federation.bench.state(3)).client_id
+        made = owners.folder.newest
+        assert made is not None
         # The round that was in progress ends in its own epoch, with everybody's update.
         assert owners.link.status().next_epoch == made.roster.epoch
         assert owners.link.status().epoch == made.roster.epoch - 1
@@ -142,7 +122,9 @@ def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: s
     assert kinds.count("key epoch began") == 1
     assert {round_.epoch for round_ in federation.published()} == {2, 3}
     assert owners.delivery.look() and "epoch began" in owners.names()
-    assert federation.coordinator.engine.applications.identities == []
+    engine = federation.coordinator.engine
+    assert engine.applications.waiting(engine.federation.keys.roster.contains) == []
+    assert not Path(invitation).exists(), "it is used"
     for client in clients:
         assert "epoch_changed" in {event.name for event in client.events}
 
@@ -178,7 +160,8 @@ def test_somebody_is_removed_while_a_round_is_in_progress(found: Found, algorith
     assert "waiting_to_join" not in {event.name for event in again.events}
 
 
-def test_a_removed_client_cannot_upload_or_fetch(found: Found) -> None:
+def test_removed_member_open_connection(found: Found) -> None:
+    """The connection stays open and the certificate valid; the next call is refused, whatever."""
     federation = found(plan_of("bfv", 3), 4)
     owners = Authorities(federation)
     sent: list[tuple[UploadHeader, bytes]] = []
@@ -194,24 +177,26 @@ def test_a_removed_client_cannot_upload_or_fetch(found: Found) -> None:
     clients = [federation.client(number) for number in range(3)]
     removed.wait_for("sent", 1)
     header, payload = sent[0]
+    fresh = open_link(federation.bench.client_settings(3, federation.address))
+    assert fresh.federation(header.client_id).epoch == 1
     owners.remove(header.client_id)
     owners.rotate()
     assert isinstance(removed.failure(), NotInRoster)
-    fresh = open_link(federation.bench.client_settings(3, federation.address))
     try:
         with pytest.raises(NotInRoster):
             fresh.next_task(header.client_id, header.run, RoundId(0), wait_seconds=0.0)
         with pytest.raises(NotInRoster):
             fresh.published(header.client_id, header.run, RoundId(0))
-        with pytest.raises(RoundClosed, match="Key epoch 1 is over"):
+        with pytest.raises(NotInRoster):
             fresh.submit_update(header, payload)
         newer = replace(header, epoch=2)
         identity = Identity.load(federation.bench.state(3))
         signed = replace(newer, signature=identity.sign(newer.statement()))
         with pytest.raises(NotInRoster):
             fresh.submit_update(signed, payload)
-        answer = fresh.federation(header.client_id)
-        assert answer.wrapped_secrets == b"" and answer.epoch == 2
+        with pytest.raises(NotInRoster) as told:
+            fresh.federation(header.client_id)
+        assert told.value.code == "not_a_member"
     finally:
         fresh.close()
     for client in clients:
@@ -307,11 +292,7 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
         removed = Identity.load(bench.state(3)).client_id
         folder.keep(folder.membership.without_member(removed, 7))
         folder.rotate()
-        link = AdminLink(
-            address,
-            token=bench.workspace.operators_token,
-            root_certificate=bench.workspace.certificate.read_bytes(),
-        )
+        link = operators_link(bench, address)
         with closing(link):
             delivery = Delivery(folder, link, events.append)
             assert not delivery.look(), "it was killed before it answered"
@@ -337,25 +318,19 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
 
 def test_the_authority_as_a_process(found: Found) -> None:
     """It lists who applies, brings what `fedrec keys roster` makes, and ends with Ctrl-C."""
-    federation = found(plan_of("none", 3), 4, prepare=lambda bench: without(bench, 3))
-    workspace = federation.bench.workspace
-    keys = workspace.folder / "keys"
+    federation = found(plan_of("none", 3), 4, prepare=lambda bench: never_met(bench, 3))
+    keys = federation.bench.workspace.folder / "keys"
     gate = Gate(2)
     members = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
     command = [sys.executable, "-m", "fedrec", "keys"]
-    calling = [
-        "--token-file",
-        keys / "operators.token",
-        "--root-certificate",
-        workspace.certificate,
-    ]
-    options = [federation.address, "--into", keys, "--every-seconds", "0.2", "--json", *calling]
+    options = [federation.address, "--into", keys, "--every-seconds", "0.2", "--json"]
     process = subprocess.Popen(
         [*command, "authority", "run", *options], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
-        joiner = federation.client(3)
+        invitation = invite(federation.bench, confirm=True)
+        joiner = federation.client(3, client__invitation=invitation)
         told = []
         while not told or told[-1]["name"] != "applicant":
             told.append(json.loads(process.stdout.readline()))

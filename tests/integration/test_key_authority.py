@@ -15,12 +15,11 @@ from integration.support.bench import Bench, federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.children import ClientProcess, CoordinatorProcess, close_all
 from integration.support.links import DEADLINE_SECONDS, Passing, poll
-from integration.support.parties import Federation
+from integration.support.parties import Federation, operators_link
 
 from fedrec.audit.wire import audit_wire
-from fedrec.errors import Unauthenticated
+from fedrec.errors import RefusedError
 from fedrec.identity.identity import Identity
-from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -28,7 +27,7 @@ from fedrec_authority.backup import back_up, restore
 from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import Revealer
-from fedrec_client.app import open_link
+from fedrec_client.connecting import open_link
 from fedrec_server.presence import LIVE_SECONDS
 from fedrec_server.recording import WireRecorder
 
@@ -43,13 +42,8 @@ def revealing() -> Iterator[Revealers]:
     def start(federation: Federation, keys: str = "keys") -> list[AuthorityEvent]:
         workspace = federation.bench.workspace
         events: list[AuthorityEvent] = []
-        link = GrpcLink(
-            federation.address,
-            token=workspace.operators_token,
-            root_certificate=workspace.certificate.read_bytes(),
-            attempts=1,
-        )
         folder = AuthorityFolder(workspace.folder / keys)
+        link = GrpcLink(federation.address, folder.revealer_credentials(), attempts=1)
         started.append(Revealer(folder, link, events.append, jitter=lambda: 0.1))
         started[-1].start()
         return events
@@ -214,7 +208,7 @@ _ASKED_FOR_2 = ("key holder asked", 2)
 
 
 def test_members_fetch_nobodys_contribution(found: Found, revealing: Revealers) -> None:
-    """The clients' token does not do, in whosever name: only who opens sums has a use for them."""
+    """In whosever name, in the middle of a round: only who opens sums has a use for them."""
     federation = found(plan_of("bfv", key_holder="authority"))
     bench = federation.bench
     refused: list[Exception] = []
@@ -230,7 +224,7 @@ def test_members_fetch_nobodys_contribution(found: Found, revealing: Revealers) 
                     lambda: thief.contribution(name, header.run, header.round, victim),  # noqa: B023
                     lambda: thief.round_sum(name, header.run, header.round),  # noqa: B023
                 ):
-                    with pytest.raises(Unauthenticated) as raised:
+                    with pytest.raises(RefusedError) as raised:
                         fetch()
                     refused.append(raised.value)
             return found
@@ -271,12 +265,7 @@ def test_members_come_and_go(found: Found, revealing: Revealers) -> None:
 
 
 def _deliver(federation: Federation, bundle: bytes) -> bool:
-    workspace = federation.bench.workspace
-    link = AdminLink(
-        federation.address,
-        token=workspace.operators_token,
-        root_certificate=workspace.certificate.read_bytes(),
-    )
+    link = operators_link(federation.bench, federation.address)
     try:
         return link.install_epoch(bundle)
     finally:

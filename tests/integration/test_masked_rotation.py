@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 from integration.conftest import Found
-from integration.support.bench import plan_of
+from integration.support.bench import invite, never_met, plan_of
 from integration.support.links import DEADLINE_SECONDS
 from integration.support.masked import Gate, until_others_are_done
 from integration.support.parties import Federation
-from integration.test_changing_members import Authorities, check_against_one_process, without
+from integration.test_changing_members import Authorities, check_against_one_process
 
 from fedrec.errors import NotInRoster
 from fedrec.identity.identity import Identity
@@ -71,19 +71,19 @@ def test_a_member_is_removed_once_survivors_are_told(found: Found, step: MaskSte
 def test_a_member_is_added(found: Found, step: MaskStep) -> None:
     """The round ends in its own epoch with everybody who is in it; the next one is of the new."""
     plan = plan_of("masks", 3, mask_step_seconds=60.0)
-    federation = found(plan, 4, prepare=lambda bench: without(bench, 3))
+    federation = found(plan, 4, prepare=lambda bench: never_met(bench, 3))
     owners, gate = Authorities(federation), Gate(step, ROUND)
     later = Gate("keys", ROUND + 1)
     clients = [federation.client(0, wrap=lambda link: gate(later(link)))]
     clients += [federation.client(number) for number in (1, 2)]
     try:
-        joiner = federation.client(3)
+        joiner = federation.client(3, client__invitation=invite(federation.bench))
         joiner.wait_for("waiting_to_join")
         assert gate.reached.wait(DEADLINE_SECONDS)
         assert owners.delivery.look()
-        (applicant,) = [event for event in owners.events if event.name == "applicant"]
-        owners.add(applicant.client_id[:16])
-        made = owners.rotate()
+        assert "member admitted" in owners.names()
+        made = owners.folder.newest
+        assert made is not None
         assert owners.link.status().next_epoch == made.roster.epoch
         gate.opened.set()
         assert joiner.wait_for("snapshot_taken").round == ROUND

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
@@ -22,11 +21,8 @@ from fedrec.errors import (
     FedrecError,
     MalformedUpdate,
     PlanMismatch,
-    Unauthenticated,
-    Unreachable,
     VersionMismatch,
 )
-from fedrec.identity.certificates import write_certificate
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId
 from fedrec.protection import PROTECTIONS
@@ -50,17 +46,11 @@ def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
     federation = found(plan_of("none", 3, total=1), 7)
     catalogue = Catalogue.of([f"i{number}" for number in range(N_ITEMS)])
     catalogue.save(tmp_path / "other.csv")
-    (tmp_path / "token").write_text("not the token of this federation\n")
     unfit: list[tuple[Client, type[FedrecError]]] = [
         (federation.client(3, data__catalogue=str(tmp_path / "other.csv")), CatalogueMismatch),
         (federation.client(4, algorithm__learning_rate=0.25), PlanMismatch),
-        (federation.client(5, client__token_file=str(tmp_path / "token")), Unauthenticated),
         (federation.client(6, wrap=FromTheFuture), VersionMismatch),
     ]
-    Identity.create("stranger").save(tmp_path / "stranger")
-    stranger = federation.client(
-        6, client__state=str(tmp_path / "stranger"), client__label="stranger"
-    )
     members = [federation.client(number) for number in MEMBERS]
     for client, error in unfit:
         failure = client.failure()
@@ -69,10 +59,6 @@ def test_refused_at_the_door(found: Found, tmp_path: Path) -> None:
         assert failure.remedy
     for member in members:
         assert member.result().reason == "all rounds are published"
-    # It asks the data owners, who alone can let it in.
-    waits = stranger.wait_for("waiting_to_join")
-    assert Identity.load(tmp_path / "stranger").client_id in waits.detail
-    assert "joined" not in {event.name for event in stranger.events}
 
 
 class Forger(Passing):
@@ -140,25 +126,3 @@ def test_refused_in_a_round(
     wanted = compute(bench.plan, bench.users(), rounds)
     assert {bench.model(number) for number in MEMBERS} == {wanted.model}
     assert federal(federation.metrics()) == federal(wanted.metrics)
-
-
-def test_tls_with_a_certificate_of_its_own(found: Found, tmp_path: Path) -> None:
-    ours, theirs = (
-        write_certificate(tmp_path / name, ["127.0.0.1"], days=1, now=datetime.now(UTC))
-        for name in ("ours", "theirs")
-    )
-    key = ours.with_name("coordinator.key")
-    federation = found(plan_of("bfv", 3, total=1), 5, certificate=str(ours), private_key=str(key))
-    fooled = federation.client(3, maximum_attempts=2, client__root_certificate=str(theirs))
-    plain = federation.client(
-        4, maximum_attempts=2, client__plaintext=True, client__root_certificate=None
-    )
-    members = [federation.client(n, client__root_certificate=str(ours)) for n in MEMBERS]
-    for client in (fooled, plain):
-        failure = client.failure()
-        assert type(failure) is Unreachable, repr(failure)
-        assert "certificate" in failure.remedy
-        assert failure.exit_code == 3
-        assert [event.name for event in client.events] == ["starting", "unreachable"]
-    for client in members:
-        assert client.result().reason == "all rounds are published"

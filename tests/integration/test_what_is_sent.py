@@ -14,7 +14,10 @@ from integration.support.bench import Bench, plan_of
 from integration.support.links import Passing
 from integration.support.proxy import Proxy
 
+from fedrec.identity.authority_key import read_issuer
+from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.identity import Identity
+from fedrec.identity.key_files import write_secret
 from fedrec.model.state import PrivateState
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -28,10 +31,10 @@ WINDOW = 8
 class Tap:
     """Records what goes through a proxy."""
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, coordinator: Path, client: Path) -> None:
         self._parts: list[bytes] = []
         self._lock = threading.Lock()
-        self.proxy = Proxy(address, self._keep)
+        self.proxy = Proxy(address, self._keep, coordinator=coordinator, client=client)
 
     def _keep(self, data: bytes) -> None:
         with self._lock:
@@ -45,9 +48,16 @@ class Tap:
 
 
 @contextmanager
-def tapped(address: str, n_clients: int) -> Iterator[list[Tap]]:
+def tapped(address: str, bench: Bench) -> Iterator[list[Tap]]:
     """Put a tap in front of every client."""
-    taps = [Tap(address) for _ in range(n_clients)]
+    keys = bench.workspace.folder / "keys"
+    issuer = read_issuer(keys / "authority.pub.json")
+    taps = []
+    for number in range(bench.n_clients):
+        state = bench.state(number)
+        own = Identity.load(state).credentials((state / CERTIFICATE_FILE).read_bytes(), issuer)
+        write_secret(state.parent / "tapped.pem", own.to_pem())
+        taps.append(Tap(address, keys / "coordinator.pem", state.parent / "tapped.pem"))
     try:
         yield taps
     finally:
@@ -95,11 +105,11 @@ class Privates:
 
 @pytest.mark.parametrize("protection", ["none", "bfv"])
 def test_nothing_private_is_written_to_a_socket(found: Found, protection: str) -> None:
-    federation = found(plan_of(protection), plaintext=True)
+    federation = found(plan_of(protection))
     bench = federation.bench
     payloads = Payloads()
     privates = [Privates(bench, number) for number in range(bench.n_clients)]
-    with tapped(federation.address, bench.n_clients) as taps:
+    with tapped(federation.address, bench) as taps:
         for number, (tap, private) in enumerate(zip(taps, privates, strict=True)):
             federation.client(
                 number, client__coordinator=tap.proxy.address, wrap=payloads, on_event=private
@@ -134,7 +144,11 @@ def check_that_the_search_finds(recorded: bytes, payloads: list[bytes]) -> None:
 def secrets_of(state: Path) -> list[bytes]:
     """Return raw and written forms of a client's secret keys."""
     identity = Identity.load(state)
-    keys = [identity._signing_key.private_bytes_raw(), identity._exchange_key.private_bytes_raw()]
+    keys = [
+        identity._signing_key.private_bytes_raw(),
+        identity._exchange_key.private_bytes_raw(),
+        identity._tls_key.private_numbers().private_value.to_bytes(32, "big"),
+    ]
     return [form for key in keys for form in (key, key.hex().encode())]
 
 

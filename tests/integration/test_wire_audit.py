@@ -14,7 +14,7 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import DEADLINE_SECONDS, Passing
-from integration.support.parties import Federation
+from integration.support.parties import Federation, operators_link
 
 import fedrec.wire.grpc_link as grpc_link
 from fedrec.audit.wire import WireReport, audit_wire
@@ -22,7 +22,6 @@ from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
 from fedrec.training.layout import Layout
 from fedrec.training.rows import ROW_STEP
-from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
@@ -110,11 +109,7 @@ def test_a_run_whose_keys_were_renewed_is_audited_epoch_by_epoch(
     """The coordinator's own file is the newest epoch's; the one before is in the recording only."""
     federation = recorded("bfv")
     workspace = federation.bench.workspace
-    link = AdminLink(
-        federation.address,
-        token=workspace.operators_token,
-        root_certificate=workspace.certificate.read_bytes(),
-    )
+    link = operators_link(federation.bench, federation.address)
 
     def renew(event: ClientEvent) -> None:
         if (event.name, event.round) == ("published", 2):

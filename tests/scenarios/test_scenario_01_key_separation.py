@@ -25,6 +25,7 @@ from integration.support.bench import N_ITEMS, Bench, data, plan_of
 from fedrec.demo.processes import Processes
 from fedrec.demo.workspace import Workspace, prepare
 from fedrec.errors import FedrecError
+from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
@@ -153,11 +154,7 @@ class Served:
 
     def follow(self, address: str) -> None:
         """Look into the coordinator's memory after each round, until the run is over."""
-        link = AdminLink(
-            address,
-            token=self._workspace.operators_token,
-            root_certificate=self._workspace.certificate.read_bytes(),
-        )
+        link = AdminLink(address, Credentials.load(self._workspace.operator, "the test"))
         try:
             for event in link.events():
                 if event.kind == "round published":

@@ -20,14 +20,11 @@ from fedrec.errors import (
     ProtocolError,
     RoundClosed,
     SettingsError,
-    TooLarge,
 )
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Train, Wait
-from fedrec_server.applications import BURST, MAX_APPLICANTS, MAX_IDENTITY_BYTES
 from fedrec_server.engine import Engine
 
 
@@ -303,65 +300,6 @@ def test_killed_at_every_point_of_installing(tmp_path: Path) -> None:
         assert len(passed) >= at
         asyncio.run(recovered(folder))
     assert Counter(calm)["rows.commit"] >= 2
-
-
-def test_applicants_are_kept_bounded_and_forgotten(tmp_path: Path) -> None:
-    bench = Bench.of(3)
-    clock = FakeClock()
-    joiner = Identity.create("d")
-
-    async def flood(engine: Engine, number: int) -> int:
-        kept = 0
-        for _ in range(number):
-            try:
-                await engine.applications.apply(Identity.create().public.to_json())
-                kept += 1
-            except TooLarge:
-                pass
-        return kept
-
-    async def scenario() -> None:
-        async with running(bench, tmp_path, clock=clock) as engine:
-            apply = engine.applications.apply
-            await apply(joiner.public.to_json())
-            await apply(joiner.public.to_json())
-            assert engine.applications.identities == [joiner.public.to_json()]
-            assert await flood(engine, BURST + 20) == BURST - 1, "a burst, and then a rate"
-            clock.advance(10.0)
-            assert await flood(engine, 20) == 10
-            for _ in range(10):
-                clock.advance(60.0)
-                await apply(joiner.public.to_json())
-                await flood(engine, 60)
-            assert len(engine.applications.identities) == MAX_APPLICANTS
-            assert joiner.public.to_json() in engine.applications.identities
-            stolen = replace(joiner.public, exchange_key=identity(0).public.exchange_key)
-            for raw in (b"x", stolen.to_json(), joiner.public.to_json() + b" "):
-                with pytest.raises(ProtocolError):
-                    await apply(raw)
-            with pytest.raises(TooLarge):
-                await apply(b"{" + b" " * MAX_IDENTITY_BYTES)
-        async with running(bench, tmp_path, clock=clock) as engine:
-            assert len(engine.applications.identities) == MAX_APPLICANTS
-            await engine.rotation.install(
-                authority()
-                .new_epoch(
-                    federation="movies",
-                    epoch=2,
-                    members=[identity(0).public, identity(1).public, joiner.public],
-                    minimum_summands=1,
-                    protection=bench.federation.keys.roster.protection,
-                    protection_fingerprint=bench.federation.keys.roster.protection_fingerprint,
-                    server_context=bench.federation.keys.server_context,
-                    protection_secret=b"",
-                )
-                .to_json()
-            )
-            await engine.work.settled()
-            assert joiner.public.to_json() not in engine.applications.identities
-            assert len(engine.store.applicants()) == MAX_APPLICANTS - 1
-
-    asyncio.run(scenario())
 
 
 def test_a_round_goes_on_with_the_next_epochs_clients(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedrec.identity.certificates import Issuer, certificate_sha256
 from fedrec.identity.document import Document, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import (
@@ -38,17 +39,21 @@ ROSTERS_FOLDER = "rosters"
 
 
 class Authority(Secret):
-    """An Ed25519 key whose public half every client pins."""
+    """An Ed25519 key that signs rosters, and the issuer of the federation's certificates.
 
-    __slots__ = ("_signing_key",)
+    Every client pins both public halves.
+    """
 
-    def __init__(self, signing_key: Ed25519PrivateKey) -> None:
+    __slots__ = ("_signing_key", "issuer")
+
+    def __init__(self, signing_key: Ed25519PrivateKey, issuer: Issuer) -> None:
         self._signing_key = signing_key
+        self.issuer = issuer
 
     @classmethod
     def create(cls) -> Authority:
-        """Make a new key."""
-        return cls(Ed25519PrivateKey.generate())
+        """Make new keys."""
+        return cls(Ed25519PrivateKey.generate(), Issuer.create())
 
     @property
     def public_key(self) -> bytes:
@@ -56,17 +61,20 @@ class Authority(Secret):
         return self._signing_key.public_key().public_bytes_raw()
 
     def save(self, folder: Path) -> None:
-        """Write the key, readable by the owner only.
+        """Write the keys, readable by the owner only.
 
         Raises:
             KeysError: when the folder holds an authority already.
         """
-        fields = {"signing_key": encode_bytes(self._signing_key.private_bytes_raw())}
+        fields = {
+            "signing_key": encode_bytes(self._signing_key.private_bytes_raw()),
+            "issuer": encode_bytes(self.issuer.to_pem()),
+        }
         write_secret(folder / AUTHORITY_FILE, write_document(KIND, fields))
 
     @classmethod
     def load(cls, folder: Path) -> Authority:
-        """Read the key that `save` wrote.
+        """Read what `save` wrote.
 
         Raises:
             KeysError: when it is missing, damaged or readable by others.
@@ -75,8 +83,9 @@ class Authority(Secret):
         remedy = "Run `fedrec keys` where the authority was made, or restore it from a copy."
         document = Document.parse(read_secret(path, remedy=remedy), KIND, str(path))
         signing_key = document.raw("signing_key", length=32)
+        issuer = Issuer.from_pem(document.raw("issuer"), str(path))
         document.finish()
-        return cls(Ed25519PrivateKey.from_private_bytes(signing_key))
+        return cls(Ed25519PrivateKey.from_private_bytes(signing_key), issuer)
 
     def new_epoch(
         self,
@@ -125,6 +134,7 @@ class Authority(Secret):
             context_sha256=hashlib.sha256(server_context).digest(),
             secrets_sha256=held.commitment(federation, epoch),
             authority_key=self.public_key,
+            ca_sha256=certificate_sha256(self.issuer.certificate),
             revealer=revealer,
         )
         roster = replace(unsigned, signature=self._signing_key.sign(unsigned.statement()))
@@ -145,4 +155,8 @@ class Authority(Secret):
             server_context=server_context,
             wrapped_keys=wrapped_keys,
             sealed_secret=sealed_secret,
+            certificates={
+                holder.client_id: self.issuer.issue("client", holder.client_id, holder.tls_key)
+                for holder in roster.holders
+            },
         )

@@ -1,62 +1,341 @@
-"""A certificate for a coordinator that has none from an authority: self-signed, to be pinned."""
+"""Certificates: who may speak to whom, before a word is said.
+
+The key authority is their issuer, with a P-256 key that signs nothing else. They are valid for
+ten years, because membership ends in the roster, which is looked up at every call: a date would
+lock the door through which its renewal comes. Invitations alone run out.
+
+A file of one's own, such as coordinator.pem, holds a private key, the certificate for it and the
+issuer's certificate, in this order.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal, Self, TypeAlias
 
 from cryptography import x509
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    ECDSA,
+    SECP256R1,
+    EllipticCurvePublicKey,
+    generate_private_key,
+)
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey as PrivateKey
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+    load_der_public_key,
+    load_pem_private_key,
+)
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedrec.errors import SettingsError
-from fedrec.identity.key_files import write_public, write_secret
+from fedrec.errors import CertificateExpired, KeysError
+from fedrec.identity.key_files import read_secret
+from fedrec.identity.secret import Secret
 
-__all__ = ["CERTIFICATE_FILE", "PRIVATE_KEY_FILE", "write_certificate"]
+__all__ = [
+    "CERTIFICATE_FILE",
+    "INVITATION_DAYS",
+    "Credentials",
+    "Issuer",
+    "Role",
+    "certificate_sha256",
+    "check_certificate",
+    "check_dates",
+    "is_invitation",
+    "key_of",
+    "pem_of",
+    "private_key_of",
+    "spki_of",
+    "split_certificates",
+    "verify_ecdsa",
+]
 
-CERTIFICATE_FILE = "coordinator.crt"
-PRIVATE_KEY_FILE = "coordinator.key"
-_CLOCK_SKEW = timedelta(hours=1)
+Role: TypeAlias = Literal["coordinator", "operator", "client", "invitation"]
+
+CERTIFICATE_FILE = "client.crt"
+"""A client's certificate in its state folder."""
+YEARS_DAYS = 3652
+INVITATION_DAYS = 14
+_CLOCK_SKEW = timedelta(days=1)
+_SEPARATOR = b"-----BEGIN CERTIFICATE-----"
+_MARK = "fedrec:"
+_REMEDY = "Ask the key authority for the file again (`fedrec keys new` and `invite` write them)."
+_USES = {
+    "coordinator": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
+    "operator": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
+    "invitation": [ExtendedKeyUsageOID.CLIENT_AUTH],
+}
+"""A member's certificate must not pass for the coordinator's; that one asks itself, too."""
 
 
-def write_certificate(folder: Path, hosts: Sequence[str], *, days: int, now: datetime) -> Path:
-    """Make a P-256 key and a certificate that is its own authority; return the certificate.
+def pem_of(key: PrivateKey) -> bytes:
+    """Return a private key as PEM."""
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
 
-    Clients name the certificate as `client.root_certificate` and trust nobody else.
+
+def spki_of(key: PrivateKey) -> bytes:
+    """Return the public half of a key as its SubjectPublicKeyInfo."""
+    return key.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+class Credentials(Secret):
+    """What a party shows and checks in a handshake; the parts are PEM.
+
+    Attributes:
+        private_key: its P-256 key.
+        certificate: the issuer's word for that key.
+        issuer: the certificate that everybody else's must come from.
+    """
+
+    __slots__ = ("certificate", "issuer", "private_key")
+
+    def __init__(self, *, private_key: bytes, certificate: bytes, issuer: bytes) -> None:
+        self.private_key = private_key
+        self.certificate = certificate
+        self.issuer = issuer
+
+    def to_pem(self) -> bytes:
+        """Return all three, one after the other."""
+        return self.private_key + self.certificate + self.issuer
+
+    @classmethod
+    def load(cls, path: Path, setting: str, *, now: datetime | None = None) -> Self:
+        """Read a file of one's own and check it.
+
+        Args:
+            setting: what named the file, for errors.
+
+        Raises:
+            KeysError: it is missing, readable by others, or no such file.
+            CertificateExpired: this machine's clock is outside the certificate's dates.
+        """
+        raw = read_secret(path, remedy=f"Name as {setting} the file that the key authority made.")
+        parts = raw.split(_SEPARATOR)
+        if len(parts) != 3:
+            raise KeysError(
+                f"{setting}: {path} does not hold a private key, its certificate and the issuer's.",
+                remedy="Take the file that the key authority made (`fedrec keys new`).",
+            )
+        found = cls(
+            private_key=parts[0], certificate=_SEPARATOR + parts[1], issuer=_SEPARATOR + parts[2]
+        )
+        found.check(f"{setting}: {path}", now=now)
+        return found
+
+    def check(self, what: str, *, now: datetime | None = None) -> None:
+        """Refuse parts that do not belong together, before anybody is called with them.
+
+        Raises:
+            KeysError: the key, the certificate and the issuer do not fit.
+            CertificateExpired: this machine's clock is outside the certificate's dates.
+        """
+        key = spki_of(private_key_of(self.private_key, what))
+        check_certificate(self.certificate, key, self.issuer, what, now=now)
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return the key's signature over a statement, for `verify_ecdsa`."""
+        return private_key_of(self.private_key, "The file").sign(statement, ECDSA(hashes.SHA256()))
+
+
+class Issuer(Secret):
+    """The authority's key for certificates, and its own certificate (PEM)."""
+
+    __slots__ = ("_key", "certificate")
+
+    def __init__(self, key: PrivateKey, certificate: bytes) -> None:
+        self._key = key
+        self.certificate = certificate
+
+    @classmethod
+    def create(cls, *, now: datetime | None = None) -> Issuer:
+        """Make a new key and sign its certificate with it."""
+        key = generate_private_key(SECP256R1())
+        names = (_name("fedrec key authority"), _name("fedrec key authority"))
+        return cls(key, _signed(names, spki_of(key), key, days=YEARS_DAYS, now=now))
+
+    @classmethod
+    def from_pem(cls, raw: bytes, what: str) -> Issuer:
+        """Read what `to_pem` wrote.
+
+        Raises:
+            KeysError: it is no issuer's key and certificate.
+        """
+        pem, _, certificate = raw.partition(_SEPARATOR)
+        found = cls(private_key_of(pem, what), _SEPARATOR + certificate)
+        if key_of(found.certificate, what) != spki_of(found._key):
+            raise KeysError(f"{what}: key and certificate are not of one issuer.", remedy=_REMEDY)
+        return found
+
+    def to_pem(self) -> bytes:
+        """Return the key and the certificate."""
+        return pem_of(self._key) + self.certificate
+
+    def issue(
+        self,
+        role: Role,
+        name: str,
+        key: bytes,
+        *,
+        hosts: Sequence[str] = (),
+        now: datetime | None = None,
+    ) -> bytes:
+        """Return a certificate for somebody's public key.
+
+        Args:
+            name: for people; identity is the key.
+            key: its SubjectPublicKeyInfo.
+            hosts: names and addresses at which a coordinator is called.
+        """
+        days = INVITATION_DAYS if role == "invitation" else YEARS_DAYS
+        issuer = _parsed(self.certificate, "The issuer").subject
+        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(_MARK + role)]
+        return _signed(
+            (_name(name), issuer), key, self._key, days=days, now=now, role=role,
+            names=[*names, *(_host(host) for host in hosts)],
+        )  # fmt: skip
+
+    def credentials(
+        self, role: Role, name: str, *, hosts: Sequence[str] = (), now: datetime | None = None
+    ) -> Credentials:
+        """Make a key and the certificate for it."""
+        key = generate_private_key(SECP256R1())
+        certificate = self.issue(role, name, spki_of(key), hosts=hosts, now=now)
+        return Credentials(
+            private_key=pem_of(key), certificate=certificate, issuer=self.certificate
+        )
+
+
+def check_certificate(
+    certificate: bytes, key: bytes, issuer: bytes, what: str, *, now: datetime | None = None
+) -> None:
+    """Refuse a certificate that no handshake would accept, in words that say why.
 
     Args:
-        hosts: names or addresses that clients call.
-        days: how long it is valid.
-        now: the present time, with its zone.
+        key: whose it must be, as SubjectPublicKeyInfo.
+        issuer: the certificate that it must come from.
+        what: the setting and the file, for errors.
 
     Raises:
-        SettingsError: when no host is given.
-        KeysError: when the key file exists already.
+        KeysError: it is for another key or by another issuer.
+        CertificateExpired: this machine's clock is outside its dates.
     """
-    if not hosts:
-        raise SettingsError("A certificate needs at least one host name.", remedy="Give --host.")
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, hosts[0][:64])])
-    certificate = (
+    if key_of(certificate, what) != key:
+        raise KeysError(f"{what} is a certificate for another key.", remedy=_REMEDY)
+    try:
+        _parsed(certificate, what).verify_directly_issued_by(_parsed(issuer, what))
+    except (InvalidSignature, ValueError, TypeError):
+        raise KeysError(
+            f"{what} is a certificate of another federation: another authority issued it.",
+            remedy=_REMEDY,
+        ) from None
+    check_dates(certificate, what, now=now)
+
+
+def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -> None:
+    """Refuse a certificate outside its dates.
+
+    Raises:
+        CertificateExpired: naming the dates and what this machine believes to be the time.
+    """
+    found, present = _parsed(certificate, what), now or datetime.now(UTC)
+    first, last = found.not_valid_before_utc, found.not_valid_after_utc
+    if not first <= present <= last:
+        raise CertificateExpired(
+            f"{what} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}; this machine's clock "
+            f"says {present:%Y-%m-%d %H:%M} UTC.",
+            remedy="Set the clock; an invitation that ran out is replaced by a new one "
+            "(`fedrec keys invite`).",
+        )
+
+
+@lru_cache(maxsize=16_384)
+def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
+    """Return the public key that a certificate is for, as SubjectPublicKeyInfo.
+
+    Raises:
+        KeysError: it is no certificate.
+    """
+    key = _parsed(certificate, what).public_key()
+    return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+@lru_cache(maxsize=16_384)
+def is_invitation(certificate: bytes) -> bool:
+    """Tell whether the authority made this certificate for an application, and for nothing else."""
+    try:
+        extensions = _parsed(certificate, "The certificate").extensions
+        names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return False
+    return f"{_MARK}invitation" in names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def split_certificates(raw: bytes) -> list[bytes]:
+    """Return the certificates (PEM) of a file in which they follow each other."""
+    return [_SEPARATOR + part for part in raw.split(_SEPARATOR)[1:]]
+
+
+def certificate_sha256(certificate: bytes) -> bytes:
+    """Return the digest by which a roster names its issuer's certificate."""
+    return hashlib.sha256(_parsed(certificate, "The issuer").public_bytes(Encoding.DER)).digest()
+
+
+def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
+    """Tell whether the owner of a public key signed a statement."""
+    try:
+        found = load_der_public_key(key)
+        if isinstance(found, EllipticCurvePublicKey):
+            found.verify(signature, statement, ECDSA(hashes.SHA256()))
+            return True
+    except (InvalidSignature, ValueError, UnsupportedAlgorithm):
+        pass
+    return False
+
+
+def _signed(
+    names_of: tuple[x509.Name, x509.Name],
+    key: bytes,
+    issuer_key: PrivateKey,
+    *,
+    days: int,
+    now: datetime | None,
+    role: Role | None = None,
+    names: Sequence[x509.GeneralName] = (),
+) -> bytes:
+    present = now or datetime.now(UTC)
+    public = load_der_public_key(key)
+    if not isinstance(public, EllipticCurvePublicKey):
+        raise KeysError("A certificate is for a P-256 key only.", remedy=_REMEDY)
+    is_issuer = role is None
+    made = (
         x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
+        .subject_name(names_of[0])
+        .issuer_name(names_of[1])
+        .public_key(public)
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now.astimezone(UTC) - _CLOCK_SKEW)
-        .not_valid_after(now.astimezone(UTC) + timedelta(days=days))
-        .add_extension(x509.SubjectAlternativeName([_host(host) for host in hosts]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .sign(key, hashes.SHA256())
+        .not_valid_before(present - _CLOCK_SKEW)
+        .not_valid_after(present + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(is_issuer, 0 if is_issuer else None), critical=True)
     )
-    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    write_secret(folder / PRIVATE_KEY_FILE, pem)
-    write_public(folder / CERTIFICATE_FILE, certificate.public_bytes(Encoding.PEM))
-    return folder / CERTIFICATE_FILE
+    if role is not None:
+        made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
+        made = made.add_extension(x509.ExtendedKeyUsage(_USES[role]), critical=False)
+    return made.sign(issuer_key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64] or "unnamed")])
 
 
 def _host(host: str) -> x509.GeneralName:
@@ -64,3 +343,25 @@ def _host(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def _parsed(certificate: bytes, what: str) -> x509.Certificate:
+    try:
+        return x509.load_pem_x509_certificate(certificate)
+    except ValueError:
+        raise KeysError(f"{what} is no certificate (PEM).", remedy=_REMEDY) from None
+
+
+def private_key_of(raw: bytes, what: str) -> PrivateKey:
+    """Return the P-256 private key that `pem_of` wrote.
+
+    Raises:
+        KeysError: it is none.
+    """
+    try:
+        key = load_pem_private_key(raw, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        key = None
+    if not isinstance(key, PrivateKey):
+        raise KeysError(f"{what} holds no P-256 private key.", remedy=_REMEDY)
+    return key

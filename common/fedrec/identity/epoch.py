@@ -29,20 +29,25 @@ class KeyEpoch:
         wrapped_keys: for each member, and a revealer, the group key, wrapped to its exchange key.
         sealed_secret: what members protect with, sealed under the group key; once for all of them,
             so that the bundle's size does not grow with their number times the secret's.
+        certificates: for each of them, the certificate (PEM) for its TLS key; public.
     """
 
     roster: Roster
     server_context: bytes
     wrapped_keys: Mapping[ClientId, bytes]
     sealed_secret: bytes
+    certificates: Mapping[ClientId, bytes]
 
     def __post_init__(self) -> None:
         self.roster.verify(self.roster.authority_key)
         problem = ""
         if hashlib.sha256(self.server_context).digest() != self.roster.context_sha256:
             problem = "the server context is not the one that the roster names"
-        if set(self.wrapped_keys) != {holder.client_id for holder in self.roster.holders}:
+        holders = {holder.client_id for holder in self.roster.holders}
+        if set(self.wrapped_keys) != holders:
             problem = "the wrapped keys are not exactly the members' and the revealer's"
+        if set(self.certificates) != holders:
+            problem = "the certificates are not exactly the members' and the revealer's"
         if problem:
             raise KeysError(
                 f"The key epoch {self.roster.epoch} does not fit together: {problem}.",
@@ -65,6 +70,7 @@ class KeyEpoch:
                 "server_context": encode_bytes(self.server_context),
                 "wrapped_keys": {c: encode_bytes(w) for c, w in self.wrapped_keys.items()},
                 "sealed_secret": encode_bytes(self.sealed_secret),
+                "certificates": {c: p.decode("ascii") for c, p in self.certificates.items()},
             },
         )
 
@@ -78,12 +84,16 @@ class KeyEpoch:
         """
         document = Document.parse(raw, KIND, "The key epoch")
         wrapped = document.mapping("wrapped_keys")
+        issued = document.mapping("certificates")
         roster = document.json_text("roster").encode("utf-8", "surrogatepass")
         found = cls(
             roster=Roster.from_json(roster),
             server_context=document.raw("server_context"),
             wrapped_keys={ClientId(name): wrapped.raw(name) for name in wrapped.names()},
             sealed_secret=document.raw("sealed_secret"),
+            certificates={
+                ClientId(name): issued.json_text(name).encode() for name in issued.names()
+            },
         )
         document.finish()
         return found

@@ -1,4 +1,4 @@
-"""A client's own keys: one signs what it says, the other opens what is sealed to it."""
+"""A client's own keys: to sign what it says, to open what is sealed to it, to be let in."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ import contextlib
 from dataclasses import replace
 from pathlib import Path
 
+from cryptography.hazmat.primitives.asymmetric.ec import (
+    SECP256R1,
+    EllipticCurvePrivateKey,
+    generate_private_key,
+)
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 
 from fedrec.errors import KeysError
+from fedrec.identity.certificates import Credentials, pem_of, private_key_of, spki_of
 from fedrec.identity.document import Document, encode_bytes, write_document
 from fedrec.identity.key_files import read_secret, write_secret
 from fedrec.identity.public import PublicIdentity
@@ -24,25 +30,33 @@ PUBLIC_FILE = "identity.pub.json"
 
 
 class Identity(Secret):
-    """An Ed25519 signing key and an X25519 exchange key.
+    """An Ed25519 signing key, an X25519 exchange key and a P-256 key for TLS.
 
     Args:
         label: a name for people.
         signing_key: the Ed25519 private key.
         exchange_key: the X25519 private key.
+        tls_key: the P-256 private key.
     """
 
-    __slots__ = ("_exchange_key", "_public", "_signing_key")
+    __slots__ = ("_exchange_key", "_public", "_signing_key", "_tls_key")
 
     def __init__(
-        self, *, label: str, signing_key: Ed25519PrivateKey, exchange_key: X25519PrivateKey
+        self,
+        *,
+        label: str,
+        signing_key: Ed25519PrivateKey,
+        exchange_key: X25519PrivateKey,
+        tls_key: EllipticCurvePrivateKey,
     ) -> None:
         self._signing_key = signing_key
         self._exchange_key = exchange_key
+        self._tls_key = tls_key
         unproven = PublicIdentity(
             label=label,
             signing_key=signing_key.public_key().public_bytes_raw(),
             exchange_key=exchange_key.public_key().public_bytes_raw(),
+            tls_key=spki_of(tls_key),
         )
         self._public = replace(unproven, proof=self.sign(unproven.statement()))
 
@@ -56,6 +70,7 @@ class Identity(Secret):
             label=label,
             signing_key=Ed25519PrivateKey.generate(),
             exchange_key=X25519PrivateKey.generate(),
+            tls_key=generate_private_key(SECP256R1()),
         )
 
     @property
@@ -71,6 +86,12 @@ class Identity(Secret):
     def sign(self, statement: bytes) -> bytes:
         """Return the Ed25519 signature over a statement, 64 bytes."""
         return self._signing_key.sign(statement)
+
+    def credentials(self, certificate: bytes, issuer: bytes) -> Credentials:
+        """Return what this client shows in a handshake; the certificate is not checked."""
+        return Credentials(
+            private_key=pem_of(self._tls_key), certificate=certificate, issuer=issuer
+        )
 
     def agree(self, exchange_key: bytes) -> bytes:
         """Return the X25519 secret shared with the owner of a public exchange key.
@@ -98,6 +119,7 @@ class Identity(Secret):
             "label": self._public.label,
             "signing_key": encode_bytes(self._signing_key.private_bytes_raw()),
             "exchange_key": encode_bytes(self._exchange_key.private_bytes_raw()),
+            "tls_key": encode_bytes(pem_of(self._tls_key)),
         }
         write_secret(folder / KEY_FILE, write_document(KIND, fields))
         self._public.save(folder / PUBLIC_FILE)
@@ -120,6 +142,7 @@ class Identity(Secret):
             exchange_key=X25519PrivateKey.from_private_bytes(
                 document.raw("exchange_key", length=32)
             ),
+            tls_key=private_key_of(document.raw("tls_key"), str(path)),
         )
         document.finish()
         return found

@@ -24,6 +24,7 @@ __all__ = ["PublicIdentity", "fingerprint", "verify"]
 
 KIND = "fedrec public identity"
 MAX_BYTES = 16 * 1024
+TLS_KEY_BYTES = 91
 
 
 def fingerprint(signing_key: bytes) -> ClientId:
@@ -54,13 +55,15 @@ class PublicIdentity:
         label: the name that its owner gave it; for people, never compared.
         signing_key: Ed25519 public key, 32 bytes.
         exchange_key: X25519 public key, 32 bytes.
-        proof: the client's own signature over the other three, so that whoever relays this
-            cannot put another exchange key beside a signing key whose fingerprint people compare.
+        tls_key: P-256 public key of its connections, as SubjectPublicKeyInfo, 91 bytes.
+        proof: the client's own signature over the others, so that whoever relays this cannot
+            put another key beside a signing key whose fingerprint people compare.
     """
 
     label: str
     signing_key: bytes
     exchange_key: bytes
+    tls_key: bytes
     proof: bytes = b""
 
     def __post_init__(self) -> None:
@@ -69,11 +72,11 @@ class PublicIdentity:
                 f"A label has up to {MAX_TEXT_CHARS} printable characters.",
                 remedy="Choose a shorter label.",
             )
-        lengths = (len(self.signing_key), len(self.exchange_key), len(self.proof))
-        if lengths not in ((32, 32, 64), (32, 32, 0)):
+        lengths = (len(self.signing_key), len(self.exchange_key), len(self.tls_key))
+        if lengths != (32, 32, TLS_KEY_BYTES) or len(self.proof) not in (0, 64):
             raise KeysError(
-                f"The signing key, exchange key and proof of {self.label!r} have {lengths} bytes, "
-                "expected (32, 32, 64).",
+                f"The signing, exchange and TLS keys of {self.label!r} have {lengths} bytes and "
+                f"the proof {len(self.proof)}, expected (32, 32, {TLS_KEY_BYTES}) and 64.",
                 remedy="Ask the client's owner for its *.pub.json again.",
             )
 
@@ -85,11 +88,15 @@ class PublicIdentity:
     def statement(self) -> bytes:
         """Return the bytes that `proof` covers."""
         return canonical(
-            "fedrec public identity v1", self.label, self.signing_key, self.exchange_key
+            "fedrec public identity v2",
+            self.label,
+            self.signing_key,
+            self.exchange_key,
+            self.tls_key,
         )
 
     def check_proof(self) -> None:
-        """Check that the owner of the signing key vouches for the exchange key.
+        """Check that the owner of the signing key vouches for the other keys.
 
         Raises:
             BadSignature: when it does not.
@@ -102,6 +109,7 @@ class PublicIdentity:
             "label": self.label,
             "signing_key": encode_bytes(self.signing_key),
             "exchange_key": encode_bytes(self.exchange_key),
+            "tls_key": encode_bytes(self.tls_key),
             "proof": encode_bytes(self.proof),
         }
 
@@ -112,6 +120,7 @@ class PublicIdentity:
             label=document.text("label"),
             signing_key=document.raw("signing_key", length=32),
             exchange_key=document.raw("exchange_key", length=32),
+            tls_key=document.raw("tls_key", length=TLS_KEY_BYTES),
             proof=document.raw("proof"),
         )
         document.finish()

@@ -35,6 +35,7 @@ class Roster:
         secrets_sha256: commitment to the epoch's secrets, so that nobody but the authority can
             hand a member other secrets; hides them, because the group key has 256 random bits.
         authority_key: the authority's Ed25519 public key.
+        ca_sha256: SHA-256 of the certificate (DER) from which all others of the federation come.
         revealer: who alone holds the protection's secret key and opens sums: an identity of the
             authority that trains nothing. None where members are key holders.
         signature: the authority's, over `statement()`; empty while unsigned.
@@ -49,6 +50,7 @@ class Roster:
     context_sha256: bytes
     secrets_sha256: bytes
     authority_key: bytes
+    ca_sha256: bytes
     revealer: PublicIdentity | None = None
     signature: bytes = b""
 
@@ -68,8 +70,9 @@ class Roster:
                 ("context_sha256 is not 32 bytes long", len(self.context_sha256) != 32),
                 ("secrets_sha256 is not 32 bytes long", len(self.secrets_sha256) != 32),
                 ("authority_key is not 32 bytes long", len(self.authority_key) != 32),
+                ("ca_sha256 is not 32 bytes long", len(self.ca_sha256) != 32),
                 ("signature is not 64 bytes long", len(self.signature) not in (0, 64)),
-                ("a client or an exchange key appears twice", self._has_duplicates()),
+                ("a client, an exchange or a TLS key appears twice", self._has_duplicates()),
             )
             if wrong
         ]
@@ -82,7 +85,7 @@ class Roster:
 
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
-        return canonical("fedrec roster v1", replace(self, signature=b"").to_json())
+        return canonical("fedrec roster v2", replace(self, signature=b"").to_json())
 
     def verify(self, pinned_authority_key: bytes) -> None:
         """Check that the authority whose key this client pinned signed the roster.
@@ -153,6 +156,7 @@ class Roster:
             "context_sha256": encode_bytes(self.context_sha256),
             "secrets_sha256": encode_bytes(self.secrets_sha256),
             "authority_key": encode_bytes(self.authority_key),
+            "ca_sha256": encode_bytes(self.ca_sha256),
             "signature": encode_bytes(self.signature),
         }
         return write_document(KIND, fields)
@@ -179,6 +183,7 @@ class Roster:
             context_sha256=document.raw("context_sha256"),
             secrets_sha256=document.raw("secrets_sha256"),
             authority_key=document.raw("authority_key"),
+            ca_sha256=document.raw("ca_sha256"),
             revealer=None if alone is None else PublicIdentity.from_fields(alone),
             signature=document.raw("signature"),
         )
@@ -196,7 +201,8 @@ class Roster:
     def _has_duplicates(self) -> bool:
         clients = {holder.client_id for holder in self.holders}
         exchange_keys = {holder.exchange_key for holder in self.holders}
-        return min(len(clients), len(exchange_keys)) < len(self.holders)
+        tls_keys = {holder.tls_key for holder in self.holders}
+        return min(len(clients), len(exchange_keys), len(tls_keys)) < len(self.holders)
 
 
 def _by_client_id(member: PublicIdentity) -> ClientId:

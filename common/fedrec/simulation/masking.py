@@ -41,6 +41,7 @@ class MaskedAdder(Adder):
             context_sha256=bytes(32),
             secrets_sha256=bytes(32),
             authority_key=bytes(32),
+            ca_sha256=bytes(32),
         )
         self._rounds = 0
 

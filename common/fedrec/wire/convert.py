@@ -300,13 +300,17 @@ def snapshot_from_proto(message: model_pb2.Snapshot, blob: bytes) -> Snapshot:
 
 def application_to_proto(application: Application) -> coordinator_pb2.Application:
     """Write what an applicant hears."""
-    return coordinator_pb2.Application(epoch=application.epoch, listed=application.listed)
+    return coordinator_pb2.Application(
+        epoch=application.epoch, listed=application.listed, certificate=application.certificate
+    )
 
 
 def application_from_proto(message: coordinator_pb2.Application) -> Application:
     """Read what an applicant hears."""
     return Application(
-        epoch=check_number(message.epoch, "application.epoch"), listed=message.listed
+        epoch=check_number(message.epoch, "application.epoch"),
+        listed=message.listed,
+        certificate=message.certificate,
     )
 
 

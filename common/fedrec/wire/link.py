@@ -78,8 +78,8 @@ class Link(Protocol):
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
 
-    def apply(self, public_identity: bytes) -> Application:
-        """Ask to become a member, again as often as one likes; people decide."""
+    def apply(self, application: bytes) -> Application:
+        """Hand in a signed application, or ask again what became of it."""
 
     def submit_masks(self, message: MaskMessage) -> bool:
         """Send a step of a round under masks; True when it was a duplicate."""

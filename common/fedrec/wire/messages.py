@@ -365,10 +365,12 @@ class Application:
     Attributes:
         epoch: the present key epoch.
         listed: whether its roster lists the applicant, who can enrol then.
+        certificate: the applicant's (PEM), once it is listed.
     """
 
     epoch: int
     listed: bool
+    certificate: bytes = b""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-TOKEN_BYTES = 32
-
 app = typer.Typer(
     help="Make the data owners' keys and show what is in key files.",
     no_args_is_help=True,
@@ -27,15 +25,16 @@ app = typer.Typer(
         "Examples:\n"
         "  fedrec keys identity client-1/state --label hospital-a\n"
         "  fedrec keys new run.toml --client a.pub.json --client b.pub.json --into keys\n"
+        "  fedrec keys invite hospital-d\n"
         "  fedrec keys roster add 9f86d081884c7d65\n"
-        "  fedrec keys show keys/epoch.json\n"
-        "  fedrec keys token keys/clients.token"
+        "  fedrec keys show keys/epoch.json"
     ),
 )
 
 
 app.add_typer(roster.app, name="roster")
 app.command()(roster.rotate)
+app.command()(roster.invite)
 app.add_typer(running.app, name="authority")
 app.command()(backup.backup)
 app.command()(backup.restore)
@@ -56,12 +55,20 @@ def new(
     items: Annotated[
         int, typer.Option(min=0, help="Size of the catalogue, if no file says it.")
     ] = 0,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A further name or address at which clients call the coordinator; that of "
+            "client.coordinator is known."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make an epoch's secrets and sign who belongs to it, where the data owners trust the machine.
 
-    The first call makes the authority's key; keep its folder from the coordinator and keep a
-    copy. Give authority.pub.json to every client and epoch.json to the coordinator. Secrets are
+    The first call makes the authority's keys, and the coordinator's and an operator's; keep the
+    folder from the coordinator and keep a copy. Give authority.pub.json and its own certificate to
+    every client; epoch.json, coordinator.pem and operator.crt to the coordinator. Secrets are
     wrapped to each member; where protection.key_holder is "authority" the one that opens sums is
     not, and stays here. Afterwards `fedrec keys roster` adds and removes members one by one;
     running this again makes an epoch of exactly the members given.
@@ -71,6 +78,7 @@ def new(
     from fedrec.cli.catalogue_size import catalogue_size
     from fedrec.config.loading import load_settings
     from fedrec.identity.public import PublicIdentity
+    from fedrec.wire.grpc_channel import host_of
     from fedrec_authority.folder import AuthorityFolder
 
     settings = load_settings(settings_file)
@@ -83,11 +91,17 @@ def new(
     _, is_new = folder.load_or_create()
     folder.keep(membership.of_exactly(members, int(time.time())))
     made = folder.rotate(number=epoch)
+    if not folder.coordinator_path.exists():
+        folder.serve_at([host_of(settings.client.coordinator), *(host or ())])
+    folder.make_operator()
     content = _epoch_content(made) | {
         "authority_is_new": is_new,
         "authority_folder": str(folder.private),
         "authority_public": str(folder.public_key_path),
         "epoch_file": str(folder.epoch_path),
+        "coordinator_file": str(folder.coordinator_path),
+        "operator_file": str(folder.operator_path),
+        "certificates": str(folder.certificates),
     }
     if as_json:
         print_json(content)
@@ -96,7 +110,10 @@ def new(
         typer.echo(f"Made the authority's key in {folder.private}: keep it and a copy.")
     _print_epoch(made)
     typer.echo(f"Give {folder.public_key_path} to every client (client.authority_key).")
-    typer.echo(f"Give {folder.epoch_path} to the coordinator (coordinator.epoch).")
+    typer.echo(f"Give each client its own of {folder.certificates}/*.crt (client.certificate).")
+    coordinators = ("epoch.json", "coordinator.pem", "operator.crt")
+    typer.echo(f"Give {', '.join(coordinators)} of {into} to the coordinator.")
+    typer.echo(f"{folder.operator_path} is for whoever runs `fedrec status`, `watch` and `stop`.")
     if folder.reveals:
         typer.echo(f"The secret key stays in {folder.revealer.folder}; nobody else can open sums.")
         typer.echo("Keep `fedrec keys authority run ADDRESS` running: no round goes on without it.")
@@ -123,48 +140,23 @@ def identity(
 
 
 @app.command()
-def token(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to make.")],
-    as_json: AsJson = False,
-) -> None:
-    """Make an access token for callers of the coordinator; an existing file is kept."""
-    import secrets
-
-    from fedrec.identity.key_files import write_secret
-
-    write_secret(path, f"{secrets.token_hex(TOKEN_BYTES)}\n".encode())
-    if as_json:
-        print_json({"path": str(path)})
-        return
-    typer.echo(f"Wrote {path}, readable by you only.")
-
-
-@app.command()
 def certificate(
     host: Annotated[
         list[str], typer.Option(help="A name or address that clients call; may be repeated.")
     ],
-    into: Annotated[Path, typer.Option(help="Folder of the certificate and its key.")] = Path(
-        "keys"
-    ),
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is valid.")] = 365,
+    into: Annotated[Path, typer.Option(help="Folder of the keys.")] = Path("keys"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a self-signed TLS certificate for the coordinator; clients pin it.
+    """Make the coordinator's key and certificate anew, for other names than `keys new` knew."""
+    from fedrec_authority.folder import AuthorityFolder
 
-    For coordinators without a certificate of a public or company authority.
-    """
-    from datetime import UTC, datetime
-
-    from fedrec.identity.certificates import PRIVATE_KEY_FILE, write_certificate
-
-    path = write_certificate(into, host, days=days, now=datetime.now(UTC))
+    folder = AuthorityFolder(into)
+    folder.membership  # noqa: B018  # raises where there is no authority
+    folder.serve_at(host)
     if as_json:
-        print_json({"certificate": str(path), "private_key": str(into / PRIVATE_KEY_FILE)})
+        print_json({"coordinator_file": str(folder.coordinator_path)})
         return
-    typer.echo(f"Wrote {path} and {into / PRIVATE_KEY_FILE}.")
-    typer.echo("Coordinator: coordinator.certificate and coordinator.private_key.")
-    typer.echo(f"Clients: a copy of {path.name} as client.root_certificate.")
+    typer.echo(f"Wrote {folder.coordinator_path}: give it to the coordinator, and start it again.")
 
 
 @app.command()

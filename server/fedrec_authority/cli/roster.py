@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.members import Membership
 
-__all__ = ["KeysFolder", "app", "rotate"]
+__all__ = ["KeysFolder", "app", "invite", "rotate"]
 
 FEWEST_SUMMANDS = 3
 """Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
@@ -125,6 +125,33 @@ def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> No
     print_table(rows, title=f"after epoch {membership.last_epoch}")
     if membership.is_changed:
         typer.echo("Members changed since; `fedrec keys rotate` makes the epoch that says so.")
+
+
+def invite(
+    name: Annotated[str, typer.Argument(help="Whom it is for; the file is called so.")],
+    confirm: Annotated[
+        bool,
+        typer.Option(
+            "--confirm", help="Have people compare the client's id before it becomes a member."
+        ),
+    ] = False,
+    into: KeysFolder = Path("keys"),
+    as_json: AsJson = False,
+) -> None:
+    """Make an invitation, with which one client applies, once, within fourteen days.
+
+    `fedrec keys authority run` admits whoever applies with it, and makes the epoch that says so.
+    Send the file to its owner in confidence; a stolen one that was used shows as used already.
+    """
+    from fedrec_authority.folder import AuthorityFolder
+
+    folder = AuthorityFolder(into)
+    path = folder.invite(name, confirm=confirm, now=int(time.time()))
+    if as_json:
+        print_json({"invitation": str(path)})
+        return
+    typer.echo(f"Wrote {path}: send it to its owner (client.invitation), with")
+    typer.echo(f"{folder.public_key_path} (client.authority_key) and the federation's settings.")
 
 
 def rotate(

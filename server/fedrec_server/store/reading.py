@@ -129,9 +129,9 @@ def applicants(rows: sqlite3.Connection) -> list[Applicant]:
     query = "SELECT * FROM applicants ORDER BY client_id"
     return [
         Applicant(
+            invitation=row["invitation"],
             client_id=row["client_id"],
-            public_identity=row["public_identity"],
-            unix_seconds=row["unix_seconds"],
+            application=row["application"],
         )
         for row in rows.execute(query)
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -169,18 +169,14 @@ class SqliteStore(Store):
         return reading.installed_epoch(self._connection)
 
     def keep_applicant(self, applicant: Applicant) -> None:
-        """Keep what somebody handed in, in place of what it handed in before."""
-        with self._transaction() as rows:
-            row: Row = {"client_id": applicant.client_id}
-            row["public_identity"] = applicant.public_identity
-            row["unix_seconds"] = applicant.unix_seconds
-            insert(rows, "applicants", row, verb="REPLACE")
+        """Keep who used an invitation.
 
-    def forget_applicants(self, clients: Iterable[ClientId]) -> None:
-        """Delete applicants."""
+        Raises:
+            sqlite3.IntegrityError: it is used already.
+        """
         with self._transaction() as rows:
-            names = [(client_id,) for client_id in clients]
-            rows.executemany("DELETE FROM applicants WHERE client_id = ?", names)
+            row: Row = {name: getattr(applicant, name) for name in Applicant.__slots__}
+            insert(rows, "applicants", row)
 
     def applicants(self) -> list[Applicant]:
         """Return all applicants, in the order of their ids."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
@@ -92,11 +92,16 @@ class EpochRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applicant:
-    """Somebody who asked to become a member; `public_identity` is its canonical JSON."""
+    """Somebody who asked to become a member, at most one for each invitation.
 
+    Attributes:
+        invitation: SHA-256 of the invitation's public key.
+        application: the canonical JSON of what was signed.
+    """
+
+    invitation: bytes
     client_id: ClientId
-    public_identity: bytes
-    unix_seconds: float
+    application: bytes
 
 
 class Store(ABC):
@@ -155,11 +160,7 @@ class Store(ABC):
 
     @abstractmethod
     def keep_applicant(self, applicant: Applicant) -> None:
-        """Keep what somebody handed in, in place of what it handed in before."""
-
-    @abstractmethod
-    def forget_applicants(self, clients: Iterable[ClientId]) -> None:
-        """Delete applicants."""
+        """Keep what somebody handed in with an invitation that nobody used before."""
 
     @abstractmethod
     def applicants(self) -> list[Applicant]:

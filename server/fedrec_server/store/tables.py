@@ -83,7 +83,7 @@ CREATE TABLE epochs (
   epoch INTEGER PRIMARY KEY, length INTEGER NOT NULL, digest BLOB NOT NULL
 ) STRICT;
 CREATE TABLE applicants (
-  client_id TEXT PRIMARY KEY, public_identity BLOB NOT NULL, unix_seconds REAL NOT NULL
+  invitation BLOB PRIMARY KEY, client_id TEXT NOT NULL, application BLOB NOT NULL
 ) STRICT, WITHOUT ROWID;
 CREATE TABLE ledger (round INTEGER PRIMARY KEY, at REAL NOT NULL) STRICT;
 CREATE TABLE journal (

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import stat
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
+from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from fedrec.config.loading import load_settings
-from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.authority import Authority
+from fedrec.identity.authority_key import read_authority_key, read_issuer
+from fedrec.identity.certificates import Credentials, certificate_sha256, key_of
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
@@ -85,8 +89,9 @@ def test_an_authority_that_opens_sums_keeps_the_secret_key(
     (again,) = fedrec("keys", "show", keys / "epoch.json", "--json").json["files"]
     assert (again["epoch"], again["revealer"]) == (2, epoch["revealer"])
     assert (secret.parent / "epoch-00000002.secret").exists()
-    refused = fedrec("keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", keys)
-    assert refused.code == 2 and "--token-file" in refused.err
+    (secret.parent / "client.crt").unlink()
+    refused = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", keys)
+    assert refused.code == 5 and "fedrec keys rotate" in refused.err
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
@@ -167,14 +172,22 @@ def test_identity_is_made_once(fedrec: Fedrec, tmp_path: Path) -> None:
     assert first["label"] == "one"
 
 
-def test_a_token_is_private_and_kept(fedrec: Fedrec, tmp_path: Path) -> None:
-    path = tmp_path / "keys" / "clients.token"
-    assert fedrec("keys", "token", path).code == 0
-    token = path.read_text()
-    assert len(token.strip()) == 64
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert fedrec("keys", "token", path).code == 5
-    assert path.read_text() == token
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_the_coordinator_gets_a_new_certificate_for_other_names(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    certificate = ["keys", "certificate", "--host", "10.0.0.7", "--into", keys]
+    assert fedrec(*certificate).code == 5, "nobody is an authority yet"
+    assert fedrec(*new_command(settings_file, members, keys)).code == 0
+    before = Credentials.load(keys / "coordinator.pem", "it")
+    (made,) = fedrec(*certificate, "--json").json.values()
+    assert made == str(keys / "coordinator.pem")
+    after = Credentials.load(keys / "coordinator.pem", "it")
+    assert after.issuer == before.issuer and after.private_key != before.private_key
+    names = load_pem_x509_certificate(after.certificate).extensions
+    found = names.get_extension_for_class(SubjectAlternativeName).value
+    assert ip_address("10.0.0.7") in found.get_values_for_type(IPAddress)
 
 
 def test_show_refuses_what_is_no_key_file(fedrec: Fedrec, tmp_path: Path) -> None:
@@ -252,16 +265,40 @@ def test_backup_and_restore_on_another_machine(fedrec: Fedrec, tmp_path: Path, k
 
 
 def test_without_an_authority_nothing_is_sent(fedrec: Fedrec, tmp_path: Path) -> None:
-    found = fedrec(
-        "keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", tmp_path / "none"
-    )
+    found = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", tmp_path / "none")
     assert found.code == 5 and "fedrec keys new" in found.err
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
 def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
-    found = fedrec(
-        "keys", "authority", "run", "127.0.0.1:1", "--plaintext", "--into", keys, "--once", "--json"
-    )
+    found = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", keys, "--once", "--json")
     assert found.code == 3
     assert "coordinator lost" in found.out
+
+
+@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
+def test_new_issues_what_every_party_shows_in_a_handshake(
+    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
+) -> None:
+    keys = tmp_path / "keys"
+    command = new_command(settings_file, members, keys)
+    assert fedrec(*command, "--host", "rec.example").code == 0
+    issuer, epoch = read_issuer(keys / "authority.pub.json"), KeyEpoch.load(keys / "epoch.json")
+    assert epoch.roster.ca_sha256 == certificate_sha256(issuer)
+    coordinator = Credentials.load(keys / "coordinator.pem", "coordinator.certificate")
+    names = load_pem_x509_certificate(coordinator.certificate).extensions
+    found = names.get_extension_for_class(SubjectAlternativeName).value
+    assert found.get_values_for_type(DNSName) == ["rec.example", "localhost"]
+    assert coordinator.issuer == issuer
+    operator = Credentials.load(keys / "operator.pem", "--operator")
+    assert (keys / "operator.crt").read_bytes() == operator.certificate
+    for folder in members:
+        certificate = (keys / "clients" / f"{folder.name}.crt").read_bytes()
+        Identity.load(folder).credentials(certificate, issuer).check("client.certificate")
+    before = [path.read_bytes() for path in sorted(keys.glob("*.pem"))]
+    assert fedrec(*command).code == 0
+    assert [path.read_bytes() for path in sorted(keys.glob("*.pem"))] == before
+    assert stat.S_IMODE((keys / "coordinator.pem").stat().st_mode) == 0o600
+    # The key of rosters issues nothing.
+    authority = Authority.load(keys / "authority")
+    assert authority.public_key not in key_of(issuer)

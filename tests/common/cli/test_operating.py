@@ -10,15 +10,16 @@ from typing import Any
 
 import grpc
 import pytest
+from tls import credentials, server_credentials
 
 from fedrec.cli.run_status import status_rows
+from fedrec.identity.key_files import write_secret
 from fedrec.wire.admin_link import RunStatus
+from fedrec.wire.status import REFUSED_UNHEARD
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer, add_AdminServicer_to_server
 
 from .conftest import Fedrec
-
-TOKEN = "an-operators-token"
 
 
 class FakeAdmin(AdminServicer):
@@ -28,7 +29,6 @@ class FakeAdmin(AdminServicer):
         self.stopped: list[bool] = []
 
     def GetStatus(self, request: Any, context: Any) -> Any:
-        self._check(context)
         return admin_pb2.Status(
             federation="movies",
             run="abc",
@@ -46,7 +46,6 @@ class FakeAdmin(AdminServicer):
         )  # fmt: skip
 
     def WatchEvents(self, request: Any, context: Any) -> Iterator[Any]:
-        self._check(context)
         lines = [
             ("round published", 1, '{"bytes_received": 4096, "metrics": [1], "seconds": 0.5}'),
             ("round\x1b[31m opened", 2, '{"asked": 3}'),
@@ -60,14 +59,8 @@ class FakeAdmin(AdminServicer):
                 )
 
     def StopRun(self, request: Any, context: Any) -> Any:
-        self._check(context)
         self.stopped.append(request.now)
         return admin_pb2.StopRunReply(message="The run ends.")
-
-    @staticmethod
-    def _check(context: Any) -> None:
-        if dict(context.invocation_metadata()).get("authorization") != f"Bearer {TOKEN}":
-            context.abort(grpc.StatusCode.UNAUTHENTICATED, "no")
 
 
 @pytest.fixture
@@ -75,7 +68,7 @@ def admin() -> Iterator[tuple[FakeAdmin, str]]:
     service = FakeAdmin()
     server = grpc.server(ThreadPoolExecutor(2))
     add_AdminServicer_to_server(service, server)
-    port = server.add_insecure_port("127.0.0.1:0")
+    port = server.add_secure_port("127.0.0.1:0", server_credentials())
     server.start()
     yield service, f"127.0.0.1:{port}"
     server.stop(None).wait()
@@ -83,9 +76,9 @@ def admin() -> Iterator[tuple[FakeAdmin, str]]:
 
 @pytest.fixture
 def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
-    token = tmp_path / "token"
-    token.write_text(f"{TOKEN}\n")
-    return [admin[1], "--plaintext", "--token-file", token]
+    own = tmp_path / "operator.pem"
+    write_secret(own, credentials("operator").to_pem())
+    return [admin[1], "--operator", own]
 
 
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
@@ -140,19 +133,29 @@ def test_stop(fedrec: Fedrec, call: list[object], admin: tuple[FakeAdmin, str]) 
     assert admin[0].stopped == [False, True]
 
 
-def test_a_wrong_token_is_refused(
+def test_an_operators_file_that_does_not_fit_is_named(
     fedrec: Fedrec, admin: tuple[FakeAdmin, str], tmp_path: Path
 ) -> None:
-    assert fedrec("status", admin[1], "--plaintext").code == 5
-    missing = fedrec("status", admin[1], "--plaintext", "--token-file", tmp_path / "none")
-    assert missing.code == 2
-    (tmp_path / "odd").write_text("two\nlines")
-    assert fedrec("status", admin[1], "--plaintext", "--token-file", tmp_path / "odd").code == 2
+    for name, raw in (
+        ("odd", b"two\nlines"),
+        ("client", credentials("client").private_key + credentials("operator").certificate * 2),
+    ):
+        write_secret(tmp_path / name, raw)
+    for name in ("none", "odd", "client"):
+        refused = fedrec("status", admin[1], "--operator", tmp_path / name)
+        assert refused.code == 5 and "--operator" in refused.err
 
 
-def test_nobody_answers(fedrec: Fedrec) -> None:
-    assert fedrec("status", "127.0.0.1:1", "--plaintext").code == 3
-
-
-def test_plaintext_stays_on_this_machine(fedrec: Fedrec) -> None:
-    assert fedrec("stop", "192.0.2.1:7447", "--plaintext").code == 2
+def test_nobody_answers_or_somebody_of_another_federation(
+    fedrec: Fedrec, call: list[object], tmp_path: Path
+) -> None:
+    """gRPC has nothing to say on the terminal; what a handshake refuses has one sentence."""
+    write_secret(tmp_path / "theirs.pem", credentials("operator", of="theirs").to_pem())
+    for command in (
+        ("status", "127.0.0.1:1", *call[1:]),
+        ("status", call[0], "--operator", tmp_path / "theirs.pem"),
+    ):
+        failed = fedrec(*command)
+        assert failed.code == 3
+        assert failed.err.splitlines()[0] == f"error [unreachable]: {REFUSED_UNHEARD}"
+        assert len(failed.err.splitlines()) == 2

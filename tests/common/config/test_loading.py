@@ -65,7 +65,7 @@ def test_an_integer_will_do_for_a_number_but_text_will_not(tmp_path: Path) -> No
         ("[algorithm]\nratio = 0.5\n", "update.ratio"),
         ("total = 5\n", "rounds.total"),
         ("rounds.totl = 5\n", "rounds.total"),
-        ("[client]\ntoken = 'x'\n", "client.token_file"),
+        ("[client]\ncertficate = 'x'\n", "client.certificate"),
     ],
 )
 def test_a_misspelt_key_is_answered_with_the_nearest(
@@ -169,7 +169,7 @@ def test_paths_start_at_the_settings_file_but_those_of_flags_at_the_working_fold
     assert settings.client.state == "/state"
     assert settings.output.runs == "here"
     assert settings.coordinator.epoch == str(tmp_path / "keys/epoch.json")
-    assert settings.client.token_file is None
+    assert settings.client.certificate is None
 
 
 def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:

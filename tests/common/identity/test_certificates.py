@@ -1,33 +1,173 @@
-"""The self-signed certificate: names its hosts, is kept from being replaced, and readable."""
+"""Certificates: for whom, by whom, how long, and what is said of those that do not fit."""
 
 from __future__ import annotations
 
 import ipaddress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
 import pytest
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
+from cryptography.x509.oid import ExtendedKeyUsageOID
 
-from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.certificates import write_certificate
+from fedrec.errors import CertificateExpired, KeysError
+from fedrec.identity.certificates import (
+    Credentials,
+    Issuer,
+    Role,
+    certificate_sha256,
+    check_certificate,
+    is_invitation,
+    key_of,
+    verify_ecdsa,
+)
+from fedrec.identity.identity import Identity
+from fedrec.identity.key_files import write_secret
 
 NOW = datetime(2026, 1, 2, 3, 4, tzinfo=UTC)
+WHAT = "client.certificate: a.crt"
 
 
-def test_it_names_every_host_and_lasts_as_long_as_asked(tmp_path):
-    path = write_certificate(tmp_path, ["127.0.0.1", "rec.example"], days=10, now=NOW)
-    found = x509.load_pem_x509_certificate(path.read_bytes())
+def parsed(pem: bytes) -> x509.Certificate:
+    return x509.load_pem_x509_certificate(pem)
+
+
+@pytest.mark.parametrize(
+    ("role", "days", "serves"),
+    [
+        ("coordinator", 3652, True),
+        ("operator", 3652, False),
+        ("client", 3652, False),
+        ("invitation", 14, False),
+    ],
+)
+def test_each_role_has_its_dates_and_only_the_coordinator_serves(
+    role: Role, days: int, serves: bool
+) -> None:
+    issuer = Issuer.create(now=NOW)
+    hosts = ["127.0.0.1", "rec.example"] if serves else []
+    made = issuer.credentials(role, "somebody", hosts=hosts, now=NOW)
+    found = parsed(made.certificate)
+    assert found.not_valid_after_utc == NOW + timedelta(days=days)
+    assert found.not_valid_before_utc < NOW
+    uses = found.extensions.get_extension_for_class(x509.ExtendedKeyUsage).value
+    assert (ExtendedKeyUsageOID.SERVER_AUTH in uses) == serves
     names = found.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    assert names.get_values_for_type(x509.DNSName) == ["rec.example"]
-    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address("127.0.0.1")]
-    assert found.not_valid_after_utc == NOW + timedelta(days=10)
-    assert found.issuer == found.subject
-    assert (tmp_path / "coordinator.key").stat().st_mode & 0o077 == 0
+    assert names.get_values_for_type(x509.DNSName) == hosts[1:]
+    assert names.get_values_for_type(x509.IPAddress) == [
+        ipaddress.ip_address(host) for host in hosts[:1]
+    ]
+    assert is_invitation(made.certificate) == (role == "invitation")
+    made.check(WHAT, now=NOW)
 
 
-def test_a_key_is_never_replaced_and_a_host_is_needed(tmp_path):
-    write_certificate(tmp_path, ["a"], days=1, now=NOW)
-    with pytest.raises(KeysError):
-        write_certificate(tmp_path, ["a"], days=1, now=NOW)
-    with pytest.raises(SettingsError, match="--host"):
-        write_certificate(tmp_path / "other", [], days=1, now=NOW)
+def test_the_issuer_signs_certificates_of_parties_only_and_lasts_ten_years() -> None:
+    issuer = Issuer.create(now=NOW)
+    found = parsed(issuer.certificate)
+    limits = found.extensions.get_extension_for_class(x509.BasicConstraints).value
+    assert limits.ca and limits.path_length == 0
+    assert found.not_valid_after_utc == NOW + timedelta(days=3652)
+    again = Issuer.from_pem(issuer.to_pem(), "it")
+    assert again.certificate == issuer.certificate
+    again.credentials("client", "c", now=NOW).check(WHAT, now=NOW)
+    digest = certificate_sha256(issuer.certificate)
+    assert digest == certificate_sha256(again.certificate)
+    assert digest != certificate_sha256(Issuer.create(now=NOW).certificate)
+    other = Issuer.create()
+    with pytest.raises(KeysError, match="not of one issuer"):
+        Issuer.from_pem(issuer.to_pem().replace(issuer.certificate, other.certificate), "it")
+    for raw in (b"", b"junk", other.certificate):
+        with pytest.raises(KeysError, match="private key"):
+            Issuer.from_pem(raw, "it")
+
+
+@pytest.mark.parametrize(
+    ("now", "fits"),
+    [
+        (NOW - timedelta(days=2), False),
+        (NOW, True),
+        (NOW + timedelta(days=3651), True),
+        (NOW + timedelta(days=3653), False),
+    ],
+)
+def test_dates_are_told_with_the_clock(now: datetime, fits: bool) -> None:
+    made = Issuer.create(now=NOW).credentials("client", "c", now=NOW)
+    if fits:
+        made.check(WHAT, now=now)
+        return
+    with pytest.raises(CertificateExpired, match=r"client\.certificate.*2036-01-02.*clock") as told:
+        made.check(WHAT, now=now)
+    assert f"{now:%Y-%m-%d}" in told.value.message and told.value.code == "certificate_expired"
+
+
+def test_another_key_or_another_issuer_is_named() -> None:
+    issuer, other = Issuer.create(), Issuer.create()
+    mine, theirs = issuer.credentials("client", "c"), issuer.credentials("client", "c")
+    key = key_of(mine.certificate)
+    check_certificate(mine.certificate, key, issuer.certificate, WHAT)
+    with pytest.raises(KeysError, match="another key"):
+        check_certificate(theirs.certificate, key, issuer.certificate, WHAT)
+    # Both call themselves the same: the signature decides, not the name.
+    with pytest.raises(KeysError, match="another federation"):
+        check_certificate(mine.certificate, key, other.certificate, WHAT)
+    for junk in (b"", b"-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"):
+        with pytest.raises(KeysError, match="no certificate"):
+            check_certificate(junk, key, issuer.certificate, WHAT)
+
+
+def test_a_file_of_ones_own_survives_the_disk_and_is_checked(tmp_path: Path) -> None:
+    issuer = Issuer.create()
+    made = issuer.credentials("operator", "op")
+    write_secret(tmp_path / "operator.pem", made.to_pem())
+    found = Credentials.load(tmp_path / "operator.pem", "--operator")
+    assert found.to_pem() == made.to_pem()
+    assert "PRIVATE" not in repr(found)
+    swapped = Credentials(
+        private_key=made.private_key,
+        certificate=issuer.credentials("operator", "op").certificate,
+        issuer=issuer.certificate,
+    )
+    write_secret(tmp_path / "swapped.pem", swapped.to_pem())
+    write_secret(tmp_path / "short.pem", made.private_key + made.certificate)
+    for name, told in (("swapped", "another key"), ("short", "does not hold"), ("no", "exist")):
+        with pytest.raises(KeysError, match=told):
+            Credentials.load(tmp_path / f"{name}.pem", "--operator")
+    (tmp_path / "operator.pem").chmod(0o644)
+    with pytest.raises(KeysError, match="mode 0644"):
+        Credentials.load(tmp_path / "operator.pem", "--operator")
+
+
+def test_signatures_are_of_the_key_that_made_them() -> None:
+    made = Issuer.create().credentials("invitation", "a")
+    key = key_of(made.certificate)
+    signature = made.sign(b"statement")
+    assert verify_ecdsa(key, b"statement", signature)
+    assert not verify_ecdsa(key, b"statemenu", signature)
+    assert not verify_ecdsa(key, b"statement", b"")
+    assert not verify_ecdsa(Identity.create().public.tls_key, b"statement", signature)
+    ed25519 = Identity.create()._signing_key.public_key()
+    der = ed25519.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    for strange in (b"", b"junk", der):
+        assert not verify_ecdsa(strange, b"statement", signature)
+
+
+def test_an_identitys_certificate_is_for_its_tls_key() -> None:
+    issuer, identity = Issuer.create(), Identity.create()
+    public = identity.public
+    certificate = issuer.issue("client", public.client_id, public.tls_key)
+    identity.credentials(certificate, issuer.certificate).check(WHAT)
+    with pytest.raises(KeysError, match="another key"):
+        Identity.create().credentials(certificate, issuer.certificate).check(WHAT)
+    with pytest.raises(KeysError, match="P-256"):
+        issuer.issue(
+            "client",
+            "c",
+            Identity.create()
+            ._signing_key.public_key()
+            .public_bytes(
+                serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+            ),
+        )

@@ -299,7 +299,12 @@ def test_a_client_with_new_exchange_key_is_told_so(
     me = members[0]
     other = Identity.create()
     # The same signing key beside another exchange key, as after a botched restore.
-    restored = Identity(label="", signing_key=me._signing_key, exchange_key=other._exchange_key)
+    restored = Identity(
+        label="",
+        signing_key=me._signing_key,
+        exchange_key=other._exchange_key,
+        tls_key=me._tls_key,
+    )
     with pytest.raises(KeysError, match="another exchange key"):
         open_bundle(make(authority, members), restored, authority)
 
@@ -352,14 +357,19 @@ def test_a_roster_without_a_revealer_is_as_it_was(bundle: KeyEpoch) -> None:
     assert bundle.roster.key_holder == "members"
 
 
-@pytest.mark.parametrize("field", ["the same identity", "the same exchange key"])
+@pytest.mark.parametrize(
+    "field", ["the same identity", "the same exchange key", "the same TLS key"]
+)
 def test_a_member_is_not_the_revealer(
     authority: Authority, members: list[Identity], field: str
 ) -> None:
-    other = members[0]
-    if field == "the same exchange key":
+    other, fresh = members[0], Identity.create()
+    if field != "the same identity":
         other = Identity(
-            label="", signing_key=Ed25519PrivateKey.generate(), exchange_key=other._exchange_key
+            label="",
+            signing_key=Ed25519PrivateKey.generate(),
+            exchange_key=(other if "exchange" in field else fresh)._exchange_key,
+            tls_key=(other if "TLS" in field else fresh)._tls_key,
         )
     with pytest.raises(KeysError, match="appears twice"):
         make(authority, members, revealer=other.public)

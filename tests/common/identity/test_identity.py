@@ -70,10 +70,10 @@ def test_missing_keys_name_the_remedy(tmp_path: Path) -> None:
         b"[]",
         b"\xff\xfe",
         b'{"kind":"fedrec identity"}',
-        b'{"kind":"fedrec authority","version":1}',
-        b'{"kind":"fedrec identity","version":2}',
-        b'{"kind":"fedrec identity","kind":"fedrec identity","version":1}',
-        b'{"kind":"fedrec identity","version":1,"label":"","signing_key":"AAAA","exchange_key":""}',
+        b'{"kind":"fedrec authority","version":2}',
+        b'{"kind":"fedrec identity","version":1}',
+        b'{"kind":"fedrec identity","kind":"fedrec identity","version":2}',
+        b'{"kind":"fedrec identity","version":2,"label":"","signing_key":"AAAA","exchange_key":""}',
         b"[" * 30_000,
         b" " * 70_000,
     ],
@@ -154,13 +154,15 @@ def test_a_signature_covers_every_bit() -> None:
 def test_the_public_half_survives_json_and_notices_an_exchanged_key() -> None:
     public = Identity.create("Zoë").public
     assert PublicIdentity.from_json(public.to_json()) == public
-    other = Identity.create().public.exchange_key
+    other = Identity.create().public
     with pytest.raises(BadSignature):
-        PublicIdentity.from_json(replace(public, exchange_key=other).to_json())
+        PublicIdentity.from_json(replace(public, exchange_key=other.exchange_key).to_json())
+    with pytest.raises(BadSignature):
+        PublicIdentity.from_json(replace(public, tls_key=other.tls_key).to_json())
     with pytest.raises(BadSignature):
         PublicIdentity.from_json(replace(public, label="Zoe").to_json())
     with pytest.raises(KeysError):
-        PublicIdentity(label="", signing_key=b"1", exchange_key=b"2")
+        PublicIdentity(label="", signing_key=b"1", exchange_key=b"2", tls_key=b"3")
 
 
 def test_an_agreement_is_the_same_from_both_sides() -> None:

@@ -26,8 +26,6 @@ class AuthorityProcess:
         keys = workspace.folder / "keys"
         options: list[str | Path] = [
             *("--into", keys, "--every-seconds", "0.2", "--json"),
-            *("--token-file", keys / "operators.token"),
-            *("--root-certificate", workspace.certificate),
         ]
         command = [sys.executable, "-m", "fedrec", "keys", "authority", "run", address]
         self._process = subprocess.Popen([*command, *options], stdout=subprocess.PIPE, text=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shutil
+import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -16,10 +18,12 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
 from fedrec.demo.workspace import DemoData, Workspace, prepare
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
+from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.private_store import PrivateStore
 
 N_USERS, N_ITEMS = 40, 60
@@ -61,6 +65,24 @@ ALGORITHMS: dict[str, dict[str, Any]] = {
     "plgc": {"base": {"name": "fedmf", "dim": 4, "local_epochs": 2}},
 }
 """Settings of those whose vectors have no length of their own."""
+
+
+def never_met(bench: Bench, *numbers: int) -> None:
+    """Write the coordinator's first epoch anew, of a federation that does not know some clients."""
+    folder = AuthorityFolder(bench.workspace.folder / "keys")
+    ids = {Identity.load(bench.state(number)).client_id for number in numbers}
+    known = folder.membership
+    members = tuple(member for member in known.members if member.client_id not in ids)
+    folder.keep(replace(known, members=members))
+    folder.rotate()
+    for number in numbers:
+        shutil.rmtree(bench.state(number))
+
+
+def invite(bench: Bench, name: str = "joiner", *, confirm: bool = False) -> str:
+    """Return the file of an invitation, for `client__invitation`."""
+    folder = AuthorityFolder(bench.workspace.folder / "keys")
+    return str(folder.invite(name, confirm=confirm, now=int(time.time())))
 
 
 def plan_of(
@@ -220,8 +242,6 @@ def federal(metrics: Mapping[int, list[int]]) -> dict[int, list[int]]:
 
 def accepted(bench: Bench, published: Sequence[PublishedRound]) -> list[Accepted]:
     """Return who was counted in each published round."""
-    from fedrec.identity.identity import Identity
-
     number_of = {Identity.load(bench.state(n)).client_id: n for n in range(bench.n_clients)}
     return [
         Accepted(

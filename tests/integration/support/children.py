@@ -170,7 +170,8 @@ def _run_client(
     settings: Settings, kill: KillClient | None, in_files: bool, parent: Connection
 ) -> None:
     from fedrec.wire import grpc_link
-    from fedrec_client.app import ClientApp, open_link
+    from fedrec_client.app import ClientApp
+    from fedrec_client.connecting import open_link
     from fedrec_client.events import ClientEvent
     from fedrec_client.stopping import Stopped, StopSwitch
 

@@ -15,12 +15,14 @@ from integration.support.links import DEADLINE_SECONDS, Wrap, poll
 
 from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError
+from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.admin_link import AdminLink, RunEvent
 from fedrec.wire.messages import PublishedRound
-from fedrec_client.app import ClientApp, ClientOutcome, open_link
+from fedrec_client.app import ClientApp, ClientOutcome
+from fedrec_client.connecting import certificate_path, open_link
 from fedrec_client.events import ClientEvent
 from fedrec_client.stopping import Stopped, StopSwitch
 from fedrec_server.app import Coordinator
@@ -100,7 +102,9 @@ class Client:
         self._switch = StopSwitch()
         self._outcome: ClientOutcome | None = None
         self._error: BaseException | None = None
-        self.link = wrap(open_link(settings))
+        # Who was only invited opens its link by itself, once it has a certificate.
+        known = certificate_path(settings).exists()
+        self.link = wrap(open_link(settings)) if known else None
         self._app = ClientApp(
             settings,
             link=self.link,
@@ -147,7 +151,8 @@ class Client:
         """Stop, wherever the client is."""
         with suppress(Stopped, KeyboardInterrupt):
             self._switch.request()
-        self.link.close()
+        if self.link is not None:
+            self.link.close()
         self._thread.join(DEADLINE_SECONDS)
 
     @property
@@ -184,7 +189,6 @@ class Federation:
         bench: their folders.
         loop: where the coordinator lives.
         failpoint: handed to the coordinator.
-        plaintext: speak without TLS.
         recorder: handed to the coordinator.
         coordinator: changes of the coordinator's settings.
     """
@@ -195,15 +199,10 @@ class Federation:
         loop: Loop,
         *,
         failpoint: Failpoint = no_failpoint,
-        plaintext: bool = False,
         recorder: WireRecorder | None = None,
         **coordinator: Any,
     ) -> None:
         self.bench = bench
-        self._transport: dict[str, Any] = {}
-        if plaintext:
-            self._transport = {"client__plaintext": True, "client__root_certificate": None}
-            coordinator |= {"plaintext": True, "certificate": None, "private_key": None}
         self.clients: list[Client] = []
         self.clock = AheadOfTime()
         self._loop = loop
@@ -225,7 +224,6 @@ class Federation:
         """Start a client of the roster; options of `Client`, the rest are settings."""
         known = {"wrap", "on_event", "maximum_attempts", "new_run", "accept_exposure"}
         settings = {name: options.pop(name) for name in set(options) - known}
-        settings = {**self._transport, **settings}
         found = self.bench.client_settings(number, self.address, **settings)
         self.clients.append(Client(found, **options))
         return self.clients[-1]
@@ -241,16 +239,11 @@ class Federation:
 
     def published(self, number: int = 0) -> list[PublishedRound]:
         """Return all published rounds as a client fetches them."""
-        return published_rounds(self.bench, self.address, number, **self._transport)
+        return published_rounds(self.bench, self.address, number)
 
     def journal(self) -> list[RunEvent]:
         """Return what the operator sees."""
-        workspace = self.bench.workspace
-        link = AdminLink(
-            self.address,
-            token=workspace.operators_token,
-            root_certificate=workspace.certificate.read_bytes(),
-        )
+        link = operators_link(self.bench, self.address)
         try:
             return list(link.events(follow=False))
         finally:
@@ -272,6 +265,11 @@ class Federation:
         if not self._stopped:
             self._stopped = True
             self._loop.run(self.coordinator.stop(grace_seconds=0.2))
+
+
+def operators_link(bench: Bench, address: str) -> AdminLink:
+    """Return what `fedrec status` calls with."""
+    return AdminLink(address, Credentials.load(bench.workspace.operator, "the test"))
 
 
 def published_rounds(

@@ -148,8 +148,8 @@ _MESSAGES: dict[str, dict[str, str]] = {
     "Chunk": {"offset": "bookkeeping"},
     "UploadReceipt": {"round": "bookkeeping", "duplicate": "bookkeeping"},
     "RoundReceipt": {"round": "bookkeeping"},
-    "ApplyRequest": {"public_identity": "public"},
-    "Application": {"epoch": "bookkeeping", "listed": "bookkeeping"},
+    "ApplyRequest": {"application": "public"},
+    "Application": {"epoch": "bookkeeping", "listed": "bookkeeping", "certificate": "public"},
     "GetFederationRequest": {"protocol_version": "public", "client_id": "identity"},
     "Federation": {
         "protocol_version": "public",
@@ -287,7 +287,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "waits_for": "words",
         "authority_heard": "bookkeeping",
     },
-    "Applicants": {"public_identity": "public"},
+    "Applicants": {"application": "public"},
     "InstallEpochReply": {"epoch": "bookkeeping", "began": "bookkeeping"},
     "WatchEventsRequest": {"after_event": "bookkeeping", "follow": "bookkeeping"},
     "Event": {
@@ -393,9 +393,9 @@ _TABLES: dict[str, dict[str, str]] = {
     "attestations": _REPORT,
     "epochs": {"epoch": "bookkeeping", "length": "bookkeeping", "digest": "digest"},
     "applicants": {
+        "invitation": "digest",
         "client_id": "identity",
-        "public_identity": "public",
-        "unix_seconds": "bookkeeping",
+        "application": "public",
     },
     "ledger": {"round": "bookkeeping", "at": "bookkeeping"},
     "mask_messages": {

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedrec.wire.v1 import update_pb2 as fedrec_dot_wire_dot_v1_dot_update__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64rec/wire/v1/admin.proto\x12\x0e\x66\x65\x64rec.wire.v1\x1a\x1b\x66\x65\x64rec/wire/v1/update.proto\"\x17\n\x15ListApplicantsRequest\"%\n\nApplicants\x12\x17\n\x0fpublic_identity\x18\x01 \x03(\x0c\"g\n\tEpochPart\x12*\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"1\n\x11InstallEpochReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\r\n\x05\x62\x65gan\x18\x02 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x8a\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x10\n\x08\x65xpected\x18\x04 \x01(\r\x12\x0f\n\x07\x61rrived\x18\x05 \x01(\r\x12\x16\n\x0e\x62ytes_received\x18\x06 \x01(\x04\x12\x14\n\x0cseconds_left\x18\x07 \x01(\x01\"\x8d\x03\n\x06Status\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x12\n\nprotection\x18\x03 \x01(\t\x12\x17\n\x0fpublished_round\x18\x04 \x01(\x04\x12\x18\n\x10rounds_published\x18\x05 \x01(\x04\x12\x16\n\x0erounds_planned\x18\x06 \x01(\x04\x12\x18\n\x10rounds_abandoned\x18\x07 \x01(\x04\x12\x14\n\x0c\x63lients_seen\x18\x08 \x01(\r\x12\x19\n\x11\x63lients_in_roster\x18\t \x01(\r\x12\x10\n\x08\x66inished\x18\n \x01(\x08\x12\x15\n\rfinish_reason\x18\x0b \x01(\t\x12,\n\x07\x63urrent\x18\x0c \x01(\x0b\x32\x1b.fedrec.wire.v1.RoundStatus\x12\x12\n\nlast_event\x18\r \x01(\x04\x12\r\n\x05\x65poch\x18\x0e \x01(\x04\x12\x12\n\nnext_epoch\x18\x0f \x01(\x04\x12\x11\n\twaits_for\x18\x10 \x01(\t\x12\x17\n\x0f\x61uthority_heard\x18\x11 \x01(\x01\"9\n\x12WatchEventsRequest\x12\x13\n\x0b\x61\x66ter_event\x18\x01 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"a\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0cunix_seconds\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x13\n\x0b\x66ields_json\x18\x05 \x01(\t\"\x1d\n\x0eStopRunRequest\x12\x0b\n\x03now\x18\x01 \x01(\x08\"\x1f\n\x0cStopRunReply\x12\x0f\n\x07message\x18\x01 \x01(\t2\x88\x03\n\x05\x41\x64min\x12\x45\n\tGetStatus\x12 .fedrec.wire.v1.GetStatusRequest\x1a\x16.fedrec.wire.v1.Status\x12J\n\x0bWatchEvents\x12\".fedrec.wire.v1.WatchEventsRequest\x1a\x15.fedrec.wire.v1.Event0\x01\x12G\n\x07StopRun\x12\x1e.fedrec.wire.v1.StopRunRequest\x1a\x1c.fedrec.wire.v1.StopRunReply\x12S\n\x0eListApplicants\x12%.fedrec.wire.v1.ListApplicantsRequest\x1a\x1a.fedrec.wire.v1.Applicants\x12N\n\x0cInstallEpoch\x12\x19.fedrec.wire.v1.EpochPart\x1a!.fedrec.wire.v1.InstallEpochReply(\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64rec/wire/v1/admin.proto\x12\x0e\x66\x65\x64rec.wire.v1\x1a\x1b\x66\x65\x64rec/wire/v1/update.proto\"\x17\n\x15ListApplicantsRequest\"!\n\nApplicants\x12\x13\n\x0b\x61pplication\x18\x01 \x03(\x0c\"g\n\tEpochPart\x12*\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"1\n\x11InstallEpochReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\r\n\x05\x62\x65gan\x18\x02 \x01(\x08\"\x12\n\x10GetStatusRequest\"\x8a\x01\n\x0bRoundStatus\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\r\n\x05phase\x18\x03 \x01(\t\x12\x10\n\x08\x65xpected\x18\x04 \x01(\r\x12\x0f\n\x07\x61rrived\x18\x05 \x01(\r\x12\x16\n\x0e\x62ytes_received\x18\x06 \x01(\x04\x12\x14\n\x0cseconds_left\x18\x07 \x01(\x01\"\x8d\x03\n\x06Status\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x12\n\nprotection\x18\x03 \x01(\t\x12\x17\n\x0fpublished_round\x18\x04 \x01(\x04\x12\x18\n\x10rounds_published\x18\x05 \x01(\x04\x12\x16\n\x0erounds_planned\x18\x06 \x01(\x04\x12\x18\n\x10rounds_abandoned\x18\x07 \x01(\x04\x12\x14\n\x0c\x63lients_seen\x18\x08 \x01(\r\x12\x19\n\x11\x63lients_in_roster\x18\t \x01(\r\x12\x10\n\x08\x66inished\x18\n \x01(\x08\x12\x15\n\rfinish_reason\x18\x0b \x01(\t\x12,\n\x07\x63urrent\x18\x0c \x01(\x0b\x32\x1b.fedrec.wire.v1.RoundStatus\x12\x12\n\nlast_event\x18\r \x01(\x04\x12\r\n\x05\x65poch\x18\x0e \x01(\x04\x12\x12\n\nnext_epoch\x18\x0f \x01(\x04\x12\x11\n\twaits_for\x18\x10 \x01(\t\x12\x17\n\x0f\x61uthority_heard\x18\x11 \x01(\x01\"9\n\x12WatchEventsRequest\x12\x13\n\x0b\x61\x66ter_event\x18\x01 \x01(\x04\x12\x0e\n\x06\x66ollow\x18\x02 \x01(\x08\"a\n\x05\x45vent\x12\x10\n\x08sequence\x18\x01 \x01(\x04\x12\x14\n\x0cunix_seconds\x18\x02 \x01(\x01\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\r\n\x05round\x18\x04 \x01(\x04\x12\x13\n\x0b\x66ields_json\x18\x05 \x01(\t\"\x1d\n\x0eStopRunRequest\x12\x0b\n\x03now\x18\x01 \x01(\x08\"\x1f\n\x0cStopRunReply\x12\x0f\n\x07message\x18\x01 \x01(\t2\x88\x03\n\x05\x41\x64min\x12\x45\n\tGetStatus\x12 .fedrec.wire.v1.GetStatusRequest\x1a\x16.fedrec.wire.v1.Status\x12J\n\x0bWatchEvents\x12\".fedrec.wire.v1.WatchEventsRequest\x1a\x15.fedrec.wire.v1.Event0\x01\x12G\n\x07StopRun\x12\x1e.fedrec.wire.v1.StopRunRequest\x1a\x1c.fedrec.wire.v1.StopRunReply\x12S\n\x0eListApplicants\x12%.fedrec.wire.v1.ListApplicantsRequest\x1a\x1a.fedrec.wire.v1.Applicants\x12N\n\x0cInstallEpoch\x12\x19.fedrec.wire.v1.EpochPart\x1a!.fedrec.wire.v1.InstallEpochReply(\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,25 +35,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_LISTAPPLICANTSREQUEST']._serialized_start=75
   _globals['_LISTAPPLICANTSREQUEST']._serialized_end=98
   _globals['_APPLICANTS']._serialized_start=100
-  _globals['_APPLICANTS']._serialized_end=137
-  _globals['_EPOCHPART']._serialized_start=139
-  _globals['_EPOCHPART']._serialized_end=242
-  _globals['_INSTALLEPOCHREPLY']._serialized_start=244
-  _globals['_INSTALLEPOCHREPLY']._serialized_end=293
-  _globals['_GETSTATUSREQUEST']._serialized_start=295
-  _globals['_GETSTATUSREQUEST']._serialized_end=313
-  _globals['_ROUNDSTATUS']._serialized_start=316
-  _globals['_ROUNDSTATUS']._serialized_end=454
-  _globals['_STATUS']._serialized_start=457
-  _globals['_STATUS']._serialized_end=854
-  _globals['_WATCHEVENTSREQUEST']._serialized_start=856
-  _globals['_WATCHEVENTSREQUEST']._serialized_end=913
-  _globals['_EVENT']._serialized_start=915
-  _globals['_EVENT']._serialized_end=1012
-  _globals['_STOPRUNREQUEST']._serialized_start=1014
-  _globals['_STOPRUNREQUEST']._serialized_end=1043
-  _globals['_STOPRUNREPLY']._serialized_start=1045
-  _globals['_STOPRUNREPLY']._serialized_end=1076
-  _globals['_ADMIN']._serialized_start=1079
-  _globals['_ADMIN']._serialized_end=1471
+  _globals['_APPLICANTS']._serialized_end=133
+  _globals['_EPOCHPART']._serialized_start=135
+  _globals['_EPOCHPART']._serialized_end=238
+  _globals['_INSTALLEPOCHREPLY']._serialized_start=240
+  _globals['_INSTALLEPOCHREPLY']._serialized_end=289
+  _globals['_GETSTATUSREQUEST']._serialized_start=291
+  _globals['_GETSTATUSREQUEST']._serialized_end=309
+  _globals['_ROUNDSTATUS']._serialized_start=312
+  _globals['_ROUNDSTATUS']._serialized_end=450
+  _globals['_STATUS']._serialized_start=453
+  _globals['_STATUS']._serialized_end=850
+  _globals['_WATCHEVENTSREQUEST']._serialized_start=852
+  _globals['_WATCHEVENTSREQUEST']._serialized_end=909
+  _globals['_EVENT']._serialized_start=911
+  _globals['_EVENT']._serialized_end=1008
+  _globals['_STOPRUNREQUEST']._serialized_start=1010
+  _globals['_STOPRUNREQUEST']._serialized_end=1039
+  _globals['_STOPRUNREPLY']._serialized_start=1041
+  _globals['_STOPRUNREPLY']._serialized_end=1072
+  _globals['_ADMIN']._serialized_start=1075
+  _globals['_ADMIN']._serialized_end=1467
 # @@protoc_insertion_point(module_scope)

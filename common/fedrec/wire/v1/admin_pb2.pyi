@@ -12,10 +12,10 @@ class ListApplicantsRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class Applicants(_message.Message):
-    __slots__ = ("public_identity",)
-    PUBLIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
-    public_identity: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, public_identity: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    __slots__ = ("application",)
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    application: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, application: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class EpochPart(_message.Message):
     __slots__ = ("blob", "chunk")

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class AdminStub:
-    """What operators call, with the operator's token.
+    """What operators call, with an operator's certificate.
     """
 
     def __init__(self, channel):
@@ -63,7 +63,7 @@ class AdminStub:
 
 
 class AdminServicer:
-    """What operators call, with the operator's token.
+    """What operators call, with an operator's certificate.
     """
 
     def GetStatus(self, request, context):
@@ -137,7 +137,7 @@ def add_AdminServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Admin:
-    """What operators call, with the operator's token.
+    """What operators call, with an operator's certificate.
     """
 
     @staticmethod

@@ -10,18 +10,20 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class ApplyRequest(_message.Message):
-    __slots__ = ("public_identity",)
-    PUBLIC_IDENTITY_FIELD_NUMBER: _ClassVar[int]
-    public_identity: bytes
-    def __init__(self, public_identity: _Optional[bytes] = ...) -> None: ...
+    __slots__ = ("application",)
+    APPLICATION_FIELD_NUMBER: _ClassVar[int]
+    application: bytes
+    def __init__(self, application: _Optional[bytes] = ...) -> None: ...
 
 class Application(_message.Message):
-    __slots__ = ("epoch", "listed")
+    __slots__ = ("epoch", "listed", "certificate")
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     LISTED_FIELD_NUMBER: _ClassVar[int]
+    CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
     epoch: int
     listed: bool
-    def __init__(self, epoch: _Optional[int] = ..., listed: _Optional[bool] = ...) -> None: ...
+    certificate: bytes
+    def __init__(self, epoch: _Optional[int] = ..., listed: _Optional[bool] = ..., certificate: _Optional[bytes] = ...) -> None: ...
 
 class GetFederationRequest(_message.Message):
     __slots__ = ("protocol_version", "client_id")

@@ -59,6 +59,7 @@ def make_people(count: int) -> tuple[list[Identity], Roster]:
         context_sha256=bytes(32),
         secrets_sha256=bytes(32),
         authority_key=bytes(32),
+        ca_sha256=bytes(32),
     )
     return people, roster
 

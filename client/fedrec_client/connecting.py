@@ -1,0 +1,79 @@
+"""Reaching the coordinator: what this client shows is checked here, before it dials.
+
+A handshake says only that it was refused; everything that a client can know beforehand is told in
+words, with the setting to look at.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedrec.config.schema import Settings
+from fedrec.errors import KeysError
+from fedrec.identity.authority_key import read_issuer
+from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, certificate_sha256
+from fedrec.identity.identity import Identity
+from fedrec.identity.key_files import read_public
+from fedrec.wire.link import Link
+
+__all__ = ["certificate_path", "invitation_of", "invited_link", "open_link"]
+
+MAX_CERTIFICATE_BYTES = 16 << 10
+
+
+def certificate_path(settings: Settings) -> Path:
+    """Return where this client's certificate lies, or will lie once it was admitted."""
+    client = settings.client
+    if client.certificate is not None:
+        return Path(client.certificate)
+    return Path(client.state) / CERTIFICATE_FILE
+
+
+def open_link(settings: Settings) -> Link:
+    """Return the gRPC link that the settings describe; nothing is sent yet.
+
+    Raises:
+        KeysError: this client's certificate is missing, for another key or of another federation.
+        CertificateExpired: this machine's clock is outside its dates.
+    """
+    path = certificate_path(settings)
+    certificate = read_public(
+        path,
+        max_bytes=MAX_CERTIFICATE_BYTES,
+        remedy="It is client.certificate: the key authority makes it from identity.pub.json "
+        "(`fedrec keys new`, `keys roster add`). Who was invited names client.invitation.",
+    )
+    issuer = read_issuer(Path(settings.client.authority_key))
+    own = Identity.load(Path(settings.client.state)).credentials(certificate, issuer)
+    own.check(f"client.certificate: {path}")
+    return _link(settings, own)
+
+
+def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:
+    """Return the invitation, and its issuer's certificate (PEM).
+
+    Raises:
+        KeysError: it cannot be used, or another authority made it.
+        CertificateExpired: it ran out, or this machine's clock is wrong.
+    """
+    client = settings.client
+    found = Credentials.load(Path(client.invitation or ""), "client.invitation")
+    issuer = read_issuer(Path(client.authority_key))
+    if certificate_sha256(found.issuer) != certificate_sha256(issuer):
+        raise KeysError(
+            f"client.invitation: {client.invitation} is of another key authority than "
+            f"client.authority_key, {client.authority_key}.",
+            remedy="Take both from the authority that invited this client.",
+        )
+    return found, issuer
+
+
+def invited_link(settings: Settings) -> Link:
+    """Return a link that is good for an application; nothing is sent yet."""
+    return _link(settings, invitation_of(settings)[0])
+
+
+def _link(settings: Settings, own: Credentials) -> Link:
+    from fedrec.wire.grpc_link import GrpcLink
+
+    return GrpcLink(settings.client.coordinator, own, attempts=1)

@@ -1,0 +1,134 @@
+"""Invitations: each lets one client apply, once, within fourteen days.
+
+An invitation is a file with a key and a certificate that are good for an application and for
+nothing else. The authority keeps the digest of its public key, and remembers who used it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedrec.errors import InvitationUsed, KeysError
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.certificates import INVITATION_DAYS, Issuer, key_of
+from fedrec.identity.document import Document, JsonValue, write_document
+from fedrec.identity.key_files import read_public, replace_secret, write_secret
+from fedrec.ids import ClientId
+
+__all__ = ["INVITATIONS_FILE", "Invitation", "Invitations"]
+
+INVITATIONS_FILE = "invitations.json"
+KIND = "fedrec invitations"
+MAX_BYTES = 16 << 20
+DAY_SECONDS = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Invitation:
+    """What the authority knows of one that it made.
+
+    Attributes:
+        name: for people.
+        key_sha256: hexadecimal digest of its public key.
+        expires_at: when, in seconds since the Unix epoch.
+        confirm: whether people compare the client id before its owner becomes a member.
+        used_by: who applied with it; empty while nobody did.
+    """
+
+    name: str
+    key_sha256: str
+    expires_at: int
+    confirm: bool
+    used_by: ClientId = ClientId("")  # noqa: RUF009  # a string
+
+
+class Invitations:
+    """The record of an authority's invitations, replaced as a whole.
+
+    Args:
+        path: the file; made with the first invitation.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def make(self, issuer: Issuer, name: str, into: Path, *, confirm: bool, now: int) -> None:
+        """Make an invitation and write it into a new file that its owner alone reads.
+
+        Raises:
+            KeysError: the file exists already.
+        """
+        made = issuer.credentials("invitation", name)
+        digest = hashlib.sha256(key_of(made.certificate)).hexdigest()
+        invitation = Invitation(
+            name=name,
+            key_sha256=digest,
+            expires_at=now + INVITATION_DAYS * DAY_SECONDS,
+            confirm=confirm,
+        )
+        # Known before anybody can use it.
+        self._keep({**self._known(), digest: invitation})
+        write_secret(into, made.to_pem())
+
+    def take(self, application: SignedApplication, now: int) -> Invitation:
+        """Return the invitation of an application; from now on it is that applicant's.
+
+        Raises:
+            InvitationUsed: somebody else applied with it.
+            KeysError: this authority did not make it, or it ran out.
+        """
+        known = self._known()
+        digest = application.invitation_sha256.hex()
+        found = known.get(digest)
+        client_id = application.identity.client_id
+        if found is None:
+            raise KeysError("This authority made no such invitation.")
+        if found.used_by not in ("", client_id):
+            raise InvitationUsed(
+                f"The invitation {found.name!r} was used already, by {found.used_by}.",
+                remedy="If that is not who was invited, remove it: `fedrec keys roster remove`.",
+            )
+        if not found.used_by:
+            if now > found.expires_at:
+                raise KeysError(
+                    f"The invitation {found.name!r} ran out.", remedy="Make another one."
+                )
+            found = replace(found, used_by=client_id)
+            self._keep({**known, digest: found})
+        return found
+
+    def _known(self) -> dict[str, Invitation]:
+        if not self._path.exists():
+            return {}
+        raw = read_public(self._path, max_bytes=MAX_BYTES, remedy="Restore it from a backup.")
+        document = Document.parse(raw, KIND, str(self._path))
+        found = [_invitation(entry) for entry in document.objects("invitations")]
+        document.finish()
+        return {one.key_sha256: one for one in found}
+
+    def _keep(self, known: dict[str, Invitation]) -> None:
+        entries: list[JsonValue] = [
+            {
+                "name": one.name,
+                "key_sha256": one.key_sha256,
+                "expires_at": one.expires_at,
+                "confirm": int(one.confirm),
+                "used_by": one.used_by,
+            }
+            for one in known.values()
+        ]
+        replace_secret(self._path, write_document(KIND, {"invitations": entries}))
+
+
+def _invitation(entry: Document) -> Invitation:
+    found = Invitation(
+        name=entry.text("name"),
+        key_sha256=entry.text("key_sha256"),
+        expires_at=entry.integer("expires_at"),
+        confirm=bool(entry.integer("confirm")),
+        used_by=ClientId(entry.text("used_by")),
+    )
+    entry.finish()
+    return found
