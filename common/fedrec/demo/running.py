@@ -45,7 +45,7 @@ def run_federation(
         recorded = [] if record_wire is None else ["--record-wire", str(record_wire)]
         processes.start(
             "coordinator", "coordinator", "run", str(workspace.coordinator_settings), *accepted,
-            *recorded,
+            *recorded, talks=True,
         )  # fmt: skip
         address = processes.first_line("coordinator")["address"]
         announce(
