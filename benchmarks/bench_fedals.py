@@ -21,6 +21,7 @@ from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, leave_one_out, read_interactions
 from fedrec.demo.processes import Processes
 from fedrec.demo.workspace import DemoData, load_data, prepare
+from fedrec.identity.certificates import Credentials
 from fedrec.reports.run_view import RunView
 from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
@@ -90,11 +91,7 @@ def print_federation(data: DemoData, rounds: int, device: str) -> None:
             for number, settings in enumerate(workspace.client_settings, start=1):
                 name, where = f"client-{number}", ("--coordinator", address, "--device", device)
                 processes.start(name, "client", "run", str(settings), *where)
-            link = AdminLink(
-                address,
-                token=workspace.operators_token,
-                root_certificate=workspace.certificate.read_bytes(),
-            )
+            link = AdminLink(address, Credentials.load(workspace.operator, "the benchmark"))
             view = RunView(planned=rounds + 2, at=plan.evaluation.at)
             upload, opened = 0, []
             for event in link.events():

@@ -19,6 +19,7 @@ from measuring import describe_machine, summary
 from small_federation import federation
 
 from fedrec.demo.processes import Processes
+from fedrec.identity.certificates import Credentials
 from fedrec.wire.admin_link import AdminLink
 
 
@@ -48,11 +49,7 @@ def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[fl
                             command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
                         )
                     )
-                link = AdminLink(
-                    address,
-                    token=workspace.operators_token,
-                    root_certificate=workspace.certificate.read_bytes(),
-                )
+                link = AdminLink(address, Credentials.load(workspace.operator, "the benchmark"))
                 opened, size = [], 0
                 for event in link.events():
                     if event.kind == "round opened":

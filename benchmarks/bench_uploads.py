@@ -3,10 +3,9 @@
 Limits: a bare gRPC stream server (aio, 1 MiB chunks, payload thrown away, nothing checked or
 kept), and writing, fsyncing and renaming the same eight files, each process its own. fedrec's
 coordinator receives, hashes, verifies the signature, writes, fsyncs, renames, commits, parses and
-adds up before it acknowledges. It does so without TLS, because the bare server has none either:
-with TLS it is slower. All three are measured in turn in every repetition, by the same processes;
-what a round still does after its last acknowledgement (summing, publishing, deleting) is waited
-for, so that neither limit is measured beside it.
+adds up before it acknowledges. Both speak mutual TLS. All three are measured in turn in every
+repetition, by the same processes; what a round still does after its last acknowledgement (summing,
+publishing, deleting) is waited for, so that neither limit is measured beside it.
 """
 
 from __future__ import annotations
@@ -27,13 +26,15 @@ from small_federation import federation
 
 from fedrec.config.plan import plan_fingerprint
 from fedrec.demo.processes import Processes
-from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.authority_key import read_authority_key, read_issuer
+from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
 from fedrec.training.rows import ROW_STEP
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.committee import committee_digest
+from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
 
@@ -44,7 +45,7 @@ PAUSE_SECONDS = 0.5
 """For what still goes on when a side is done, such as deleting files."""
 
 
-def bare_server(ready) -> None:
+def bare_server(ready, certificate: str) -> None:
     """Serve a stream method that throws everything away."""
 
     async def serve() -> None:
@@ -59,7 +60,11 @@ def bare_server(ready) -> None:
         server.add_generic_rpc_handlers(
             (grpc.method_handlers_generic_handler("Bare", {"Put": handler}),)
         )
-        port = server.add_insecure_port("127.0.0.1:0")
+        own = Credentials.load(Path(certificate), "the benchmark")
+        credentials = grpc.ssl_server_credentials(
+            [(own.private_key, own.certificate)], own.issuer, require_client_auth=True
+        )
+        port = server.add_secure_port("127.0.0.1:0", credentials)
         await server.start()
         ready.send(port)
         await server.wait_for_termination()
@@ -69,9 +74,10 @@ def bare_server(ready) -> None:
 
 def client(number: int, pipe, settings: dict) -> None:
     """Do what the parent asks for: prepare a round, upload it, send the bare stream, write."""
-    identity = Identity.load(Path(settings["state"]))
-    plan, token = settings["plan"], Path(settings["token"]).read_text().strip()
-    link = GrpcLink(settings["address"], token=token, plaintext=True)
+    identity, plan = Identity.load(Path(settings["state"])), settings["plan"]
+    certificate = (Path(settings["state"]) / CERTIFICATE_FILE).read_bytes()
+    own = identity.credentials(certificate, read_issuer(Path(settings["authority"])))
+    link = GrpcLink(settings["address"], own)
     info = link.federation(identity.client_id)
     _, secrets = open_epoch(
         roster_json=info.roster_json,
@@ -95,7 +101,7 @@ def client(number: int, pipe, settings: dict) -> None:
         -1000, 1000, training.change_slice.stop
     )
     payloads = {"count": protected(counting, counts), "train": protected(training, vector)}
-    channel = grpc.insecure_channel(f"127.0.0.1:{settings['bare_port']}")
+    channel = open_channel(f"127.0.0.1:{settings['bare_port']}", own)
     put = channel.stream_unary("/Bare/Put")
     header, payload, version = None, b"", 0
     while True:
@@ -160,10 +166,10 @@ def main() -> None:
             rank=RANK,
             rounds=runs + 2,
             protection="none",
-            tls=False,
         )
         ours, theirs = context.Pipe()
-        bare = context.Process(target=bare_server, args=(theirs,), daemon=True)
+        certificate = str(workspace.folder / "keys" / "coordinator.pem")
+        bare = context.Process(target=bare_server, args=(theirs, certificate), daemon=True)
         bare.start()
         port = ours.recv()
         with Processes(Path(scratch) / "logs") as processes:
@@ -176,7 +182,6 @@ def main() -> None:
                 mine, other = context.Pipe()
                 settings = {
                     "state": str(workspace.client_states[number]),
-                    "token": str(workspace.folder / "keys" / "clients.token"),
                     "address": address,
                     "authority": str(workspace.folder / "keys" / "authority.pub.json"),
                     "bare_port": port,

@@ -22,7 +22,6 @@ def federation(
     rank: int,
     rounds: int,
     protection: str,
-    tls: bool = True,
 ) -> Workspace:
     """Prepare a federation whose update has n_items x (rank + 1) values and a few more."""
     n_users = USERS_PER_CLIENT * n_clients
@@ -45,7 +44,7 @@ def federation(
     interactions = Interactions.from_columns(users, items).deduplicated()
     data = DemoData(name="bench", interactions=interactions, catalogue=catalogue, note="")
     folder.mkdir(parents=True, exist_ok=True)
-    return prepare(folder, plan, data, n_clients=n_clients, tls=tls)
+    return prepare(folder, plan, data, n_clients=n_clients)
 
 
 def run_client(settings_file: str, coordinator: str) -> None:

@@ -8,6 +8,9 @@ from collections.abc import Iterator
 
 import pytest
 
+# Before any test imports grpc.
+import fedrec.wire  # noqa: F401
+
 # What a conformance suite found wrong is shown as in any test.
 pytest.register_assert_rewrite("conformance")
 

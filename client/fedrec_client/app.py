@@ -15,11 +15,13 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_source, read_users
-from fedrec.errors import FedrecError, NotInRoster, SettingsError
+from fedrec.errors import FedrecError, NotInRoster
 from fedrec.formats import ENVIRONMENT_NAME
-from fedrec.identity.authority_key import read_authority_key
+from fedrec.identity.authority_key import read_authority_key, read_issuer
+from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.client_folder import known_identity
 from fedrec.identity.identity import Identity
+from fedrec.identity.key_files import read_public
 from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
@@ -44,6 +46,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientApp", "ClientOutcome", "open_link", "users_digest"]
 
+MAX_CERTIFICATE_BYTES = 16 << 10
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutcome:
@@ -66,30 +70,28 @@ class ClientOutcome:
 
 
 def open_link(settings: Settings) -> Link:
-    """Return the gRPC link that the settings describe."""
+    """Return the gRPC link that the settings describe; nothing is sent yet.
+
+    Raises:
+        KeysError: this client's certificate is missing or does not fit, in the words that no
+            handshake has.
+        CertificateExpired: this machine's clock is outside its dates.
+    """
     from fedrec.wire.grpc_link import GrpcLink
 
     client = settings.client
-    token = _file(client.token_file, "client.token_file").decode().strip()
-    certificate = _file(client.root_certificate, "client.root_certificate")
-    return GrpcLink(
-        client.coordinator,
-        token=token,
-        root_certificate=certificate or None,
-        plaintext=client.plaintext,
-        attempts=1,
+    folder = Path(client.state)
+    path = folder / CERTIFICATE_FILE if client.certificate is None else Path(client.certificate)
+    certificate = read_public(
+        path,
+        max_bytes=MAX_CERTIFICATE_BYTES,
+        remedy="The key authority makes it from identity.pub.json (`fedrec keys new` and `roster "
+        "add`); name it as client.certificate.",
     )
-
-
-def _file(path: str | None, field: str) -> bytes:
-    if path is None:
-        return b""
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise SettingsError(
-            f"{field} = {path!r} cannot be read: {error.strerror}.", remedy="Check the path."
-        ) from None
+    issuer = read_issuer(Path(client.authority_key))
+    found = Identity.load(folder).credentials(certificate, issuer)
+    found.check(f"client.certificate: {path}")
+    return GrpcLink(client.coordinator, found, attempts=1)
 
 
 def users_digest(users: UserSplit) -> str:

@@ -43,8 +43,8 @@ def run(
     authority_key: Annotated[
         str | None, typer.Option(help="client.authority_key: the pinned public key.")
     ] = None,
-    token_file: Annotated[
-        str | None, typer.Option(help="client.token_file: file with the access token.")
+    certificate: Annotated[
+        str | None, typer.Option(help="client.certificate: what the key authority made.")
     ] = None,
     device: Annotated[str | None, typer.Option(help="client.device: auto, cpu, cuda.")] = None,
     workers: Annotated[
@@ -55,9 +55,6 @@ def run(
         typer.Option(
             help="client.label: what the client's keys were labelled with; others are refused."
         ),
-    ] = None,
-    plaintext: Annotated[
-        bool | None, typer.Option("--plaintext", help="client.plaintext: loopback without TLS.")
     ] = None,
     new_run: Annotated[
         bool, typer.Option("--new-run", help="Leave the stored run for the coordinator's.")
@@ -93,11 +90,10 @@ def run(
             "client.coordinator": coordinator,
             "data.catalogue": catalogue,
             "client.authority_key": authority_key,
-            "client.token_file": token_file,
+            "client.certificate": certificate,
             "client.device": device,
             "client.workers": workers,
             "client.label": label,
-            "client.plaintext": plaintext,
         },
     )
     stop = StopSwitch()

@@ -15,8 +15,8 @@
     |  |- CorruptUpload              corrupt_upload         1    DATA_LOSS
     |  `- TooLarge                   too_large              1    RESOURCE_EXHAUSTED
     |- RefusedError                  refused                5    PERMISSION_DENIED
-    |  |- Unauthenticated            unauthenticated        5    UNAUTHENTICATED
-    |  |- NotInRoster                not_in_roster          5    PERMISSION_DENIED
+    |  |- NotInRoster                not_a_member           5    PERMISSION_DENIED
+    |  |- WrongIdentity              wrong_identity         5    PERMISSION_DENIED
     |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
@@ -64,9 +64,9 @@ __all__ = [
     "SumOutOfBounds",
     "TooLarge",
     "TrainingError",
-    "Unauthenticated",
     "Unreachable",
     "VersionMismatch",
+    "WrongIdentity",
 ]
 
 
@@ -200,19 +200,18 @@ class RefusedError(FedrecError):
     grpc_status = "PERMISSION_DENIED"
 
 
-class Unauthenticated(RefusedError):
-    """The transport credentials are missing or wrong."""
-
-    code = "unauthenticated"
-    public = "The access token is missing or wrong."
-    grpc_status = "UNAUTHENTICATED"
-
-
 class NotInRoster(RefusedError):
     """The key belongs to nobody whom the key authority listed."""
 
-    code = "not_in_roster"
-    public = "This client's key is not in the federation's roster."
+    code = "not_a_member"
+    public = "This key belongs to no member: it is not in the federation's roster."
+
+
+class WrongIdentity(RefusedError):
+    """A message names another client than the one whose certificate brought it."""
+
+    code = "wrong_identity"
+    public = "The message names another client than the one that sends it."
 
 
 class BadSignature(RefusedError):

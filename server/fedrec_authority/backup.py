@@ -35,10 +35,12 @@ LARGEST_COST = 2**20
 """A damaged or forged file must not take more than 1 GiB before it is refused."""
 SECRETS = (f"{AUTHORITY_FOLDER}/{AUTHORITY_FILE}", f"{AUTHORITY_FOLDER}/{MEMBERSHIP_FILE}")
 """Written last, the key first: a folder with both is complete."""
+OPERATOR = ("operator.pem", "operator.crt")
+"""Whose certificate the coordinator knows."""
 
 
 def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
-    """Write an encrypted copy of the key, the members and the rosters.
+    """Write an encrypted copy of the keys, the members, the rosters and the operator's key.
 
     The newest epoch's bundle stays out of it: a backup lives long, and with a member's key that is
     stolen later whoever opens it would have the secrets of an epoch that is over. A restored
@@ -61,7 +63,7 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
         )
     folder.membership  # noqa: B018  # raises where there is nothing worth keeping
     rosters = folder.private / ROSTERS_FOLDER
-    names = [*SECRETS, AUTHORITY_PUBLIC_FILE]
+    names = [*SECRETS, AUTHORITY_PUBLIC_FILE, *OPERATOR]
     names += [f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/{found.name}" for found in rosters.glob("*")]
     entries: list[JsonValue] = [
         {
@@ -115,7 +117,8 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
     folder.private.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in files.items():
         if name not in (*SECRETS, EPOCH_FILE):
-            write_public(folder.path / name, content)
+            write = replace_secret if name == OPERATOR[0] else write_public
+            write(folder.path / name, content)
     if not (folder.path / key).exists():
         write_secret(folder.path / key, files[key])
     replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])
@@ -153,7 +156,7 @@ def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
 
 def _is_ours(name: str) -> bool:
     """Tell whether a file may be written: nothing outside the folder, nothing unknown."""
-    if name in (*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE):
+    if name in (*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE, *OPERATOR):
         return True
     folder, _, file = name.rpartition("/")
     number, _, ending = file.partition(".")

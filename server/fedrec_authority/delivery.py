@@ -1,6 +1,6 @@
 """Bringing epochs to the coordinator and applicants from it: what the authority's process does.
 
-The authority calls, with the operators' token. What it sends is public; what it gets, nobody
+The authority calls, as an operator. What it sends is public; what it gets, nobody
 believes: applicants are listed for people to compare, and the coordinator's epoch is a number.
 """
 
@@ -87,7 +87,7 @@ class Delivery:
         """Deliver what is missing and list applicants; tell whether the coordinator answered.
 
         Raises:
-            FedrecError: the folder cannot be used, or the coordinator refuses the token.
+            FedrecError: the folder cannot be used, or the coordinator refuses the operator.
         """
         try:
             found = self._link.status()

@@ -36,8 +36,8 @@ from fedrec.identity.authority import (
     ROSTERS_FOLDER,
     Authority,
 )
-from fedrec.identity.authority_key import read_authority_key, write_authority_key
-from fedrec.identity.certificates import CERTIFICATE_FILE, key_of
+from fedrec.identity.authority_key import read_authority_key, read_issuer, write_authority_key
+from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, key_of
 from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public, replace_secret, write_public
@@ -253,6 +253,20 @@ class AuthorityFolder:
             for member in members
         }
         return {client_id: self.certificates / f"{name}.crt" for client_id, name in names.items()}
+
+    def revealer_credentials(self) -> Credentials:
+        """Return what the revealer shows when it calls the coordinator.
+
+        Raises:
+            KeysError: no epoch with a revealer was made here.
+            CertificateExpired: this machine's clock is outside the certificate's dates.
+        """
+        path = self.revealer.folder / CERTIFICATE_FILE
+        certificate = read_public(path, max_bytes=MAX_BYTES, remedy="Run `fedrec keys rotate`.")
+        issuer = read_issuer(self.public_key_path)
+        found = self.revealer.load().credentials(certificate, issuer)
+        found.check(str(path))
+        return found
 
     def _write_certificates(self, epoch: KeyEpoch) -> None:
         members, revealer = epoch.roster.members, epoch.roster.revealer

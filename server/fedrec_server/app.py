@@ -16,8 +16,9 @@ import structlog
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.exposure import check_exposure, check_sampling
 from fedrec.config.schema import CoordinatorSettings, Settings
-from fedrec.errors import SettingsError, StorageError
+from fedrec.errors import StorageError
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.roster import Roster
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
 from fedrec.training.round_vectors import RoundVectors
@@ -25,11 +26,12 @@ from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from fedrec.wire.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from fedrec_server.admin import AdminService
+from fedrec_server.callers import Callers
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.interceptors import Guard
 from fedrec_server.limits import StreamLimits
-from fedrec_server.listening import OPTIONS, check_transport, listen
+from fedrec_server.listening import OPTIONS, check_protocol, listen, own_credentials
 from fedrec_server.recording import WireRecorder
 from fedrec_server.rounds.state import State
 from fedrec_server.service import CoordinatorService
@@ -37,7 +39,6 @@ from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.installed import installed_bundle
 from fedrec_server.store.spool import DiskFull
 from fedrec_server.store.sqlite import SqliteStore
-from fedrec_server.tokens import Token
 
 __all__ = ["Coordinator", "Ending"]
 
@@ -73,22 +74,18 @@ class Coordinator:
         resume: bool = False,
         recorder: WireRecorder | None = None,
     ) -> None:
-        check_transport(settings)
         self._settings = settings
         self._federation = federation
         self._clock = clock or SystemClock()
         self._failpoint = failpoint
         self._resume = resume
         self._recorder = recorder
-        self._clients = _token(settings, "token_file")
-        self._operators = _token(settings, "admin_token_file")
-        self._authority_reveals = federation.plan.protection.key_holder == "authority"
-        if self._authority_reveals and self._operators is None:
-            raise SettingsError(
-                "coordinator.admin_token_file is missing; the key authority shows that token when "
-                "it opens sums (protection.key_holder).",
-                remedy="Make one with `fedrec keys token` and give it to the key authority, too.",
-            )
+        self._own = own_credentials(settings, federation.keys.roster)
+        self._callers = Callers(
+            self._roster,
+            Path(settings.operators),
+            authority_reveals=federation.plan.protection.key_holder == "authority",
+        )
         self._engine: Engine | None = None
         self._server: Any = None
         self._health: Any = None
@@ -114,6 +111,7 @@ class Coordinator:
 
         Raises:
             SettingsError: when the settings do not allow to start.
+            CertificateExpired: when this machine's clock is outside the certificate's dates.
             RefusedError: when the plan exposes clients, and nobody accepted that.
             KeysError: when there is no key epoch, it is of other settings, or its context holds
                 a key.
@@ -160,7 +158,7 @@ class Coordinator:
                 failpoint=self._failpoint,
             )
             self._server = self._new_server(engine)
-            address = listen(self._server, self._settings)
+            address = listen(self._server, self._settings, self._own)
             await engine.start(resume=self._resume)
         except BaseException:
             if self._server is not None:
@@ -169,6 +167,11 @@ class Coordinator:
             raise
         self._engine = engine
         await self._server.start()
+        try:
+            await asyncio.to_thread(check_protocol, self._settings, address)
+        except BaseException:
+            await self.stop(grace_seconds=0.0)
+            raise
         self._ticker = asyncio.create_task(self._tick(engine))
         structlog.get_logger().info("coordinator listens", address=address, run=engine.run)
         return address
@@ -244,11 +247,7 @@ class Coordinator:
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
         guard = Guard(
-            clients=self._clients,
-            operators=self._operators,
-            limits=StreamLimits(),
-            stopping=lambda: engine.stopping,
-            authority_reveals=self._authority_reveals,
+            callers=self._callers, limits=StreamLimits(), stopping=lambda: engine.stopping
         )
         # In front, so that it sees what the guard turns away; not there at all where nobody asked.
         recorders = [] if self._recorder is None else [self._recorder]
@@ -267,6 +266,11 @@ class Coordinator:
 
             reflection.enable_server_reflection([*names, reflection.SERVICE_NAME], server)
         return server
+
+    def _roster(self) -> Roster:
+        """Return the roster in force, which an installed epoch replaces."""
+        federation = self._federation if self._engine is None else self._engine.federation
+        return federation.keys.roster
 
     async def _tick(self, engine: Engine) -> None:
         while not engine.work.lost.is_set():
@@ -317,8 +321,3 @@ def _key_epoch(settings: CoordinatorSettings) -> KeyEpoch:
     path = Path(settings.epoch)
     installed = None if path.exists() else installed_bundle(Path(settings.state))
     return KeyEpoch.load(path) if installed is None else KeyEpoch.from_json(installed)
-
-
-def _token(settings: CoordinatorSettings, name: str) -> Token | None:
-    path = getattr(settings, name)
-    return None if path is None else Token.load(Path(path), f"coordinator.{name}")

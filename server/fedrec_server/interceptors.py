@@ -1,4 +1,4 @@
-"""What every call passes: token, deadline, limits; and how errors leave.
+"""What every call passes: identity, deadline, limits; and how errors leave.
 
 A peer gets the public sentence of an error; what else there is to know goes to the log under
 the incident id that the peer got too.
@@ -8,27 +8,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any, NoReturn
-from urllib.parse import unquote
 
 import grpc
 import structlog
 
-from fedrec.errors import FedrecError, ProtocolError, Unauthenticated, Unreachable
-from fedrec.wire.grpc_channel import is_loopback
+from fedrec.errors import FedrecError, ProtocolError, Unreachable
 from fedrec.wire.status import new_incident, to_details
+from fedrec_server.callers import REFLECTION, Caller, Callers
 from fedrec_server.limits import StreamLimits, heard_in_time
 from fedrec_server.store.spool import DurabilityLost
-from fedrec_server.tokens import Token
 
 __all__ = ["Guard"]
 
-ADMIN = "/fedrec.wire.v1.Admin/"
 HEALTH = "/grpc.health.v1.Health/"
-REFLECTION = "/grpc.reflection."
-SUMS = frozenset(
-    f"/fedrec.wire.v1.Coordinator/{name}" for name in ("FetchContribution", "FetchSum")
-)
-"""Who opens sums fetches these: members, or the key authority, which has the operators' token."""
 ENDLESS = ("/fedrec.wire.v1.Admin/WatchEvents",)
 CALL_SECONDS = 15 * 60.0
 STREAM_SECONDS = 3 * 3600.0
@@ -37,33 +29,26 @@ STREAM_SECONDS = 3 * 3600.0
 Message = Any
 Context = Any
 """gRPC's objects are untyped."""
+Read = Callable[[bytes], Message]
 
 
 class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
     """Checks calls before a method sees them and translates what it raises.
 
+    Nothing of a message is read before it is known who sends it.
+
     Args:
-        clients: the clients' token; None on plaintext loopback without one.
-        operators: the operators' token; without one the admin service answers on loopback only.
+        callers: looks up who calls.
         limits: of incoming streams.
         stopping: tells whether the coordinator takes no more uploads.
-        authority_reveals: whether no member has any use for others' contributions.
     """
 
     def __init__(
-        self,
-        *,
-        clients: Token | None,
-        operators: Token | None,
-        limits: StreamLimits,
-        stopping: Callable[[], bool],
-        authority_reveals: bool = False,
+        self, *, callers: Callers, limits: StreamLimits, stopping: Callable[[], bool]
     ) -> None:
-        self._clients = clients
-        self._operators = operators
+        self._callers = callers
         self._limits = limits
         self._stopping = stopping
-        self._for_operators = SUMS if authority_reveals else frozenset()
 
     async def intercept_service(
         self, continuation: Callable[[Message], Awaitable[Message]], details: Message
@@ -79,15 +64,16 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
 
     def _answering(self, handler: Message, method: str) -> Message:
         inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+        read = handler.request_deserializer
 
         async def limited(request: Message, context: Context) -> Message:
-            self._check(method, context, streams=handler.request_streaming)
+            caller = self._check(method, context, streams=handler.request_streaming)
             if not handler.request_streaming:
-                return await inner(request, context)
+                return await inner(_read(request, read, caller), context)
             if self._stopping():
                 raise Unreachable("The coordinator is stopping.")
             async with self._limits.stream(context.peer()):
-                return await inner(heard_in_time(aiter(request)), context)
+                return await inner(_parts(heard_in_time(aiter(request)), read, caller), context)
 
         async def guarded(request: Message, context: Context) -> Message:
             try:
@@ -100,15 +86,17 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
         kind = grpc.unary_unary_rpc_method_handler
         if handler.request_streaming:
             kind = grpc.stream_unary_rpc_method_handler
-        return kind(guarded, handler.request_deserializer, handler.response_serializer)
+        return kind(guarded, None, handler.response_serializer)
 
     def _streaming(self, handler: Message, method: str) -> Message:
         inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+        read = handler.request_deserializer
 
         async def guarded(request: Message, context: Context) -> AsyncIterator[Message]:
             try:
-                self._check(method, context, streams=True)
-                async for part in inner(request, context):
+                caller = self._check(method, context, streams=True)
+                asked = (_parts if handler.request_streaming else _read)(request, read, caller)
+                async for part in inner(asked, context):
                     yield part
             except grpc.aio.AbortError:
                 raise
@@ -118,53 +106,32 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
         kind = grpc.unary_stream_rpc_method_handler
         if handler.request_streaming:
             kind = grpc.stream_stream_rpc_method_handler
-        return kind(guarded, handler.request_deserializer, handler.response_serializer)
+        return kind(guarded, None, handler.response_serializer)
 
-    def _check(self, method: str, context: Context, *, streams: bool) -> None:
-        self._check_token(method, context)
+    def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
+        caller = self._callers.of(context)
+        self._callers.check(caller, method)
         if method in ENDLESS or method.startswith(REFLECTION):
-            return
+            return caller
         most = STREAM_SECONDS if streams else CALL_SECONDS
         left = context.time_remaining()
         if left is None or left > most:
             raise ProtocolError(f"Every call needs a deadline, here of at most {most:.0f} seconds.")
-
-    def _check_token(self, method: str, context: Context) -> None:
-        presented = _bearer(context)
-        is_operators = self._operators is not None and self._operators.matches(presented)
-        if method.startswith(ADMIN) or method in self._for_operators:
-            if not is_operators:
-                self._check_local(presented, context)
-            return
-        is_client = self._clients is None or self._clients.matches(presented)
-        # A key authority that opens sums asks for tasks as clients do, with its own token.
-        if not (is_client or (self._for_operators and is_operators)):
-            raise Unauthenticated("The access token is missing or wrong.")
-
-    def _check_local(self, presented: str, context: Context) -> None:
-        """Let local callers in where there is no operators' token, but no clients."""
-        if self._operators is not None:
-            raise Unauthenticated("The access token is missing or wrong.")
-        is_client = bool(presented) and (self._clients is None or self._clients.matches(presented))
-        if is_client or not is_loopback(_address(context.peer())):
-            raise Unauthenticated(
-                "The admin service has no token (coordinator.admin_token_file) and answers "
-                "local callers without a token only."
-            )
+        return caller
 
 
-def _bearer(context: Context) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == "authorization" and isinstance(value, str):
-            scheme, _, token = value.partition(" ")
-            return token if scheme.lower() == "bearer" else ""
-    return ""
+def _read(raw: bytes, read: Read, caller: Caller) -> Message:
+    try:
+        message = read(raw)
+    except Exception:
+        raise ProtocolError("The message cannot be read.") from None
+    caller.check_named(message)
+    return message
 
 
-def _address(peer: str) -> str:
-    """Return host and port of gRPC's `ipv4:127.0.0.1:5000` or `ipv6:%5B::1%5D:5000`."""
-    family, _, address = unquote(peer).partition(":")
-    return address if family in ("ipv4", "ipv6") else peer
+async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> AsyncIterator[Message]:
+    async for raw in parts:
+        yield _read(raw, read, caller)
 
 
 async def _abort(error: Exception, method: str, context: Context) -> NoReturn:

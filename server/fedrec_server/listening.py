@@ -1,17 +1,24 @@
-"""Opening the port: TLS, or plaintext on this machine only."""
+"""Opening the port: mutual TLS 1.3, and nothing else."""
 
 from __future__ import annotations
 
+import socket
+import ssl
 from pathlib import Path
 from typing import Any
 
 import grpc
 
 from fedrec.config.schema import CoordinatorSettings
-from fedrec.errors import SettingsError
-from fedrec.wire.grpc_channel import is_loopback
+from fedrec.errors import KeysError, SettingsError
+from fedrec.identity.certificates import Credentials, certificate_sha256
+from fedrec.identity.roster import Roster
 
-__all__ = ["OPTIONS", "check_transport", "listen"]
+__all__ = ["OPTIONS", "check_protocol", "listen", "own_credentials"]
+
+_SETTING = "coordinator.certificate"
+_SECONDS = 5.0
+_EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.so_reuseport", 0),
@@ -33,73 +40,75 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def check_transport(settings: CoordinatorSettings) -> None:
-    """Refuse an address that would be served without protection.
+def own_credentials(settings: CoordinatorSettings, roster: Roster) -> Credentials:
+    """Return what the coordinator shows, made by the authority of its roster.
 
     Raises:
-        SettingsError: with every problem.
+        KeysError: the file cannot be used, or another authority made it.
+        CertificateExpired: this machine's clock is outside its dates.
     """
-    problems = []
-    if settings.plaintext and not is_loopback(_address(settings, settings.port)):
-        problems.append(
-            f"coordinator.plaintext: {settings.host} is not a loopback address; "
-            "without TLS everybody on the way reads and changes what is sent"
+    found = Credentials.load(Path(settings.certificate), _SETTING)
+    if certificate_sha256(found.issuer) != roster.ca_sha256:
+        raise KeysError(
+            f"{_SETTING}: {settings.certificate} is of another authority than the key epoch.",
+            remedy="Take coordinator.pem and epoch.json of one key authority's folder.",
         )
-    if settings.plaintext and (settings.certificate or settings.private_key):
-        problems.append("coordinator.plaintext and coordinator.certificate exclude each other")
-    if not settings.plaintext:
-        problems += [
-            f"coordinator.{name} is missing; TLS needs it"
-            for name in ("certificate", "private_key")
-            if getattr(settings, name) is None
-        ]
-        if settings.token_file is None:
-            problems.append("coordinator.token_file is missing; clients are told apart by it")
-    if problems:
-        raise SettingsError(
-            f"{'; '.join(problems)}.",
-            remedy="Make a certificate with `fedrec keys certificate` and a token file, or serve "
-            "a loopback address with coordinator.plaintext = true.",
-            problems=tuple(problems),
-        )
+    return found
 
 
-def listen(server: Any, settings: CoordinatorSettings) -> str:
+def listen(server: Any, settings: CoordinatorSettings, own: Credentials) -> str:
     """Bind the port and return `host:port`, with the port that was taken.
 
     Raises:
-        SettingsError: when the port is not free or the certificate cannot be used.
+        SettingsError: when the port is not free.
     """
-    address = _address(settings, settings.port)
-    credentials = None
-    if not settings.plaintext:
-        credentials = grpc.ssl_server_credentials(
-            [(_read(settings, "private_key"), _read(settings, "certificate"))]
-        )
+    address = _address(settings.host, settings.port)
+    credentials = grpc.ssl_server_credentials(
+        [(own.private_key, own.certificate)], own.issuer, require_client_auth=True
+    )
     try:
-        if credentials is None:
-            port = server.add_insecure_port(address)
-        else:
-            port = server.add_secure_port(address, credentials)
+        port = server.add_secure_port(address, credentials)
     except RuntimeError:
         raise SettingsError(
             f"coordinator.port: {address} cannot be opened; another process has the port, or the "
             "address is not this machine's.",
             remedy="Stop the other process, or choose another port (0 takes a free one).",
         ) from None
-    return _address(settings, port)
+    return _address(settings.host, port)
 
 
-def _read(settings: CoordinatorSettings, name: str) -> bytes:
-    path = Path(getattr(settings, name))
+def check_protocol(settings: CoordinatorSettings, address: str) -> None:
+    """Try a handshake of TLS 1.2 with this coordinator; it takes up to five seconds.
+
+    Raises:
+        SettingsError: it succeeds, or nobody can be reached.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    context.set_alpn_protocols(["h2"])
+    context.load_cert_chain(settings.certificate)
+    host = _EVERYWHERE.get(settings.host, settings.host)
     try:
-        return path.read_bytes()
+        with (
+            socket.create_connection((host, int(address.rpartition(":")[2])), _SECONDS) as bare,
+            context.wrap_socket(bare) as spoken,
+        ):
+            version = spoken.version()
+    except (ssl.SSLError, ConnectionError):
+        return
     except OSError as error:
         raise SettingsError(
-            f"coordinator.{name}: the file {path.name!r} cannot be read: {error.strerror}."
+            f"coordinator.host: {address} does not answer this machine itself: {error.strerror}.",
+            remedy="Name an address of this machine, or 0.0.0.0 for all.",
         ) from None
+    raise SettingsError(
+        f"The coordinator would speak {version}; only TLS 1.3 is allowed.",
+        remedy="gRPC was imported before fedrec.wire could set GRPC_SSL_CIPHER_SUITES for it: "
+        "import fedrec.wire first, or start with `fedrec coordinator run`.",
+    )
 
 
-def _address(settings: CoordinatorSettings, port: int) -> str:
-    host = f"[{settings.host}]" if ":" in settings.host else settings.host
-    return f"{host}:{port}"
+def _address(host: str, port: int) -> str:
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

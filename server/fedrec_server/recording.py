@@ -2,8 +2,7 @@
 
 The recorder stands in front of everything else and keeps bytes as they arrived and as they left,
 before anything is read from them. It never stops a call: where its file is full or the disk does
-not take more, recording ends with a line in the log. The caller's metadata are not kept, since
-they hold the access token.
+not take more, recording ends with a line in the log. Who called is not kept.
 """
 
 from __future__ import annotations

@@ -11,17 +11,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from server.support.federations import Bench, identity
-from server.support.serving import TOKEN, serving, settings_of
+from server.support.federations import Bench, authority, identity
+from server.support.serving import serving, settings_of
 
 from fedrec.cli.main import main
 from fedrec.config.schema import Plan
 from fedrec.data import generate
 from fedrec.demo.workspace import DemoData, prepare
-from fedrec.errors import SettingsError, StorageError, Unreachable
+from fedrec.errors import KeysError, SettingsError, StorageError
+from fedrec.identity.certificates import Credentials, Issuer
+from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
@@ -35,12 +38,16 @@ TESTS = Path(__file__).parents[1]
 PROGRAM = """
 import asyncio, json, sys
 from pathlib import Path
-from server.support.federations import Bench
+from server.support.federations import Bench, credentials
 from server.support.serving import settings_of
+from fedrec.identity.key_files import write_secret
 from fedrec_server.app import Coordinator
 
-bench = Bench.of(3)
-coordinator = Coordinator(settings_of(Path(sys.argv[1])), bench.federation)
+bench, folder = Bench.of(3), Path(sys.argv[1])
+(folder / "client.pem").unlink(missing_ok=True)
+(folder / "coordinator.pem").unlink(missing_ok=True)
+write_secret(folder / "client.pem", credentials(0).to_pem())
+coordinator = Coordinator(settings_of(folder), bench.federation)
 serving = coordinator.serve(lambda address, run: print(json.dumps([address, run]), flush=True))
 print("ended:", asyncio.run(serving))
 """
@@ -99,87 +106,25 @@ def test_state_folder_in_use_is_named(tmp_path: Path) -> None:
             asyncio.run(other.start())
 
 
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"host": "0.0.0.0"}, "loopback"),
-        ({"plaintext": False}, r"coordinator\.certificate"),
-        ({"plaintext": False, "token_file": None}, r"coordinator\.token_file"),
-        ({"token_file": "missing"}, r"coordinator\.token_file"),
-        ({"certificate": "some.pem"}, "exclude"),
-    ],
-)
-def test_unsafe_transport_is_refused(
-    tmp_path: Path, changes: dict[str, object], named: str
-) -> None:
-    with pytest.raises(SettingsError, match=named):
-        Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
+def test_what_the_coordinator_shows_is_checked_before_anything_is_opened(tmp_path: Path) -> None:
+    def refused(**changes: object) -> str:
+        with pytest.raises(KeysError) as told:
+            Coordinator(settings_of(tmp_path, **changes), Bench.of(3).federation)
+        return told.value.message
 
-
-def test_short_token_is_refused(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path)
-    (tmp_path / "token").write_text("short")
-    with pytest.raises(SettingsError, match="at least 16"):
-        Coordinator(settings, Bench.of(3).federation)
-
-
-def test_tls(tmp_path: Path) -> None:
-    certificate = self_signed(tmp_path)
-    changes = {
-        "plaintext": False,
-        "certificate": str(tmp_path / "certificate.pem"),
-        "private_key": str(tmp_path / "key.pem"),
-    }
-    with (
-        serving(
-            Bench.of(3),
-            tmp_path,
-            prepare=lambda settings: settings.model_copy(update=changes),
-        ) as found,
-        GrpcLink(
-            found.address.replace("127.0.0.1", "localhost"),
-            token=TOKEN,
-            root_certificate=certificate,
-            attempts=1,
-        ) as link,
-    ):
-        assert link.federation(identity(0).client_id).federation == "movies"
-        with found.link() as plaintext, pytest.raises(Unreachable):
-            plaintext.federation(identity(0).client_id)
-
-
-def self_signed(folder: Path) -> bytes:
-    from datetime import UTC, datetime, timedelta
-
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "localhost")])
-    now = datetime.now(UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - timedelta(days=1))
-        .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-        .public_bytes(serialization.Encoding.PEM)
-    )
-    (folder / "certificate.pem").write_bytes(certificate)
-    (folder / "key.pem").write_bytes(
-        key.private_bytes(
-            serialization.Encoding.PEM,
-            serialization.PrivateFormat.PKCS8,
-            serialization.NoEncryption(),
-        )
-    )
-    return certificate
+    assert "coordinator.certificate" in refused(certificate="missing.pem")
+    other = Issuer.create().credentials("coordinator", "localhost", hosts=["localhost"])
+    write_secret(tmp_path / "other.pem", other.to_pem())
+    assert "another authority" in refused(certificate=str(tmp_path / "other.pem"))
+    ended = datetime.now(UTC) - timedelta(days=4000)
+    old = authority().issuer.credentials("coordinator", "localhost", now=ended)
+    write_secret(tmp_path / "old.pem", old.to_pem())
+    told = refused(certificate=str(tmp_path / "old.pem"))
+    assert "coordinator.certificate" in told and "clock" in told
+    assert "coordinator.operators" in refused(operators=str(tmp_path / "other.pem" / "none"))
+    (tmp_path / "empty.crt").write_text("")
+    assert "holds no certificate" in refused(operators=str(tmp_path / "empty.crt"))
+    assert not (tmp_path / "state").exists()
 
 
 def test_stop_answers_long_polls_and_keeps_the_run(tmp_path: Path) -> None:
@@ -218,7 +163,8 @@ def until(condition: Callable[[], bool]) -> None:
 def test_signal_ends_the_process_in_order(tmp_path: Path, number: int, ending: str) -> None:
     with start_program(tmp_path) as program:
         address, _ = told(program)
-        with GrpcLink(address, token=TOKEN, plaintext=True) as link:
+        own = Credentials.load(tmp_path / "client.pem", "the test")
+        with GrpcLink(address, own) as link:
             assert link.federation(identity(0).client_id).published_round == 0
         program.send_signal(number)
         output, errors = program.communicate(timeout=20)

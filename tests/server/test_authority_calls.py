@@ -1,4 +1,4 @@
-"""What the key authority may call where it opens sums, and members may not any more."""
+"""Who may fetch contributions and sums: the revealer, or the members where there is none."""
 
 from __future__ import annotations
 
@@ -7,75 +7,96 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from server.support.federations import Bench, identity
-from server.support.serving import ADMIN_TOKEN, TOKEN, Serving, serving, settings_of
+from server.support.federations import Bench, authority, credentials, identity, operator
+from server.support.serving import Serving, serving
 
-from fedrec.errors import NotInRoster, RefusedError, SettingsError, Unauthenticated
-from fedrec.ids import ClientId, RoundId
+from fedrec.errors import NotInRoster, RefusedError
+from fedrec.identity.certificates import Credentials
+from fedrec.ids import RoundId
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec_server.app import Coordinator
 
-FIRST = RoundId(1)
-STRANGER = ClientId("f" * 64)
+FIRST, REVEALER = RoundId(1), 1000
 
 
 def held_by_the_authority() -> Bench:
+    """Return a federation whose revealer is client 1000."""
     bench = Bench.of(3, minimum_clients=2)
     protection = bench.federation.plan.protection.model_copy(update={"key_holder": "authority"})
     plan = bench.federation.plan.model_copy(update={"protection": protection})
-    return Bench(federation=replace(bench.federation, plan=plan))
+    roster = bench.federation.keys.roster
+    keys = authority().new_epoch(
+        federation=roster.federation,
+        epoch=1,
+        members=roster.members,
+        minimum_summands=1,
+        protection=roster.protection,
+        protection_fingerprint=roster.protection_fingerprint,
+        server_context=bench.federation.keys.server_context,
+        protection_secret=b"",
+        revealer=identity(REVEALER).public,
+    )
+    return Bench(federation=replace(bench.federation, plan=plan, keys=keys))
 
 
-def contribution(link: GrpcLink, run: str) -> None:
-    link.contribution(identity(0).client_id, run, FIRST, identity(1).client_id)
+def contribution(link: GrpcLink, who: int, run: str) -> None:
+    link.contribution(identity(who).client_id, run, FIRST, identity(1).client_id)
 
 
-def round_sum(link: GrpcLink, run: str) -> None:
-    link.round_sum(identity(0).client_id, run, FIRST)
+def round_sum(link: GrpcLink, who: int, run: str) -> None:
+    link.round_sum(identity(who).client_id, run, FIRST)
 
 
-FETCHES = [contribution, round_sum]
-Fetch = Callable[[GrpcLink, str], None]
+Fetch = Callable[[GrpcLink, int, str], None]
 
 
-@pytest.mark.parametrize("fetch", FETCHES)
-def test_members_token_fetches_nobodys_update(tmp_path: Path, fetch: Fetch) -> None:
+def refusal(found: Serving, fetch: Fetch, who: Credentials | int) -> str:
+    """Return what is logged of a fetch that is refused; the caller gets no more than "Refused"."""
+    named = who if isinstance(who, int) else 0
+    with found.link(who) as link, pytest.raises(RefusedError, match="Refused") as told:
+        fetch(link, named, found.run)
+    assert type(told.value) is RefusedError
+    return told.value.code
+
+
+@pytest.mark.parametrize("fetch", [contribution, round_sum])
+def test_member_fetches_contribution(
+    tmp_path: Path, fetch: Fetch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Where the authority opens sums nobody but the revealer gets them, not even in a round."""
     with serving(held_by_the_authority(), tmp_path) as found:
-        with found.link(TOKEN) as link, pytest.raises(Unauthenticated):
-            fetch(link, found.run)
-        with found.link(ADMIN_TOKEN) as link, pytest.raises(RefusedError, match="Refused"):
-            fetch(link, found.run)
+        refusal(found, fetch, 0)
+        # The revealer passes, and is told that no round is being revealed.
+        refusal(found, fetch, REVEALER)
+    told = capfd.readouterr().out
+    assert told.count("called by somebody who is member") == 1
+    assert told.count("Round 1 is not being revealed") == 1
 
 
-@pytest.mark.parametrize("fetch", FETCHES)
-def test_where_members_open_sums_they_fetch_as_ever(tmp_path: Path, fetch: Fetch) -> None:
+@pytest.mark.parametrize("fetch", [contribution, round_sum])
+@pytest.mark.parametrize("holder", ["authority", "members"])
+def test_operator_fetches_contribution(
+    tmp_path: Path, fetch: Fetch, holder: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    bench = held_by_the_authority() if holder == "authority" else Bench.of(3)
+    with serving(bench, tmp_path) as found:
+        refusal(found, fetch, operator())
+    assert "called by somebody who is operator" in capfd.readouterr().out
+
+
+@pytest.mark.parametrize("fetch", [contribution, round_sum])
+def test_where_members_open_sums_they_fetch_as_ever(
+    tmp_path: Path, fetch: Fetch, capfd: pytest.CaptureFixture[str]
+) -> None:
     with serving(Bench.of(3, minimum_clients=2), tmp_path) as found:
-        with found.link(TOKEN) as link, pytest.raises(RefusedError, match="Refused"):
-            fetch(link, found.run)
-        with found.link(ADMIN_TOKEN) as link, pytest.raises(Unauthenticated):
-            fetch(link, found.run)
+        refusal(found, fetch, 0)
+        with found.link(REVEALER) as link, pytest.raises(NotInRoster):
+            fetch(link, REVEALER, found.run)
+    assert "Round 1 is not being revealed" in capfd.readouterr().out
 
 
-def asked(found: Serving, token: str) -> None:
-    with found.link(token) as link:
-        link.next_task(STRANGER, found.run, RoundId(0), wait_seconds=0.0)
-
-
-def test_the_operators_token_asks_for_tasks_where_its_holder_has_any(tmp_path: Path) -> None:
-    for folder in ("a", "m"):
-        (tmp_path / folder).mkdir()
-    with serving(held_by_the_authority(), tmp_path / "a") as found:
-        for token in (TOKEN, ADMIN_TOKEN):
-            with pytest.raises(NotInRoster):
-                asked(found, token)
-        with pytest.raises(Unauthenticated):
-            asked(found, "w" * 32)
-    with serving(Bench.of(3), tmp_path / "m") as found, pytest.raises(Unauthenticated):
-        asked(found, ADMIN_TOKEN)
-
-
-def test_a_coordinator_without_an_operators_token_does_not_start(tmp_path: Path) -> None:
-    settings = settings_of(tmp_path, admin_token_file=None)
-    with pytest.raises(SettingsError, match=r"coordinator\.admin_token_file is missing"):
-        Coordinator(settings, held_by_the_authority().federation)
-    Coordinator(settings, Bench.of(3).federation)
+def test_operators_do_what_operators_do_and_nothing_else(tmp_path: Path) -> None:
+    with serving(held_by_the_authority(), tmp_path) as found:
+        with found.link(operator()) as link, pytest.raises(RefusedError):
+            link.next_task(identity(0).client_id, found.run, RoundId(0), wait_seconds=0.0)
+        found.task(REVEALER)
+        assert credentials(0).certificate != operator().certificate

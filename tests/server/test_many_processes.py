@@ -9,11 +9,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from server.support.federations import Bench, identity
+from server.support.federations import Bench, credentials, identity
 from server.support.light import made_up
 from server.support.masked import federation_of
-from server.support.serving import TOKEN, serving
+from server.support.serving import serving
 
+from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
 from fedrec.protection import NoProtection
 from fedrec.protection.masks import parameters_for
@@ -40,8 +41,9 @@ def test_fifty_processes(tmp_path: Path) -> None:
             folder = tmp_path / f"client-{number}"
             folder.mkdir(mode=0o700)
             identity(number).save(folder)
+            write_secret(folder / "own.pem", credentials(number).to_pem())
             command = [
-                sys.executable, "-m", "server.support.light_process", served.address, TOKEN,
+                sys.executable, "-m", "server.support.light_process", served.address,
                 str(folder), str(number), str(VALUES), str(federation.vectors.largest.max_summands),
             ]  # fmt: skip
             children.append(

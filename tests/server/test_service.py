@@ -11,8 +11,8 @@ from pathlib import Path
 import grpc
 import pytest
 from blake3 import blake3
-from server.support.federations import CATALOGUE, Bench, identity
-from server.support.serving import ADMIN_TOKEN, TOKEN, Serving, serving
+from server.support.federations import CATALOGUE, Bench, identity, operator
+from server.support.serving import Serving, serving
 
 from fedrec.errors import (
     BadSignature,
@@ -29,7 +29,6 @@ from fedrec.errors import (
     RoundClosed,
     RoundError,
     TooLarge,
-    Unauthenticated,
     VersionMismatch,
 )
 from fedrec.ids import RoundId
@@ -40,7 +39,6 @@ from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
 CLIENTS = range(3)
-ADMIN = (("authorization", f"Bearer {ADMIN_TOKEN}"),)
 
 
 @pytest.fixture
@@ -79,7 +77,7 @@ class TestWholeRun:
         me = identity(number).client_id
         version = RoundId(0)
         sums = []
-        with found.link(attempts=4) as link:
+        with found.link(number, attempts=4) as link:
             info = link.federation(me)
             assert link.catalogue(me) == CATALOGUE.data
             assert info.wrapped_secrets and info.n_items == 1
@@ -102,7 +100,7 @@ class TestWholeRun:
 
     def reveal(self, found: Serving, number: int, task: Reveal) -> None:
         me = identity(number).client_id
-        with found.link() as link:
+        with found.link(number) as link:
             parts = [
                 link.contribution(me, found.run, task.round, header.client_id)
                 for header in task.contributions
@@ -154,16 +152,20 @@ class TestAdmission:
         payload = collecting.bench.payload(9, 1)
         header = collecting.bench.header(9, 1, payload, collecting.run)
         with pytest.raises(grpc.RpcError) as caught:
-            collecting.submit(header, (0, payload))
+            collecting.submit(header, (0, payload), who=9)
         assert type(from_rpc_error(caught.value)) is NotInRoster
 
     def test_forged_signature(self, collecting: Serving) -> None:
         payload = collecting.bench.payload(0, 1)
         header = collecting.bench.header(0, 1, payload, collecting.run)
         forged = replace(header, client_id=identity(1).client_id)
-        for bad in (forged, replace(header, signature=b""), replace(header, signature=bytes(64))):
+        for who, bad in (
+            (1, forged),
+            (0, replace(header, signature=b"")),
+            (0, replace(header, signature=bytes(64))),
+        ):
             with pytest.raises(grpc.RpcError) as caught:
-                collecting.submit(bad, (0, payload))
+                collecting.submit(bad, (0, payload), who=who)
             assert type(from_rpc_error(caught.value)) is BadSignature
 
     def test_replay_of_another_round(self, collecting: Serving) -> None:
@@ -215,20 +217,16 @@ class TestAdmission:
         with collecting.channel() as channel:
             method = channel.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
             with pytest.raises(grpc.RpcError) as caught:
-                method(iter([b""]), timeout=5, metadata=(("authorization", f"Bearer {TOKEN}"),))
+                method(iter([b""]), timeout=5)
             assert type(from_rpc_error(caught.value)) is ProtocolError
         assert header
 
 
 class TestTransport:
-    def test_wrong_token(self, plain: Serving) -> None:
-        with plain.link(token="w" * 32) as link, pytest.raises(Unauthenticated):
-            link.federation(identity(0).client_id)
-        with plain.link(token=ADMIN_TOKEN) as link, pytest.raises(Unauthenticated):
-            link.federation(identity(0).client_id)
-
     def test_other_protocol_version(self, plain: Serving) -> None:
-        request = coordinator_pb2.GetFederationRequest(protocol_version="1.0", client_id="a" * 64)
+        request = coordinator_pb2.GetFederationRequest(
+            protocol_version="1.0", client_id=identity(0).client_id
+        )
         with pytest.raises(grpc.RpcError) as caught:
             self.call(plain, "GetFederation", request, timeout=5)
         assert type(from_rpc_error(caught.value)) is VersionMismatch
@@ -249,9 +247,7 @@ class TestTransport:
                 f"/fedrec.wire.v1.Coordinator/{name}",
                 request_serializer=type(request).SerializeToString,  # type: ignore[attr-defined]
             )
-            return method(
-                request, timeout=timeout, metadata=(("authorization", f"Bearer {TOKEN}"),)
-            )
+            return method(request, timeout=timeout)
 
     def test_internal_errors_say_nothing_but_an_incident(
         self, plain: Serving, monkeypatch: pytest.MonkeyPatch
@@ -265,7 +261,7 @@ class TestTransport:
         assert caught.value.code == "internal"
         assert "secret" not in str(caught.value) and "incident" in str(caught.value)
 
-    def test_health_needs_no_token(self, plain: Serving) -> None:
+    def test_health_is_told_to_everybody_with_a_certificate(self, plain: Serving) -> None:
         from grpc_health.v1 import health_pb2, health_pb2_grpc
 
         with plain.channel() as channel:
@@ -278,10 +274,9 @@ class TestTransport:
 
         def services(found: Serving) -> list[str]:
             ask = reflection_pb2.ServerReflectionRequest(list_services="")
-            with found.channel() as channel:
+            with found.channel(operator()) as channel:
                 stub = reflection_pb2_grpc.ServerReflectionStub(channel)
-                metadata = (("authorization", f"Bearer {TOKEN}"),)
-                stream = stub.ServerReflectionInfo(iter([ask]), metadata=metadata, timeout=5)
+                stream = stub.ServerReflectionInfo(iter([ask]), timeout=5)
                 return [s.name for a in stream for s in a.list_services_response.service]
 
         with serving(Bench.of(3), tmp_path) as found, pytest.raises(grpc.RpcError):
@@ -343,10 +338,9 @@ class TestUploads:
             release.wait(20)
             yield from ()
 
-        metadata = (("authorization", f"Bearer {TOKEN}"),)
         with collecting.channel() as channel:
             method = channel.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
-            calls = [method.future(silent(), timeout=20, metadata=metadata) for _ in range(9)]
+            calls = [method.future(silent(), timeout=20) for _ in range(9)]
             try:
                 first = next(iter(self.done(calls)))
                 assert type(from_rpc_error(first.exception())) is TooLarge
@@ -371,14 +365,10 @@ class TestRevealing:
             for number in range(4):
                 found.upload(number)
             found.do(found.coordinator.engine.work.settled())
-            with found.link() as link:
-                tasks = {}
-                for number in range(4):
-                    me = identity(number).client_id
-                    answer = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0)
-                    tasks[number] = answer.task
-                idle = next(n for n, task in tasks.items() if isinstance(task, Wait))
-                me, other = identity(idle).client_id, identity((idle + 1) % 4).client_id
+            tasks = {number: found.task(number) for number in range(4)}
+            idle = next(n for n, task in tasks.items() if isinstance(task, Wait))
+            me, other = identity(idle).client_id, identity((idle + 1) % 4).client_id
+            with found.link(idle) as link:
                 with pytest.raises(RefusedError):
                     link.contribution(me, found.run, RoundId(1), other)
                 with pytest.raises(RefusedError):
@@ -400,40 +390,40 @@ class TestRevealing:
         self, tmp_path: Path, changes: dict[str, object], expected: type[FedrecError]
     ) -> None:
         bench = Bench.of(3, veiled=True)
-        with serving(bench, tmp_path) as found, found.link() as link:
+        with serving(bench, tmp_path) as found:
             found.come(CLIENTS)
             for number in CLIENTS:
                 found.upload(number)
             found.do(found.coordinator.engine.work.settled())
             for number in CLIENTS:
-                me = identity(number).client_id
-                task = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task
+                task = found.task(number)
                 if isinstance(task, Reveal) and task.role == "verify":
                     break
             assert isinstance(task, Reveal)
-            with pytest.raises(expected) as caught:
-                link.submit_reveal(bench.statement(number, task, found.run, **changes), b"")
-            assert type(caught.value) is expected
-            unsigned = replace(bench.statement(number, task, found.run), signature=bytes(64))
-            with pytest.raises(BadSignature):
-                link.submit_reveal(unsigned, b"")
-            link.submit_reveal(bench.statement(number, task, found.run), b"")
+            with found.link(number) as link:
+                with pytest.raises(expected) as caught:
+                    link.submit_reveal(bench.statement(number, task, found.run, **changes), b"")
+                assert type(caught.value) is expected
+                unsigned = replace(bench.statement(number, task, found.run), signature=bytes(64))
+                with pytest.raises(BadSignature):
+                    link.submit_reveal(unsigned, b"")
+                link.submit_reveal(bench.statement(number, task, found.run), b"")
 
 
 class TestAdmin:
     def test_status_events_and_stop(self, collecting: Serving) -> None:
         collecting.upload(0)
-        with collecting.channel() as channel:
+        with collecting.channel(operator()) as channel:
             stub = AdminStub(channel)
-            status = stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=5, metadata=ADMIN)
+            status = stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=5)
             assert (status.federation, status.rounds_planned) == ("movies", 3)
             assert (status.current.phase, status.current.arrived) == ("collecting", 1)
             assert (status.current.expected, status.clients_in_roster) == (3, 3)
             follow = admin_pb2.WatchEventsRequest(follow=True)
-            events = stub.WatchEvents(follow, metadata=ADMIN)
+            events = stub.WatchEvents(follow)
             assert next(events).kind == "round opened"
             assert next(events).kind == "update counted"
-            reply = stub.StopRun(admin_pb2.StopRunRequest(now=True), timeout=5, metadata=ADMIN)
+            reply = stub.StopRun(admin_pb2.StopRunRequest(now=True), timeout=5)
             assert "over" in reply.message
             assert [next(events).kind for _ in range(3)] == [
                 "stop asked for",
@@ -441,34 +431,8 @@ class TestAdmin:
                 "run finished",
             ]
             events.cancel()
-            status = stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=5, metadata=ADMIN)
+            status = stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=5)
             assert status.finished and status.rounds_abandoned == 1
-
-    def test_clients_token_is_refused(self, plain: Serving) -> None:
-        with plain.channel() as channel:
-            for token in (TOKEN, "", "x"):
-                metadata = (("authorization", f"Bearer {token}"),)
-                with pytest.raises(grpc.RpcError) as caught:
-                    AdminStub(channel).GetStatus(
-                        admin_pb2.GetStatusRequest(), timeout=5, metadata=metadata
-                    )
-                assert type(from_rpc_error(caught.value)) is Unauthenticated
-
-    def test_without_a_token_answers_local_callers_only(self, tmp_path: Path) -> None:
-        with (
-            serving(
-                Bench.of(3),
-                tmp_path,
-                prepare=lambda settings: settings.model_copy(update={"admin_token_file": None}),
-            ) as found,
-            found.channel() as channel,
-        ):
-            stub = AdminStub(channel)
-            assert stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=5).federation == "movies"
-            with pytest.raises(grpc.RpcError) as caught:
-                metadata = (("authorization", f"Bearer {TOKEN}"),)
-                stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=5, metadata=metadata)
-            assert type(from_rpc_error(caught.value)) is Unauthenticated
 
 
 @pytest.mark.parametrize("kind", [BFV, Paillier])

@@ -13,13 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.operator_options import (
-    Address,
-    Plaintext,
-    RootCertificate,
-    TokenFile,
-    open_admin_link,
-)
+from fedrec.cli.operator_options import OPERATOR_FILE, Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 
@@ -32,8 +26,8 @@ __all__ = ["EPILOG", "watch"]
 
 EPILOG = (
     "Examples:\n"
-    "  fedrec watch 127.0.0.1:7447 --plaintext\n"
-    "  fedrec watch 127.0.0.1:7447 --plaintext --json --no-follow > events.jsonl"
+    "  fedrec watch 127.0.0.1:7447\n"
+    "  fedrec watch 127.0.0.1:7447 --json --no-follow > events.jsonl"
 )
 
 SHOWN_EVENTS = 12
@@ -46,9 +40,7 @@ def watch(
         int, typer.Option(min=0, help="Only events after this number; 0 shows all.")
     ] = 0,
     follow: Annotated[bool, typer.Option(help="Go on as events happen.")] = True,
-    token_file: TokenFile = None,
-    root_certificate: RootCertificate = None,
-    plaintext: Plaintext = False,
+    operator: OperatorFile = OPERATOR_FILE,
     record: Annotated[
         Path | None,
         typer.Option(
@@ -64,7 +56,7 @@ def watch(
 
     On a terminal a live table is shown, elsewhere one line for each event.
     """
-    with closing(open_admin_link(address, token_file, root_certificate, plaintext)) as link:
+    with closing(open_admin_link(address, operator)) as link:
         events = _until_finished(link.events(after=after, follow=follow))
         if record is not None:
             events = _recorded(events, record)

@@ -36,14 +36,11 @@ PATHS = frozenset(
         "data.catalogue",
         "coordinator.state",
         "coordinator.epoch",
-        "coordinator.token_file",
-        "coordinator.admin_token_file",
         "coordinator.certificate",
-        "coordinator.private_key",
+        "coordinator.operators",
         "client.state",
         "client.authority_key",
-        "client.token_file",
-        "client.root_certificate",
+        "client.certificate",
         "output.runs",
     }
 )

@@ -28,18 +28,14 @@ class CoordinatorSettings(Section):
     port: int = Field(default=7447, ge=0, le=65535, description="Port; 0 takes a free one.")
     state: str = Field(default="coordinator-state", description="Folder of the database and spool.")
     epoch: str = Field(default="keys/epoch.json", description="The key authority's public bundle.")
-    token_file: str | None = Field(
-        default=None, description="File with the shared access token of the clients."
+    certificate: str = Field(
+        default="keys/coordinator.pem",
+        description="This coordinator's key and certificate, which the key authority made (PEM).",
     )
-    admin_token_file: str | None = Field(
-        default=None,
-        description="File with the operators' token; without it the admin service "
-        "answers on loopback only with the clients' token refused.",
-    )
-    certificate: str | None = Field(default=None, description="TLS certificate chain (PEM).")
-    private_key: str | None = Field(default=None, description="TLS private key (PEM).")
-    plaintext: bool = Field(
-        default=False, description="Serve without TLS; accepted on loopback addresses only."
+    operators: str = Field(
+        default="keys/operator.crt",
+        description="Certificates of those who may call the operators' service, one after the "
+        "other (PEM); read at every call.",
     )
     reflection: bool = Field(default=False, description="Offer gRPC server reflection.")
     maximum_upload_bytes: int = Field(
@@ -56,14 +52,13 @@ class ClientSettings(Section):
     coordinator: str = Field(default="127.0.0.1:7447", description="host:port to call.")
     state: str = Field(default="client-state", description="Folder of keys and private vectors.")
     authority_key: str = Field(
-        default="keys/authority.pub.json", description="The key authority's pinned public key."
+        default="keys/authority.pub.json",
+        description="The key authority's pinned public key and its certificate.",
     )
-    token_file: str | None = Field(default=None, description="File with the access token.")
-    root_certificate: str | None = Field(
-        default=None, description="Certificate that signs the coordinator's (PEM)."
-    )
-    plaintext: bool = Field(
-        default=False, description="Call without TLS; accepted on loopback addresses only."
+    certificate: str | None = Field(
+        default=None,
+        description="This client's certificate, which the key authority made (PEM); without it, "
+        "client.crt in the state folder.",
     )
     device: str = Field(
         default="auto",

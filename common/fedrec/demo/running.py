@@ -10,6 +10,7 @@ from rich.text import Text
 from fedrec.demo.processes import Processes
 from fedrec.demo.watching import follow_run
 from fedrec.demo.workspace import Workspace
+from fedrec.identity.certificates import Credentials
 from fedrec.reports.run_folder import RunFolder
 from fedrec.reports.run_view import RunView
 from fedrec.wire.admin_link import AdminLink
@@ -58,11 +59,7 @@ def run_federation(
                 f"client-{number}", "client", "run", str(settings), "--coordinator", address,
                 "--json", *accepted,
             )  # fmt: skip
-        link = AdminLink(
-            address,
-            token=workspace.operators_token,
-            root_certificate=workspace.certificate.read_bytes(),
-        )
+        link = AdminLink(address, Credentials.load(workspace.operator, "the demonstration"))
         try:
             follow_run(
                 link,

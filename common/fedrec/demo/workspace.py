@@ -6,10 +6,9 @@ catalogue, a private folder for each client, the data owners' keys and the coord
 
 from __future__ import annotations
 
-import secrets
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from fedrec.config.plan import plan_fingerprint
@@ -17,8 +16,11 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
 from fedrec.data.writing import write_interactions
 from fedrec.errors import DataError
+from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.identity import Identity
-from fedrec.identity.self_signed import write_certificate
+from fedrec.identity.key_files import write_public
+from fedrec.identity.public import PublicIdentity
+from fedrec.ids import ClientId
 from fedrec.reports.toml import settings_to_toml
 
 __all__ = ["DEVICE", "DemoData", "Workspace", "load_data", "prepare"]
@@ -51,8 +53,7 @@ class Workspace:
     coordinator_state: Path
     client_states: tuple[Path, ...]
     epoch: Path
-    operators_token: str
-    certificate: Path
+    operator: Path
     plan: Plan
     data: DemoData
 
@@ -83,16 +84,13 @@ def load_data(*, synthetic: bool) -> DemoData:
     )
 
 
-def prepare(
-    folder: Path, plan: Plan, data: DemoData, *, n_clients: int, tls: bool = True
-) -> Workspace:
-    """Write catalogue, private data, keys, tokens and settings of a federation.
+def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:
+    """Write catalogue, private data, keys and settings of a federation.
 
     Args:
         folder: an empty folder.
         plan: what all parties agree on.
         n_clients: how many clients share the users.
-        tls: false makes everybody speak plaintext on loopback, for comparisons only.
     """
     data.catalogue.save(folder / "catalogue.csv")
     clients = folder / "clients"
@@ -102,14 +100,11 @@ def prepare(
         own.mkdir(parents=True, mode=0o700)
         write_interactions(own / "interactions.csv", part, private=True)
         identities.append(Identity.load_or_create(own / "state", f"client {number}"))
-    _make_keys(folder / "keys", plan, len(data.catalogue), identities)
-    certificate = write_certificate(
-        folder / "keys", ["127.0.0.1", "localhost"], days=30, now=datetime.now(UTC)
-    )
-    operators_token = secrets.token_hex(32)
-    _write_private(folder / "keys" / "clients.token", secrets.token_hex(32))
-    _write_private(folder / "keys" / "operators.token", operators_token)
+    members = [identity.public for identity in identities]
+    operator, certificates = _make_keys(folder / "keys", plan, len(data.catalogue), members)
     states = tuple(clients / str(number) / "state" for number in range(1, n_clients + 1))
+    for state, member in zip(states, members, strict=True):
+        write_public(state / CERTIFICATE_FILE, certificates[member.client_id])
     return Workspace(
         folder=folder,
         coordinator_settings=_write_settings(
@@ -120,16 +115,8 @@ def prepare(
                 "port": 0,
                 "state": "coordinator",
                 "epoch": "keys/epoch.json",
-                "token_file": "keys/clients.token",
-                "admin_token_file": "keys/operators.token",
-                **(
-                    {
-                        "certificate": "keys/coordinator.crt",
-                        "private_key": "keys/coordinator.key",
-                    }
-                    if tls
-                    else {"plaintext": True}
-                ),
+                "certificate": "keys/coordinator.pem",
+                "operators": "keys/operator.crt",
             },
         ),
         client_settings=tuple(
@@ -140,12 +127,6 @@ def prepare(
                 client={
                     "state": "state",
                     "authority_key": "../../keys/authority.pub.json",
-                    "token_file": "../../keys/clients.token",
-                    **(
-                        {"root_certificate": "../../keys/coordinator.crt"}
-                        if tls
-                        else {"plaintext": True}
-                    ),
                     "device": DEVICE,
                     "threads": 1,
                     "label": f"client {number}",
@@ -156,27 +137,25 @@ def prepare(
         coordinator_state=folder / "coordinator",
         client_states=states,
         epoch=folder / "keys" / "epoch.json",
-        operators_token=operators_token,
-        certificate=certificate,
+        operator=operator,
         plan=plan,
         data=data,
     )
 
 
-def _make_keys(folder: Path, plan: Plan, n_items: int, identities: list[Identity]) -> None:
-    """Do what `fedrec keys new` does on the data owners' side."""
+def _make_keys(
+    folder: Path, plan: Plan, n_items: int, members: list[PublicIdentity]
+) -> tuple[Path, Mapping[ClientId, bytes]]:
+    """Do what `fedrec keys new` does; return the operator's file and the clients' certificates."""
     # The demonstration plays all parties; nothing else in this package knows an authority's folder.
     from fedrec_authority.folder import AuthorityFolder
 
     keys = AuthorityFolder(folder)
-    members = [identity.public for identity in identities]
     keys.keep(keys.begin(plan, n_items).of_exactly(members, int(time.time())))
-    keys.rotate()
-
-
-def _write_private(path: Path, text: str) -> None:
-    path.touch(mode=0o600, exist_ok=False)
-    path.write_text(text + "\n", encoding="utf-8")
+    made = keys.rotate()
+    keys.serve_at([])
+    keys.make_operator()
+    return keys.operator_path, made.certificates
 
 
 def _write_settings(path: Path, plan: Plan, **local: dict[str, object]) -> Path:

@@ -56,6 +56,7 @@ __all__ = [
     "pem_of",
     "private_key_of",
     "spki_of",
+    "split_certificates",
     "verify_ecdsa",
 ]
 
@@ -278,6 +279,11 @@ def is_invitation(certificate: bytes) -> bool:
     except x509.ExtensionNotFound:
         return False
     return f"{_MARK}invitation" in names.get_values_for_type(x509.UniformResourceIdentifier)
+
+
+def split_certificates(raw: bytes) -> list[bytes]:
+    """Return the certificates (PEM) of a file in which they follow each other."""
+    return [_SEPARATOR + part for part in raw.split(_SEPARATOR)[1:]]
 
 
 def certificate_sha256(certificate: bytes) -> bytes:

@@ -11,6 +11,7 @@ from typing import Any
 import grpc
 
 from fedrec.errors import FedrecError, ProtocolError
+from fedrec.identity.certificates import Credentials
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import blob_to_proto, part_of
@@ -98,31 +99,17 @@ class AdminLink:
 
     Args:
         address: host:port of the coordinator.
-        token: the operators' token.
-        root_certificate: certificate that signs the coordinator's, PEM.
-        plaintext: call without TLS; loopback addresses only.
+        credentials: an operator's.
     """
 
-    def __init__(
-        self,
-        address: str,
-        *,
-        token: str,
-        root_certificate: bytes | None = None,
-        plaintext: bool = False,
-    ) -> None:
-        self._channel = open_channel(
-            address, root_certificate=root_certificate, plaintext=plaintext
-        )
+    def __init__(self, address: str, credentials: Credentials) -> None:
+        self._channel = open_channel(address, credentials)
         self._stub = AdminStub(self._channel)  # type: ignore[no-untyped-call]  # generated
-        self._metadata = (("authorization", f"Bearer {token}"),)
 
     def status(self) -> RunStatus:
         """Return how far the run is."""
         try:
-            found = self._stub.GetStatus(
-                admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS, metadata=self._metadata
-            )
+            found = self._stub.GetStatus(admin_pb2.GetStatusRequest(), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
 
@@ -132,9 +119,7 @@ class AdminLink:
         """Yield the journal after an event, and go on as things happen."""
         request = admin_pb2.WatchEventsRequest(after_event=after, follow=follow)
         try:
-            for event in self._stub.WatchEvents(
-                request, timeout=_WATCH_SECONDS, metadata=self._metadata
-            ):
+            for event in self._stub.WatchEvents(request, timeout=_WATCH_SECONDS):
                 yield _event(event)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
@@ -142,9 +127,7 @@ class AdminLink:
     def stop_run(self, *, now: bool = False) -> str:
         """End the run after the round in progress, or at once; return the coordinator's answer."""
         try:
-            reply = self._stub.StopRun(
-                admin_pb2.StopRunRequest(now=now), timeout=_CALL_SECONDS, metadata=self._metadata
-            )
+            reply = self._stub.StopRun(admin_pb2.StopRunRequest(now=now), timeout=_CALL_SECONDS)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
         return str(reply.message)
@@ -153,7 +136,7 @@ class AdminLink:
         """Return who asked to become a member; what is no valid identity is left out."""
         try:
             found = self._stub.ListApplicants(
-                admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS, metadata=self._metadata
+                admin_pb2.ListApplicantsRequest(), timeout=_CALL_SECONDS
             )
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
@@ -171,9 +154,7 @@ class AdminLink:
             KeysError: the coordinator has this epoch or a later one, or it does not fit.
         """
         try:
-            reply = self._stub.InstallEpoch(
-                _epoch_parts(bundle), timeout=_INSTALL_SECONDS, metadata=self._metadata
-            )
+            reply = self._stub.InstallEpoch(_epoch_parts(bundle), timeout=_INSTALL_SECONDS)
         except grpc.RpcError as error:
             raise from_rpc_error(error) from None
         return bool(reply.began)

@@ -1,4 +1,4 @@
-"""How calls are made: with a token and a deadline, again where nobody answered, never forever."""
+"""How calls are made: with a deadline, again where nobody answered, never forever."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from typing import Any, TypeVar
 
 import grpc
 
-from fedrec.errors import ProtocolError, SettingsError, Unreachable
-from fedrec.ids import ClientId
+from fedrec.errors import ProtocolError, Unreachable
 from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import blob_from_proto, chunk_from_proto
 from fedrec.wire.grpc_channel import close_channel
@@ -54,33 +53,22 @@ class Calls:
 
     Args:
         channel: where to; closed with this object.
-        token: the access token, sent with every call.
         deadlines: how long calls may take.
         max_download_bytes: the longest blob that is accepted.
         attempts: how often a call is tried, at least once.
         sleep: pauses between attempts.
-
-    Raises:
-        SettingsError: when the token cannot be sent.
     """
 
     def __init__(
         self,
         channel: grpc.Channel,
         *,
-        token: str,
         deadlines: Deadlines,
         max_download_bytes: int,
         attempts: int,
         sleep: Callable[[float], None],
     ) -> None:
-        if not (token.isascii() and token.isprintable() and token == token.strip() and token):
-            raise SettingsError(
-                "The access token is empty or holds characters that cannot be sent.",
-                remedy="Copy the token again, without line breaks.",
-            )
         self._channel = channel
-        self._token = token
         self.deadlines = deadlines
         self._max_download_bytes = max_download_bytes
         self._attempts = attempts
@@ -92,46 +80,37 @@ class Calls:
         self._closed = True
         close_channel(self._channel)
 
-    def ask(
-        self, method: Message, request: Message, client_id: ClientId, seconds: float
-    ) -> Message:
+    def ask(self, method: Message, request: Message, seconds: float) -> Message:
         """Make one attempt at a call with one answer; an interruption cancels it.
 
         Raises:
             grpc.RpcError: when it fails; `retried` turns that into an error of ours.
         """
-        call = method.future(request, timeout=seconds, metadata=self._metadata(client_id))
+        call = method.future(request, timeout=seconds)
         try:
             return call.result()
         except BaseException:
             call.cancel()
             raise
 
-    def send(
-        self, method: Message, parts: Iterator[Message], client_id: ClientId, n_bytes: int
-    ) -> Message:
+    def send(self, method: Message, parts: Iterator[Message], n_bytes: int) -> Message:
         """Make one attempt at streaming `n_bytes`, with one answer."""
-        return self.ask(method, parts, client_id, self.deadlines.stream(n_bytes))
+        return self.ask(method, parts, self.deadlines.stream(n_bytes))
 
     def receive(
-        self, method: Message, request: Message, client_id: ClientId, announcement: str
+        self, method: Message, request: Message, announcement: str
     ) -> tuple[Message, bytes] | None:
         """Make one attempt at a download.
 
         Args:
             method: the call, whose answer is a stream of parts.
             request: what is asked for.
-            client_id: who asks.
             announcement: the part that must come first: `blob`, or a part that has one.
 
         Returns:
             The announcement and the checked bytes; None when the stream is empty.
         """
-        call = method(
-            request,
-            timeout=self.deadlines.stream(self._max_download_bytes),
-            metadata=self._metadata(client_id),
-        )
+        call = method(request, timeout=self.deadlines.stream(self._max_download_bytes))
         watch = _Watch(call)
         try:
             watch.allow(self.deadlines.stream_seconds)
@@ -171,9 +150,6 @@ class Calls:
     def _check_open(self) -> None:
         if self._closed:
             raise Unreachable("The link was closed.", remedy="Open a new one.")
-
-    def _metadata(self, client_id: ClientId) -> tuple[tuple[str, str], ...]:
-        return (("authorization", f"Bearer {self._token}"), ("fedrec-client", client_id))
 
 
 class _Watch:

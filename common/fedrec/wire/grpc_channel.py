@@ -1,15 +1,14 @@
-"""Opening a gRPC channel to a coordinator: TLS, or plaintext on this machine only."""
+"""Opening a gRPC channel to a coordinator, over mutual TLS."""
 
 from __future__ import annotations
 
-import ipaddress
 import threading
 
 import grpc
 
-from fedrec.errors import SettingsError
+from fedrec.identity.certificates import Credentials
 
-__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "host_of", "is_loopback", "open_channel"]
+__all__ = ["MAX_MESSAGE_BYTES", "close_channel", "host_of", "open_channel"]
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 CLOSING_SECONDS = 2.0
@@ -29,33 +28,19 @@ OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 
-def open_channel(address: str, *, root_certificate: bytes | None, plaintext: bool) -> grpc.Channel:
+def open_channel(address: str, credentials: Credentials) -> grpc.Channel:
     """Open a channel; nothing is sent yet.
 
     Args:
         address: `host:port`.
-        root_certificate: PEM of the authority that signed the coordinator's certificate; the
-            system's authorities when None.
-        plaintext: speak without TLS; to loopback addresses only.
-
-    Raises:
-        SettingsError: when plaintext is asked for to another machine or with a certificate.
+        credentials: what the caller shows, and whose word for the coordinator it takes.
     """
-    if not plaintext:
-        credentials = grpc.ssl_channel_credentials(root_certificates=root_certificate)
-        return grpc.secure_channel(address, credentials, options=OPTIONS)
-    if not is_loopback(address):
-        raise SettingsError(
-            f"Plaintext was asked for to {address}, which is not this machine.",
-            remedy="Use TLS (`fedrec keys certificate` makes one), or a loopback address.",
-        )
-    if root_certificate is not None:
-        raise SettingsError(
-            "Plaintext and a root certificate were both given.", remedy="Leave one of them out."
-        )
-    # A proxy from the environment would be another machine.
-    options = (*OPTIONS, ("grpc.enable_http_proxy", 0))
-    return grpc.insecure_channel(address, options=options)
+    found = grpc.ssl_channel_credentials(
+        root_certificates=credentials.issuer,
+        private_key=credentials.private_key,
+        certificate_chain=credentials.certificate,
+    )
+    return grpc.secure_channel(address, found, options=OPTIONS)
 
 
 def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) -> None:
@@ -67,19 +52,6 @@ def close_channel(channel: grpc.Channel, *, seconds: float = CLOSING_SECONDS) ->
     closing = threading.Thread(target=channel.close, name="fedrec-close", daemon=True)
     closing.start()
     closing.join(seconds)
-
-
-def is_loopback(address: str) -> bool:
-    """Return whether an address is certainly this machine's own."""
-    if address.startswith(("unix:", "unix-abstract:")):
-        return True
-    host = host_of(address)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def host_of(address: str) -> str:

@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Self
 
 from fedrec.errors import CorruptUpload, ProtocolError
+from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import CHUNK_BYTES, Blob, split
 from fedrec.wire.convert import (
@@ -56,35 +57,26 @@ class GrpcLink(Link):
 
     Args:
         address: `host:port` of the coordinator.
-        token: the access token, sent with every call.
-        root_certificate: PEM of the authority behind the coordinator's certificate; the
-            system's authorities when None.
-        plaintext: speak without TLS; to loopback addresses only.
+        credentials: what the caller shows, and whose word for the coordinator it takes.
         deadlines: how long calls may take.
         max_download_bytes: the longest blob that is accepted.
         attempts: how often a call is tried.
         sleep: pauses between attempts.
-
-    Raises:
-        SettingsError: when the address and the transport do not fit, or the token cannot be sent.
     """
 
     def __init__(
         self,
         address: str,
+        credentials: Credentials,
         *,
-        token: str,
-        root_certificate: bytes | None = None,
-        plaintext: bool = False,
         deadlines: Deadlines | None = None,
         max_download_bytes: int = MAX_DOWNLOAD_BYTES,
         attempts: int = ATTEMPTS,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
-        channel = open_channel(address, root_certificate=root_certificate, plaintext=plaintext)
+        channel = open_channel(address, credentials)
         self._calls = Calls(
             channel,
-            token=token,
             deadlines=deadlines or Deadlines(),
             max_download_bytes=max_download_bytes,
             attempts=attempts,
@@ -113,14 +105,12 @@ class GrpcLink(Link):
             protocol_version=PROTOCOL_VERSION, client_id=client_id
         )
         seconds = self._calls.deadlines.control_seconds
-        return federation_from_proto(
-            self._ask(self._stub.GetFederation, request, client_id, seconds)
-        )
+        return federation_from_proto(self._ask(self._stub.GetFederation, request, seconds))
 
     def catalogue(self, client_id: ClientId) -> bytes:
         """Return the public catalogue file."""
         request = coordinator_pb2.GetCatalogueRequest(client_id=client_id)
-        return self._blob(self._stub.GetCatalogue, request, client_id)
+        return self._blob(self._stub.GetCatalogue, request)
 
     def next_task(
         self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
@@ -130,7 +120,7 @@ class GrpcLink(Link):
             client_id=client_id, run=run, version=version, wait_seconds=wait_seconds
         )
         seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
-        return task_from_proto(self._ask(self._stub.NextTask, request, client_id, seconds))
+        return task_from_proto(self._ask(self._stub.NextTask, request, seconds))
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         """Send an update, resuming where an earlier try ended; True when it was a duplicate.
@@ -159,9 +149,7 @@ class GrpcLink(Link):
                 offset = status.offset
             asks = True
             parts = _upload_parts(header, payload, offset)
-            receipt = self._calls.send(
-                self._stub.SubmitUpdate, parts, header.client_id, header.length
-            )
+            receipt = self._calls.send(self._stub.SubmitUpdate, parts, header.length)
             return bool(receipt.duplicate)
 
         try:
@@ -182,12 +170,12 @@ class GrpcLink(Link):
         request = coordinator_pb2.FetchContributionRequest(
             run=run, round=round_id, client_id=client_id, contributor=contributor
         )
-        return self._blob(self._stub.FetchContribution, request, client_id)
+        return self._blob(self._stub.FetchContribution, request)
 
     def round_sum(self, client_id: ClientId, run: str, round_id: RoundId) -> bytes:
         """Return the coordinator's sum of the round that is being revealed."""
         request = coordinator_pb2.FetchSumRequest(run=run, round=round_id, client_id=client_id)
-        return self._blob(self._stub.FetchSum, request, client_id)
+        return self._blob(self._stub.FetchSum, request)
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         """Send a signed reveal; `sealed` is empty when verifying."""
@@ -202,7 +190,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.FetchPublishedRequest(
             run=run, client_id=client_id, after_round=after
         )
-        found = self._download(self._stub.FetchPublished, request, client_id, "published")
+        found = self._download(self._stub.FetchPublished, request, "published")
         return None if found is None else published_from_proto(*found)
 
     def snapshot(
@@ -212,20 +200,20 @@ class GrpcLink(Link):
         request = coordinator_pb2.FetchSnapshotRequest(
             run=run, client_id=client_id, after_round=after, refused=refused
         )
-        found = self._download(self._stub.FetchSnapshot, request, client_id, "snapshot")
+        found = self._download(self._stub.FetchSnapshot, request, "snapshot")
         return None if found is None else snapshot_from_proto(*found)
 
     def apply(self, public_identity: bytes) -> Application:
         """Ask to become a member, again as often as one likes; people decide."""
         request = coordinator_pb2.ApplyRequest(public_identity=public_identity)
         seconds = self._calls.deadlines.control_seconds
-        return application_from_proto(self._ask(self._stub.Apply, request, ClientId(""), seconds))
+        return application_from_proto(self._ask(self._stub.Apply, request, seconds))
 
     def submit_masks(self, message: MaskMessage) -> bool:
         """Send a step of a round under masks; True when it was a duplicate."""
         request = mask_message_to_proto(message)
         seconds = self._calls.deadlines.stream(len(message.body))
-        receipt = self._ask(self._stub.SubmitMasks, request, message.client_id, seconds)
+        receipt = self._ask(self._stub.SubmitMasks, request, seconds)
         return bool(receipt.duplicate)
 
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
@@ -233,14 +221,14 @@ class GrpcLink(Link):
         request = masks_pb2.FetchMasksRequest(
             run=run, round=round_id, client_id=client_id, step=step
         )
-        return self._blob(self._stub.FetchMasks, request, client_id)
+        return self._blob(self._stub.FetchMasks, request)
 
     def _status(self, header: UploadHeader) -> UploadStatus:
         request = coordinator_pb2.UploadStatusRequest(
             run=header.run, round=header.round, client_id=header.client_id, digest=header.digest
         )
         seconds = self._calls.deadlines.control_seconds
-        answer = self._calls.ask(self._stub.GetUploadStatus, request, header.client_id, seconds)
+        answer = self._calls.ask(self._stub.GetUploadStatus, request, seconds)
         status = upload_status_from_proto(answer)
         if status.offset > header.length:
             raise ProtocolError(
@@ -248,20 +236,16 @@ class GrpcLink(Link):
             )
         return status
 
-    def _ask(
-        self, method: Message, request: Message, client_id: ClientId, seconds: float
-    ) -> Message:
-        return self._calls.retried(lambda: self._calls.ask(method, request, client_id, seconds))
+    def _ask(self, method: Message, request: Message, seconds: float) -> Message:
+        return self._calls.retried(lambda: self._calls.ask(method, request, seconds))
 
     def _download(
-        self, method: Message, request: Message, client_id: ClientId, announcement: str
+        self, method: Message, request: Message, announcement: str
     ) -> tuple[Message, bytes] | None:
-        return self._calls.retried(
-            lambda: self._calls.receive(method, request, client_id, announcement)
-        )
+        return self._calls.retried(lambda: self._calls.receive(method, request, announcement))
 
-    def _blob(self, method: Message, request: Message, client_id: ClientId) -> bytes:
-        found = self._download(method, request, client_id, "blob")
+    def _blob(self, method: Message, request: Message) -> bytes:
+        found = self._download(method, request, "blob")
         if found is None:
             raise ProtocolError("The coordinator ended a download before it began.")
         return found[1]
@@ -269,7 +253,7 @@ class GrpcLink(Link):
     def _submit(self, method: Message, statement: RevealStatement, blob: bytes) -> None:
         def attempt() -> None:
             parts = _statement_parts(statement, blob)
-            self._calls.send(method, parts, statement.client_id, len(blob))
+            self._calls.send(method, parts, len(blob))
 
         self._calls.retried(attempt)
 

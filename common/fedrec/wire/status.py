@@ -16,7 +16,6 @@ from fedrec.errors import (
     InternalError,
     RefusedError,
     TooLarge,
-    Unauthenticated,
     Unreachable,
     VersionMismatch,
 )
@@ -24,6 +23,7 @@ from fedrec.errors import (
 __all__ = [
     "CODE_KEY",
     "INCIDENT_KEY",
+    "REFUSED_UNHEARD",
     "STATUS",
     "fedrec_code",
     "from_rpc_error",
@@ -33,6 +33,12 @@ __all__ = [
 
 CODE_KEY = "fedrec-code"
 INCIDENT_KEY = "fedrec-incident"
+NO_CONNECTION = "failed to connect to all addresses"
+"""How gRPC begins where there was no answer to any handshake; a certificate that the other side
+refuses looks no different from a port where nobody listens."""
+REFUSED_UNHEARD = (
+    "Refused before a word was said: the certificate is not of this federation, or nobody listens."
+)
 MAX_MESSAGE_BYTES = 2_000
 """HTTP/2 headers are limited to 8 KiB, and gRPC writes a byte outside ASCII as three."""
 
@@ -45,14 +51,14 @@ FOREIGN: dict[grpc.StatusCode, type[FedrecError]] = {
     grpc.StatusCode.UNAVAILABLE: Unreachable,
     grpc.StatusCode.DEADLINE_EXCEEDED: Unreachable,
     grpc.StatusCode.CANCELLED: Unreachable,
-    grpc.StatusCode.UNAUTHENTICATED: Unauthenticated,
+    grpc.StatusCode.UNAUTHENTICATED: RefusedError,
     grpc.StatusCode.PERMISSION_DENIED: RefusedError,
     grpc.StatusCode.RESOURCE_EXHAUSTED: TooLarge,
     grpc.StatusCode.UNIMPLEMENTED: VersionMismatch,
 }
 REMEDIES: dict[type[FedrecError], str] = {
-    Unreachable: "Check the address, that the coordinator runs, and the certificate; then retry.",
-    Unauthenticated: "Check the access token.",
+    Unreachable: "Check the address, that the coordinator runs and which authority it is of; a "
+    "client's own settings are client.coordinator, client.authority_key and client.certificate.",
     VersionMismatch: "Install the same fedrec version on both sides.",
     InternalError: "Look for it in the coordinator's log.",
 }
@@ -98,7 +104,13 @@ def from_rpc_error(error: grpc.RpcError) -> FedrecError:
     kind = ERRORS.get(metadata.get(CODE_KEY, ""))
     if kind is None:
         kind = FOREIGN.get(status, InternalError)
-        message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
+        # gRPC's own words for a connection are about its insides.
+        if status is grpc.StatusCode.DEADLINE_EXCEEDED:
+            message = f"{kind.public} It did not answer in time."
+        elif status is grpc.StatusCode.UNAVAILABLE:
+            message = REFUSED_UNHEARD if message.startswith(NO_CONNECTION) else kind.public
+        else:
+            message = f"{kind.public} gRPC says {getattr(status, 'name', 'nothing')}: {message}"
     if incident := metadata.get(INCIDENT_KEY, ""):
         message = f"{message} (incident {_printable(incident)[:64]})"
     return kind(message, remedy=REMEDIES.get(kind, ""))

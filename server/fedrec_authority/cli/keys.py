@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["app"]
 
-TOKEN_BYTES = 32
-
 app = typer.Typer(
     help="Make the data owners' keys and show what is in key files.",
     no_args_is_help=True,
@@ -28,8 +26,7 @@ app = typer.Typer(
         "  fedrec keys identity client-1/state --label hospital-a\n"
         "  fedrec keys new run.toml --client a.pub.json --client b.pub.json --into keys\n"
         "  fedrec keys roster add 9f86d081884c7d65\n"
-        "  fedrec keys show keys/epoch.json\n"
-        "  fedrec keys token keys/clients.token"
+        "  fedrec keys show keys/epoch.json"
     ),
 )
 
@@ -141,48 +138,23 @@ def identity(
 
 
 @app.command()
-def token(
-    path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to make.")],
-    as_json: AsJson = False,
-) -> None:
-    """Make an access token for callers of the coordinator; an existing file is kept."""
-    import secrets
-
-    from fedrec.identity.key_files import write_secret
-
-    write_secret(path, f"{secrets.token_hex(TOKEN_BYTES)}\n".encode())
-    if as_json:
-        print_json({"path": str(path)})
-        return
-    typer.echo(f"Wrote {path}, readable by you only.")
-
-
-@app.command()
 def certificate(
     host: Annotated[
         list[str], typer.Option(help="A name or address that clients call; may be repeated.")
     ],
-    into: Annotated[Path, typer.Option(help="Folder of the certificate and its key.")] = Path(
-        "keys"
-    ),
-    days: Annotated[int, typer.Option(min=1, max=3650, help="How long it is valid.")] = 365,
+    into: Annotated[Path, typer.Option(help="Folder of the keys.")] = Path("keys"),
     as_json: AsJson = False,
 ) -> None:
-    """Make a self-signed TLS certificate for the coordinator; clients pin it.
+    """Make the coordinator's key and certificate anew, for other names than `keys new` knew."""
+    from fedrec_authority.folder import AuthorityFolder
 
-    For coordinators without a certificate of a public or company authority.
-    """
-    from datetime import UTC, datetime
-
-    from fedrec.identity.self_signed import PRIVATE_KEY_FILE, write_certificate
-
-    path = write_certificate(into, host, days=days, now=datetime.now(UTC))
+    folder = AuthorityFolder(into)
+    folder.membership  # noqa: B018  # raises where there is no authority
+    folder.serve_at(host)
     if as_json:
-        print_json({"certificate": str(path), "private_key": str(into / PRIVATE_KEY_FILE)})
+        print_json({"coordinator_file": str(folder.coordinator_path)})
         return
-    typer.echo(f"Wrote {path} and {into / PRIVATE_KEY_FILE}.")
-    typer.echo("Coordinator: coordinator.certificate and coordinator.private_key.")
-    typer.echo(f"Clients: a copy of {path.name} as client.root_certificate.")
+    typer.echo(f"Wrote {folder.coordinator_path}: give it to the coordinator, and start it again.")
 
 
 @app.command()

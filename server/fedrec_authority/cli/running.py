@@ -18,14 +18,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.operator_options import (
-    Address,
-    Plaintext,
-    RootCertificate,
-    TokenFile,
-    open_admin_link,
-    open_client_link,
-)
+from fedrec.cli.operator_options import Address, open_admin_link
 from fedrec.cli.terminal import print_json, printable
 from fedrec_authority.cli.roster import KeysFolder
 
@@ -42,8 +35,8 @@ app = typer.Typer(
     add_completion=False,
     epilog=(
         "Examples:\n"
-        "  fedrec keys authority run recommender.example:7447 --token-file operators.token\n"
-        "  fedrec keys authority run 127.0.0.1:7447 --plaintext --once --json"
+        "  fedrec keys authority run recommender.example:7447\n"
+        "  fedrec keys authority run 127.0.0.1:7447 --into keys --once --json"
     ),
 )
 
@@ -57,9 +50,6 @@ def authority() -> None:
 def run(
     address: Address,
     into: KeysFolder = Path("keys"),
-    token_file: TokenFile = None,
-    root_certificate: RootCertificate = None,
-    plaintext: Plaintext = False,
     every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     once: Annotated[
         bool,
@@ -82,10 +72,11 @@ def run(
     epoch that a coordinator lost is delivered again.
 
     Where protection.key_holder is "authority" it also opens the rounds' sums, and no round goes on
-    without it. That takes the operators' token.
+    without it. It calls as an operator and as the revealer, with certificates of its folder.
     """
     from fedrec.errors import Unreachable
     from fedrec.telemetry import log_to_stderr
+    from fedrec.wire.grpc_link import GrpcLink
     from fedrec_authority.delivery import Delivery
     from fedrec_authority.folder import AuthorityFolder
     from fedrec_authority.revealer import Revealer
@@ -100,12 +91,12 @@ def run(
     with ExitStack() as stack:
         wait: Callable[[float], None] = time.sleep
         if reveals:
-            calling = open_client_link(address, token_file, root_certificate, plaintext)
+            calling = GrpcLink(address, folder.revealer_credentials(), attempts=1)
             revealer = Revealer(folder, calling, tell, new_run=new_run)
             stack.enter_context(closing(revealer))
             revealer.start()
             wait = revealer.wait
-        link = open_admin_link(address, token_file, root_certificate, plaintext)
+        link = open_admin_link(address, folder.operator_path)
         delivery = Delivery(folder, stack.enter_context(closing(link)), tell)
         try:
             while True:

@@ -1,9 +1,7 @@
-"""A coordinator of dictionaries, a few values that travel, and a certificate."""
+"""A coordinator of dictionaries, and a few values that travel."""
 
 from __future__ import annotations
 
-import datetime
-import ipaddress
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,11 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
+from tls import server_credentials
 
-from fedrec.errors import FedrecError, NotInRoster, Unauthenticated
+from fedrec.errors import FedrecError, NotInRoster
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Assembler, Blob, split
 from fedrec.wire.convert import (
@@ -48,7 +44,6 @@ from fedrec.wire.v1.coordinator_pb2_grpc import (
     add_CoordinatorServicer_to_server,
 )
 
-TOKEN = "token"
 CLIENT = ClientId("ab" * 32)
 IDLE = Task(published_round=RoundId(0), task=Wait(reason="nothing"))
 
@@ -145,7 +140,6 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
     values: Values
     faults: dict[str, list[BaseException | Callable[[], object]]] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
-    clients: set[str] = field(default_factory=set)
     spool: dict[bytes, bytearray] = field(default_factory=dict)
     accepted: dict[bytes, bytes] = field(default_factory=dict)
     chunk_offsets: list[int] = field(default_factory=list)
@@ -159,10 +153,6 @@ class FakeCoordinator(CoordinatorServicer):  # type: ignore[misc]  # generated, 
 
     def guard(self, name: str, context: grpc.ServicerContext) -> None:
         self.calls.append(name)
-        metadata = dict(context.invocation_metadata())
-        self.clients.add(metadata.get("fedrec-client", ""))
-        if metadata.get("authorization") != f"Bearer {TOKEN}":
-            self.fail(context, Unauthenticated("wrong token"))
         if self.faults.get(name):
             fault = self.faults[name].pop(0)
             if isinstance(fault, BaseException):
@@ -284,13 +274,10 @@ def serve(coordinator: FakeCoordinator) -> Iterator[Callable[..., str]]:
     """Return a function that starts the coordinator and returns its address."""
     servers = []
 
-    def start(credentials: grpc.ServerCredentials | None = None) -> str:
+    def start() -> str:
         server = grpc.server(ThreadPoolExecutor(8))
         add_CoordinatorServicer_to_server(coordinator, server)
-        if credentials is None:
-            port = server.add_insecure_port("127.0.0.1:0")
-        else:
-            port = server.add_secure_port("127.0.0.1:0", credentials)
+        port = server.add_secure_port("127.0.0.1:0", server_credentials())
         server.start()
         servers.append(server)
         return f"127.0.0.1:{port}"
@@ -299,32 +286,3 @@ def serve(coordinator: FakeCoordinator) -> Iterator[Callable[..., str]]:
     coordinator.wake.set()
     for server in servers:
         server.stop(grace=None).wait()
-
-
-@pytest.fixture(scope="session")
-def certificate() -> tuple[bytes, bytes]:
-    """Return a private key and a self-signed certificate of 127.0.0.1, as PEM."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "coordinator")])
-    now = datetime.datetime.now(datetime.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - datetime.timedelta(days=1))
-        .not_valid_after(now + datetime.timedelta(days=1))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .add_extension(
-            x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]),
-            critical=False,
-        )
-        .sign(key, hashes.SHA256())
-    )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
-    return private, made.public_bytes(serialization.Encoding.PEM)

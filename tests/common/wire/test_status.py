@@ -13,8 +13,8 @@ from fedrec.errors import (
     InternalError,
     KeysError,
     ProtocolError,
+    RefusedError,
     TooLarge,
-    Unauthenticated,
     Unreachable,
     VersionMismatch,
 )
@@ -71,10 +71,8 @@ def test_incidents_differ() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"),
     [
-        (grpc.StatusCode.UNAVAILABLE, Unreachable),
-        (grpc.StatusCode.DEADLINE_EXCEEDED, Unreachable),
         (grpc.StatusCode.CANCELLED, Unreachable),
-        (grpc.StatusCode.UNAUTHENTICATED, Unauthenticated),
+        (grpc.StatusCode.UNAUTHENTICATED, RefusedError),
         (grpc.StatusCode.RESOURCE_EXHAUSTED, TooLarge),
         (grpc.StatusCode.UNIMPLEMENTED, VersionMismatch),
         (grpc.StatusCode.UNKNOWN, InternalError),
@@ -89,6 +87,26 @@ def test_a_status_without_a_known_code_is_explained(
     assert type(error) is kind
     assert status.name in str(error) and "text" in str(error)
     assert error.remedy or kind is TooLarge
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "told"),
+    [
+        (
+            grpc.StatusCode.UNAVAILABLE,
+            "failed to connect to all addresses; last error: UNKNOWN: ipv4:127.0.0.1:1: Socket",
+            "Refused before a word was said",
+        ),
+        (grpc.StatusCode.UNAVAILABLE, "Socket closed", "cannot be reached"),
+        (grpc.StatusCode.DEADLINE_EXCEEDED, "Deadline Exceeded", "did not answer in time"),
+    ],
+)
+def test_a_connection_that_fails_is_told_in_our_words(
+    status: grpc.StatusCode, text: str, told: str
+) -> None:
+    error = from_rpc_error(Told(status, text, ()))
+    assert type(error) is Unreachable
+    assert told in error.message and "ocket" not in error.message and status.name not in str(error)
 
 
 def test_an_error_that_says_nothing_is_internal() -> None:

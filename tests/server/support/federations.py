@@ -19,6 +19,7 @@ from fedrec.config.schema import (
     RoundSettings,
 )
 from fedrec.identity.authority import Authority
+from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.identity.metrics_lock import box_of, share_of
@@ -59,6 +60,20 @@ def identity(number: int) -> Identity:
 def authority() -> Authority:
     """Return the key authority."""
     return Authority.create()
+
+
+@cache
+def credentials(number: int) -> Credentials:
+    """Return what a client shows in a handshake."""
+    public, issuer = identity(number).public, authority().issuer
+    certificate = issuer.issue("client", public.client_id, public.tls_key)
+    return identity(number).credentials(certificate, issuer.certificate)
+
+
+@cache
+def operator() -> Credentials:
+    """Return what the operator shows."""
+    return authority().issuer.credentials("operator", "operator")
 
 
 def spec_of(values: int = 6, summands: int = 64, bound: int = 10**6) -> VectorSpec:

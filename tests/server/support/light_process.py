@@ -8,6 +8,7 @@ from pathlib import Path
 from server.support.light import LightClient, made_up
 
 from fedrec.config.plan import plan_from_json
+from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection import SegmentSpec, VectorSpec
@@ -17,11 +18,12 @@ from fedrec.wire.messages import Finished, MaskMessage, MaskTask, Train
 POLL_SECONDS = 20.0
 
 
-def main(address: str, token: str, folder: str, number: int, spec: VectorSpec) -> str:
+def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
     """Take part until the run is over; return its reason."""
     identity = Identity.load(Path(folder))
     client_id = identity.client_id
-    with GrpcLink(address, token=token, plaintext=True, attempts=20) as link:
+    own = Credentials.load(Path(folder) / "own.pem", "the test")
+    with GrpcLink(address, own, attempts=20) as link:
         info = link.federation(client_id)
         assert plan_from_json(info.plan_json).protection.name == "masks"
         client = LightClient(
@@ -47,7 +49,7 @@ def main(address: str, token: str, folder: str, number: int, spec: VectorSpec) -
 
 
 if __name__ == "__main__":
-    address, token, folder, number, values, summands = sys.argv[1:]
+    address, folder, number, values, summands = sys.argv[1:]
     spec = VectorSpec(
         segments=(
             SegmentSpec(name="change", length=int(values), max_abs_sum=10**6),
@@ -55,5 +57,5 @@ if __name__ == "__main__":
         ),
         max_summands=int(summands),
     )
-    print(main(address, token, folder, int(number), spec))
+    print(main(address, folder, int(number), spec))
     assert "torch" not in sys.modules

@@ -10,33 +10,37 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-import grpc
 from server.support.driving import told_of
-from server.support.federations import Bench, identity
+from server.support.federations import Bench, authority, credentials, identity, operator
 
 from fedrec.config.schema import CoordinatorSettings
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.key_files import write_secret
+from fedrec.ids import RoundId
 from fedrec.wire.convert import upload_header_to_proto
+from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.v1 import update_pb2
 from fedrec_server.app import Coordinator
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
-TOKEN = "t" * 32
-ADMIN_TOKEN = "a" * 32
+HOSTS = ("127.0.0.1", "localhost")
 T = TypeVar("T")
 
 
 def settings_of(folder: Path, **changes: object) -> CoordinatorSettings:
-    """Return settings for plaintext on loopback with both tokens."""
-    for name, token in (("token", TOKEN), ("admin", ADMIN_TOKEN)):
-        (folder / name).write_text(token)
+    """Return settings on a free port, with what the key authority of the tests made."""
+    certificate = folder / "coordinator.pem"
+    if not certificate.exists():
+        made = authority().issuer.credentials("coordinator", "localhost", hosts=HOSTS)
+        write_secret(certificate, made.to_pem())
+    (folder / "operator.crt").write_bytes(operator().certificate)
     values: dict[str, object] = {
         "port": 0,
         "state": str(folder / "state"),
-        "token_file": str(folder / "token"),
-        "admin_token_file": str(folder / "admin"),
-        "plaintext": True,
+        "certificate": str(certificate),
+        "operators": str(folder / "operator.crt"),
         "reserve_bytes": 0,
         "maximum_upload_bytes": 16 << 20,
     }
@@ -62,15 +66,17 @@ class Serving:
         return self.coordinator.engine.run
 
     @contextmanager
-    def link(self, token: str = TOKEN, attempts: int = 1) -> Iterator[GrpcLink]:
-        """Open a client's link."""
-        with GrpcLink(self.address, token=token, plaintext=True, attempts=attempts) as link:
+    def link(self, who: Credentials | int = 0, attempts: int = 1) -> Iterator[GrpcLink]:
+        """Open a client's link; a number is a client's."""
+        own = credentials(who) if isinstance(who, int) else who
+        with GrpcLink(self.address, own, attempts=attempts) as link:
             yield link
 
     @contextmanager
-    def channel(self) -> Iterator[Any]:
-        """Open a bare channel."""
-        channel = grpc.insecure_channel(self.address, options=[("grpc.enable_http_proxy", 0)])
+    def channel(self, who: Credentials | int = 0) -> Iterator[Any]:
+        """Open a bare channel, as a client unless told otherwise."""
+        own = credentials(who) if isinstance(who, int) else who
+        channel = open_channel(self.address, own)
         try:
             yield channel
         finally:
@@ -78,9 +84,14 @@ class Serving:
 
     def come(self, numbers: range) -> None:
         """Let clients poll once, so that the round opens."""
-        with self.link() as link:
-            for number in numbers:
-                link.next_task(identity(number).client_id, self.run, 0, wait_seconds=0.0)  # type: ignore[arg-type]
+        for number in numbers:
+            self.task(number)
+
+    def task(self, number: int) -> object:
+        """Ask as a client what it has to do now."""
+        with self.link(number) as link:
+            me = identity(number).client_id
+            return link.next_task(me, self.run, RoundId(0), wait_seconds=0.0).task
 
     def upload(self, number: int, round_id: int = 1) -> bool:
         """Upload a client's update."""
@@ -89,25 +100,25 @@ class Serving:
         told = {}
         if state.current is not None and state.current.number == round_id:
             told = told_of(state)
-        with self.link() as link:
+        with self.link(number) as link:
             return link.submit_update(
                 self.bench.header(number, round_id, payload, self.run, **told), payload
             )
 
-    def submit(self, header: UploadHeader, *chunks: tuple[int, bytes]) -> Any:
+    def submit(self, header: UploadHeader, *chunks: tuple[int, bytes], who: int = 0) -> Any:
         """Send an upload chunk by chunk, whatever it is."""
         parts = [update_pb2.UploadPart(header=upload_header_to_proto(header))]
         parts += [
             update_pb2.UploadPart(chunk=update_pb2.Chunk(offset=offset, data=data))
             for offset, data in chunks
         ]
-        with self.channel() as channel:
+        with self.channel(who) as channel:
             method = channel.stream_unary(
                 "/fedrec.wire.v1.Coordinator/SubmitUpdate",
                 request_serializer=update_pb2.UploadPart.SerializeToString,
                 response_deserializer=update_pb2.UploadReceipt.FromString,
             )
-            return method(iter(parts), timeout=20, metadata=(("authorization", f"Bearer {TOKEN}"),))
+            return method(iter(parts), timeout=20)
 
 
 @contextmanager

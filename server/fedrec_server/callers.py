@@ -1,0 +1,157 @@
+"""Who calls: the key of the certificate, looked up at every call, and what that one may ask for.
+
+The handshake let in whoever the key authority issued a certificate for. Who that is now follows
+from the roster in force, so that a removed member is refused at its next call, and never from what
+a message says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fedrec.errors import KeysError, NotInRoster, RefusedError, WrongIdentity
+from fedrec.identity.certificates import is_invitation, key_of, split_certificates
+from fedrec.identity.key_files import read_public
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
+
+__all__ = ["Caller", "Callers", "certificate_of"]
+
+ADMIN = "/fedrec.wire.v1.Admin/"
+APPLY = "/fedrec.wire.v1.Coordinator/Apply"
+REFLECTION = "/grpc.reflection."
+SUMS = frozenset(
+    f"/fedrec.wire.v1.Coordinator/{name}" for name in ("FetchContribution", "FetchSum")
+)
+"""Who opens sums fetches these: the revealer, or the members where there is none."""
+MAX_OPERATORS_BYTES = 1 << 20
+
+Role = Literal["member", "revealer", "operator", "applicant"]
+Message = Any
+Context = Any
+"""Generated messages and gRPC's objects are untyped."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Somebody with a certificate of the federation.
+
+    Attributes:
+        client_id: of a member or the revealer; empty for others.
+    """
+
+    role: Role
+    client_id: ClientId
+
+    def check_named(self, message: Message) -> None:
+        """Refuse a message that is said to be somebody else's.
+
+        Raises:
+            WrongIdentity: its client id, or its header's or statement's, is not the caller's.
+        """
+        fields = message.DESCRIPTOR.fields_by_name
+        if "part" in message.DESCRIPTOR.oneofs_by_name:
+            part = message.WhichOneof("part")
+            if part in ("header", "statement"):
+                self.check_named(getattr(message, part))
+        elif "client_id" in fields and message.client_id != self.client_id:
+            raise WrongIdentity(
+                f"A message of {message.client_id[:16]!r} came from {self.client_id[:16]}."
+            )
+
+
+class Callers:
+    """Looks up who calls.
+
+    Args:
+        roster: returns the roster in force.
+        operators: the operators' certificates, one after the other; read at every call of theirs.
+        authority_reveals: whether no member has any use for others' contributions.
+
+    Raises:
+        KeysError: the operators' file cannot be used.
+    """
+
+    def __init__(
+        self, roster: Callable[[], Roster], operators: Path, *, authority_reveals: bool
+    ) -> None:
+        self._roster = roster
+        self._operators = operators
+        self._openers: frozenset[Role] = frozenset(
+            {"revealer"} if authority_reveals else {"member"}
+        )
+        self._known: tuple[Roster, dict[bytes, ClientId]] | None = None
+        self._operators_keys()
+
+    def of(self, context: Context) -> Caller:
+        """Return who makes a call.
+
+        Raises:
+            NotInRoster: neither the roster nor the operators' list has the certificate's key.
+        """
+        certificate = certificate_of(context)
+        key, roster = key_of(certificate), self._roster()
+        client_id = self._members(roster).get(key)
+        if client_id is not None:
+            revealer = roster.revealer
+            alone = revealer is not None and client_id == revealer.client_id
+            return Caller(role="revealer" if alone else "member", client_id=client_id)
+        if is_invitation(certificate):
+            return Caller(role="applicant", client_id=ClientId(""))
+        if key in self._operators_keys():
+            return Caller(role="operator", client_id=ClientId(""))
+        raise NotInRoster(
+            f"The certificate's key is nobody's in epoch {roster.epoch}, nor an operator's."
+        )
+
+    def check(self, caller: Caller, method: str) -> None:
+        """Refuse calls that are not for this caller.
+
+        Raises:
+            NotInRoster: an applicant calls what members call.
+            RefusedError: the call is for others.
+        """
+        if caller.role in self._allowed(method):
+            return
+        if caller.role == "applicant":
+            raise NotInRoster("An invitation is good for an application and for nothing else.")
+        name = method.rpartition("/")[2]
+        raise RefusedError(f"{name} was called by somebody who is {caller.role}.")
+
+    def _allowed(self, method: str) -> frozenset[Role]:
+        if method.startswith((ADMIN, REFLECTION)):
+            return frozenset({"operator"})
+        if method == APPLY:
+            return frozenset({"applicant"})
+        return self._openers if method in SUMS else frozenset({"member", "revealer"})
+
+    def _members(self, roster: Roster) -> dict[bytes, ClientId]:
+        """Return the roster's keys, read once for each roster."""
+        if self._known is None or self._known[0] is not roster:
+            keys = {holder.tls_key: holder.client_id for holder in roster.holders}
+            self._known = (roster, keys)
+        return self._known[1]
+
+    def _operators_keys(self) -> set[bytes]:
+        name = "coordinator.operators"
+        raw = read_public(
+            self._operators,
+            max_bytes=MAX_OPERATORS_BYTES,
+            remedy=f"Name the operators' certificates as {name}; `fedrec keys new` makes one.",
+        )
+        found = split_certificates(raw)
+        if not found:
+            raise KeysError(
+                f"{name}: {self._operators} holds no certificate.",
+                remedy="Take operator.crt of the key authority's folder.",
+            )
+        return {key_of(certificate, name) for certificate in found}
+
+
+def certificate_of(context: Context) -> bytes:
+    """Return the certificate (PEM) with which a caller came."""
+    found = context.auth_context().get("x509_pem_cert") or [b""]
+    return bytes(found[0])
