@@ -15,6 +15,7 @@ a client's kit is of use to whoever steals it once the client has applied.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -179,7 +180,7 @@ def _coordinator_kit(
             "port": port,
             "state": "state",
             "epoch": folder.epoch_path.name,
-            "credentials": folder.coordinator_path.name,
+            "certificate": folder.coordinator_path.name,
             "operators": operator.name,
         },
     }
@@ -197,7 +198,8 @@ def _client_kit(
 ) -> Kit:
     _new_folder(path)
     write_public(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
-    replace_secret(path / INVITATION_FILE, folder.invite(name))
+    invitation = folder.invite(name, confirm=False, now=int(time.time()))
+    replace_secret(path / INVITATION_FILE, invitation.read_bytes())
     if interactions is not None:
         write_interactions(path / INTERACTIONS_FILE, interactions, private=True)
     local = {

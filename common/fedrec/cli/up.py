@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.exposure_flag import AcceptExposure
+from fedrec.cli.operator_options import open_admin_link
 from fedrec.cli.terminal import new_console
 
 if TYPE_CHECKING:
@@ -33,7 +34,6 @@ def up(
     from fedrec.config.loading import load_settings
     from fedrec.demo.kits import AUTHORITY, COORDINATOR, clients_of, run_kits
     from fedrec.reports.run_view import RunView
-    from fedrec.wire.admin_link import AdminLink
 
     clients = clients_of(kits)
     plan = load_settings(kits / COORDINATOR / "coordinator.toml").plan
@@ -51,7 +51,7 @@ def up(
         kits,
         view,
         console,
-        link_to=lambda address: AdminLink.of_file(address, kits / AUTHORITY / "operator.pem"),
+        link_to=lambda address: open_admin_link(address, kits / AUTHORITY / "operator.pem"),
         on_round=ignored,
         on_start=started,
         accept_exposure=accept_exposure,
