@@ -173,9 +173,10 @@ def _coordinator_kit(
     operator = folder.operator_path.with_suffix(".crt")
     write_public(path / operator.name, operator.read_bytes())
     catalogue.save(path / CATALOGUE_FILE)
-    local = {
+    local: dict[str, dict[str, object]] = {
         "data": {"catalogue": CATALOGUE_FILE},
         "coordinator": {
+            **settings.coordinator.model_dump(exclude_defaults=True),
             "host": host if host in _LOOPBACK else "0.0.0.0",
             "port": port,
             "state": "state",
@@ -202,9 +203,10 @@ def _client_kit(
     replace_secret(path / INVITATION_FILE, invitation.read_bytes())
     if interactions is not None:
         write_interactions(path / INTERACTIONS_FILE, interactions, private=True)
-    local = {
+    local: dict[str, dict[str, object]] = {
         "data": {"path": INTERACTIONS_FILE},
         "client": {
+            **settings.client.model_dump(exclude_defaults=True),
             "coordinator": settings.parties.address,
             "state": "state",
             "authority_key": folder.public_key_path.name,

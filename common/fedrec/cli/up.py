@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from fedrec.cli.exposure_flag import AcceptExposure
-from fedrec.cli.operator_options import open_admin_link
 from fedrec.cli.terminal import new_console
-
-if TYPE_CHECKING:
-    from fedrec.reports.round_report import RoundReport
 
 __all__ = ["EPILOG", "up"]
 
@@ -32,29 +28,21 @@ def up(
     has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
     """
     from fedrec.config.loading import load_settings
-    from fedrec.demo.kits import AUTHORITY, COORDINATOR, clients_of, run_kits
+    from fedrec.demo.parties import Parties, run_parties
     from fedrec.reports.run_view import RunView
 
-    clients = clients_of(kits)
-    plan = load_settings(kits / COORDINATOR / "coordinator.toml").plan
+    parties = Parties.of_kits(kits)
+    plan = load_settings(parties.coordinator).plan
     console = new_console()
     view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
 
     def started(address: str) -> None:
-        console.print(f"Coordinator on {address}, the key authority, {len(clients)} clients")
-        console.print(f"Their logs are in {kits / 'logs'}")
+        n_clients = len(parties.clients)
+        console.print(f"Coordinator on {address}, the key authority, {n_clients} clients")
+        console.print(f"Their logs are in {kits / 'logs'}; Ctrl-C ends them all")
 
-    def ignored(report: RoundReport) -> None:
-        """The view shows it; the coordinator keeps it."""
-
-    run_kits(
-        kits,
-        view,
-        console,
-        link_to=lambda address: open_admin_link(address, kits / AUTHORITY / "operator.pem"),
-        on_round=ignored,
-        on_start=started,
-        accept_exposure=accept_exposure,
+    run_parties(
+        parties, kits / "logs", view, console, on_start=started, accept_exposure=accept_exposure
     )
     best = view.best
     if best is not None and best.test is not None:
@@ -62,6 +50,6 @@ def up(
             f"{view.finished}: on held-out items HR@{view.at} {best.test.hr:.4f}, "
             f"NDCG@{view.at} {best.test.ndcg:.4f}"
         )
-    first = shlex.quote(str(clients[0]))
-    typer.echo(f"Recommend to a user of {clients[0].parent.name}:")
+    first = shlex.quote(str(parties.clients[0]))
+    typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")
     typer.echo(f"  fedrec client recommend {first} --user USER")
