@@ -85,7 +85,11 @@ def print_federation(data: DemoData, rounds: int, device: str) -> None:
         begin = time.perf_counter()
         with Processes(Path(scratch) / "logs") as processes:
             processes.start(
-                "coordinator", "coordinator", "run", str(workspace.coordinator_settings)
+                "coordinator",
+                "coordinator",
+                "run",
+                str(workspace.coordinator_settings),
+                talks=True,
             )
             address = processes.first_line("coordinator")["address"]
             for number, settings in enumerate(workspace.client_settings, start=1):

@@ -37,7 +37,11 @@ def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[fl
         children = []
         with Processes(Path(scratch) / "logs") as processes:
             processes.start(
-                "coordinator", "coordinator", "run", str(workspace.coordinator_settings)
+                "coordinator",
+                "coordinator",
+                "run",
+                str(workspace.coordinator_settings),
+                talks=True,
             )
             address = processes.first_line("coordinator")["address"]
             script = Path(__file__).with_name("small_federation.py")

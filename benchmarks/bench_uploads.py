@@ -174,7 +174,11 @@ def main() -> None:
         port = ours.recv()
         with Processes(Path(scratch) / "logs") as processes:
             processes.start(
-                "coordinator", "coordinator", "run", str(workspace.coordinator_settings)
+                "coordinator",
+                "coordinator",
+                "run",
+                str(workspace.coordinator_settings),
+                talks=True,
             )
             address = processes.first_line("coordinator")["address"]
             pipes, children = [], []

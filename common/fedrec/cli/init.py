@@ -14,7 +14,7 @@ from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
-__all__ = ["EPILOG", "init"]
+__all__ = ["EPILOG", "client_names", "init"]
 
 _START = STARTING_ALGORITHM.name
 _OTHERS = [
@@ -25,8 +25,9 @@ EPILOG = "\n".join(
     [
         "Examples:",
         "  fedrec init",
-        "  fedrec init run.toml --data data/interactions.csv --clients 3",
-        *(f"  fedrec init run.toml --algorithm {name} --clients 3" for name in _OTHERS),
+        "  fedrec init --data data/interactions.csv --clients 3",
+        "  fedrec init --clients north,south,west --address fedrec.example:7447",
+        *(f"  fedrec init --algorithm {name} --clients 3" for name in _OTHERS),
         "  fedrec init plain.toml --protection none --name trial",
     ]
 )
@@ -36,7 +37,7 @@ CATALOGUE_FILE = "catalogue.csv"
 
 def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path(
-        "run.toml"
+        "federation.toml"
     ),
     algorithm: Annotated[
         str,
@@ -55,8 +56,12 @@ def init(
         typer.Option(help="Interactions, to set data.path and leave room for their users."),
     ] = None,
     clients: Annotated[
-        int, typer.Option(min=0, help="How many clients will take part; 0 if unknown.")
-    ] = 0,
+        str,
+        typer.Option(help="Their names, as in a,b,c, or how many will take part; 0 if unknown."),
+    ] = "0",
+    address: Annotated[
+        str, typer.Option(help="parties.address: host:port of the coordinator.")
+    ] = "",
     name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
     accept_exposure: AcceptExposure = False,
@@ -80,11 +85,14 @@ def init(
     folder = path.parent
     catalogue = None if data is None else data.parent / CATALOGUE_FILE
     n_users, n_items = _count(data) if data is not None else (0, 0)
+    names = client_names(clients)
     starter = Starter(
         name=_checked_name(name) if name else _folder_name(folder),
         algorithm=algorithm,
         protection=protection,
-        n_clients=clients,
+        clients=names,
+        n_clients=len(names),
+        address=_checked_address(address) if address else "",
         n_users=n_users,
         data="" if data is None else _relative(data, folder),
         catalogue=_relative(catalogue, folder) if catalogue and catalogue.is_file() else "",
@@ -111,6 +119,35 @@ def init(
     typer.echo("Next:")
     for command in following:
         typer.echo(f"  {command}")
+
+
+def client_names(clients: str) -> tuple[str, ...]:
+    """Return the clients' names; a number stands for as many with names of their own."""
+    from fedrec.config.schema import PartiesSettings
+    from fedrec.errors import SettingsError
+
+    if clients.strip().isdecimal():
+        return tuple(f"client-{number}" for number in range(1, int(clients) + 1))
+    names = tuple(name.strip() for name in clients.split(","))
+    try:
+        return PartiesSettings(clients=names).clients
+    except ValueError:
+        raise SettingsError(
+            f"--clients: {clients!r} is neither a number nor names with commas between.",
+            remedy="Give each client a name of letters, digits and . _ -, as in north,south,west.",
+        ) from None
+
+
+def _checked_address(address: str) -> str:
+    from fedrec.config.schema import PartiesSettings
+    from fedrec.errors import SettingsError
+
+    try:
+        return PartiesSettings(address=address).address
+    except ValueError:
+        raise SettingsError(
+            f"--address: {address!r} is no host:port.", remedy="As in fedrec.example:7447."
+        ) from None
 
 
 def _count(data: Path) -> tuple[int, int]:

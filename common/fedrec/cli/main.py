@@ -69,6 +69,15 @@ VERBS: dict[str, Verb] = {
         help="Regenerate the CoLR paper's table of what encryption costs.",
         panel=_RUN,
     ),
+    "provision": Verb(
+        help="Make everybody's kit for a federation, on the key authority's machine.",
+        panel=_RUN,
+    ),
+    "up": Verb(
+        target="fedrec.cli.up:up",
+        help="Run all parties of a set of kits on this machine, with one live view.",
+        panel=_RUN,
+    ),
     "keys": Verb(
         help="Make the data owners' keys and show what is in key files.",
         panel=_RUN,

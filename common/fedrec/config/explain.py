@@ -209,7 +209,7 @@ def as_toml(value: object) -> str:
         return "true" if value else "false"
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
-    if isinstance(value, (str, int, float)):
+    if isinstance(value, (str, int, float, list, tuple)):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Section | Mapping):
         own_values = value.model_dump() if isinstance(value, Section) else value

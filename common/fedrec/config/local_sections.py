@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+import re
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedrec.data.settings import DataSettings
 from fedrec.section import Section
 
-__all__ = ["ClientSettings", "CoordinatorSettings", "DataSettings", "OutputSettings"]
+__all__ = [
+    "ClientSettings",
+    "CoordinatorSettings",
+    "DataSettings",
+    "OutputSettings",
+    "PartiesSettings",
+]
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
 class CoordinatorSettings(Section):
@@ -85,6 +94,40 @@ class ClientSettings(Section):
         max_length=64,
         description="A name for people to read; a state folder whose keys have another is refused.",
     )
+
+
+class PartiesSettings(Section):
+    """Who takes part; `fedrec provision` makes a kit for each, and nobody else reads it."""
+
+    address: str = Field(
+        default="127.0.0.1:7447",
+        pattern=r"^\S+:[0-9]{1,5}$",
+        description="host:port at which clients and the key authority call the coordinator.",
+    )
+    clients: tuple[str, ...] = Field(
+        default=(),
+        description="The clients' names, each the name of its kit's folder: letters, digits and "
+        ". _ - as in hospital-a.",
+    )
+    go_on: tuple[str, ...] = Field(
+        default=(),
+        description="Those of them that may be missing: rounds go on without them, and what they "
+        "contributed may then become computable. For all others a round waits.",
+    )
+
+    @model_validator(mode="after")
+    def _are_names(self) -> Self:
+        seen = set()
+        for name in self.clients:
+            if not _NAME.fullmatch(name):
+                raise ValueError(f"clients: {name!r} cannot be the name of a folder.")
+            if name.lower() in seen:
+                raise ValueError(f"clients: {name!r} is named twice.")
+            seen.add(name.lower())
+        strangers = sorted(set(self.go_on) - set(self.clients))
+        if strangers:
+            raise ValueError(f"go_on names {', '.join(strangers)}, whom clients does not.")
+        return self
 
 
 class OutputSettings(Section):

@@ -2,8 +2,8 @@
 
 The sections `federation`, `algorithm`, `update`, `training`, `protection`, `privacy`, `evaluation`
 and `rounds` make up the *plan*, on which coordinator and clients must agree byte by byte. The
-sections `data`, `coordinator`, `client` and `output` are local to a machine and travel nowhere;
-see `local_sections`.
+sections `data`, `coordinator`, `client`, `output` and `parties` are local to a machine and travel
+nowhere; see `local_sections`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from fedrec.config.local_sections import (
     CoordinatorSettings,
     DataSettings,
     OutputSettings,
+    PartiesSettings,
 )
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section
@@ -31,6 +32,7 @@ __all__ = [
     "EvaluationSettings",
     "FederationSettings",
     "OutputSettings",
+    "PartiesSettings",
     "Plan",
     "PrivacySettings",
     "ProtectionSettings",
@@ -305,6 +307,7 @@ class Settings(Plan):
     coordinator: CoordinatorSettings = CoordinatorSettings()
     client: ClientSettings = ClientSettings()
     output: OutputSettings = OutputSettings()
+    parties: PartiesSettings = PartiesSettings()
 
     @property
     def plan(self) -> Plan:

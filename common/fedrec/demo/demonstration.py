@@ -18,13 +18,15 @@ from fedrec.audit.wire import WireReport
 from fedrec.config.exposure import check_exposure
 from fedrec.config.schema import Plan, Settings
 from fedrec.config.starter import TUNED
+from fedrec.data import partition_users
+from fedrec.demo.cast import cast_table
 from fedrec.demo.client_questions import exported_models, recommend_to_first_user
 from fedrec.demo.comparison import Comparison, Verdict, run_comparison
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.exposure import finish_recording, look_at_coordinator, recording_of
 from fedrec.demo.running import announce, run_federation
 from fedrec.demo.second_act import SecondAct, run_second_act
-from fedrec.demo.workspace import DEVICE, DemoData, load_data, prepare
+from fedrec.demo.workspace import DEVICE, DemoData, load_data, provisioned
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.provenance import provenance_of
@@ -139,7 +141,7 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
     catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
     folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
     folder.write_environment(provenance_of(plan, DEVICE))
-    workspace = prepare(folder.path, plan, data, n_clients=options.n_clients)
+    workspace = provisioned(folder.path, plan, data, n_clients=options.n_clients)
     chosen = protection_of(plan, len(data.catalogue)).chosen
     console.print(
         f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
@@ -154,6 +156,8 @@ def demonstrate(options: DemoOptions, console: Console) -> Path:
         f"protection {chosen.protection} "
         f"({chosen.preset}{security}), {plan.rounds.total} rounds"
     )  # fmt: skip
+    parts = partition_users(data.interactions, options.n_clients)
+    console.print(cast_table(plan, [part.n_users for part in parts]))
     console.print(trust_statement(plan))
     console.print("Compiling the trainer; the result is kept for the next time")
     Learner(plan, len(data.catalogue), device=DEVICE).warm_up()

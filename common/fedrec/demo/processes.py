@@ -72,13 +72,18 @@ class Processes:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._running: dict[str, subprocess.Popen[str]] = {}
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[str]:
-        """Start `fedrec ARGUMENTS`; its stderr goes to the log `name`.log, stdout to a pipe."""
+    def start(self, name: str, *arguments: str, talks: bool = False) -> subprocess.Popen[str]:
+        """Start `fedrec ARGUMENTS`; what it prints goes to the log `name`.log.
+
+        Args:
+            talks: its stdout goes to a pipe instead, for `first_line`. Whoever prints more than
+                a pipe holds would wait there for ever.
+        """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         with self._log_of(name).open("a", encoding="utf-8") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "fedrec", *arguments],
-                stdout=subprocess.PIPE,
+                stdout=subprocess.PIPE if talks else log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 text=True,

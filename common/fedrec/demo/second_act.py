@@ -12,7 +12,7 @@ from rich.console import Console
 from fedrec.config.schema import Plan, Settings
 from fedrec.demo.costs import RoundCosts, measured_costs
 from fedrec.demo.running import announce, run_federation
-from fedrec.demo.workspace import DEVICE, DemoData, prepare
+from fedrec.demo.workspace import DEVICE, DemoData, provisioned
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.provenance import provenance_of
@@ -90,7 +90,7 @@ def run_second_act(
         f"{plan.rounds.total} rounds",
     )
     Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
-    workspace = prepare(path, plan, data, n_clients=n_clients)
+    workspace = provisioned(path, plan, data, n_clients=n_clients)
     began = time.monotonic()
     view = run_federation(workspace, folder, console)
     seconds = time.monotonic() - began

@@ -26,14 +26,14 @@ def follow_run(
     *,
     failures: Callable[[], list[Failure]],
     on_round: Callable[[RoundReport], None],
-    run_folder: Path,
+    logs: Path,
 ) -> None:
     """Show a run until it ends.
 
     Args:
         failures: processes that ended with an error; looked at several times a second.
         on_round: called with every published round.
-        run_folder: named in errors.
+        logs: folder of the processes' logs, named in errors.
 
     Raises:
         TrainingError: when the run fails or a process ends with an error.
@@ -61,23 +61,23 @@ def follow_run(
         while reader.is_alive():
             reader.join(timeout=0.2)
             refresh()
-            _check(failures(), run_folder)
+            _check(failures(), logs)
     # When the coordinator dies, its journal may end before anybody looked at the processes.
     if broken or view.failed:
-        _check(failures(), run_folder)
-    remedy = f"The logs are in {run_folder / 'logs'}."
+        _check(failures(), logs)
+    remedy = f"The logs are in {logs}."
     if broken:
         raise Unreachable(f"The coordinator no longer answers: {broken[0].message}", remedy=remedy)
     if view.failed:
         raise TrainingError(f"The run failed: {view.finished}.", remedy=remedy)
 
 
-def _check(dead: list[Failure], run_folder: Path) -> None:
+def _check(dead: list[Failure], logs: Path) -> None:
     if dead:
         raise TrainingError(
             "\n".join(map(str, dead)),
-            remedy=f"The run's folder is {run_folder}; its other processes were stopped. Correct "
-            "what the log says and run `fedrec demo` again.",
+            remedy=f"The other processes were stopped; their logs are in {logs}. Correct what the "
+            "log says and run the same command again.",
         )
 
 

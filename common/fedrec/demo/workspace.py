@@ -15,6 +15,7 @@ from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, fetch_ml_100k, generate, partition_users
 from fedrec.data.writing import write_interactions
+from fedrec.demo.parties import Parties
 from fedrec.errors import DataError
 from fedrec.identity.certificates import CERTIFICATE_FILE
 from fedrec.identity.identity import Identity
@@ -23,7 +24,7 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
 from fedrec.reports.toml import settings_to_toml
 
-__all__ = ["DEVICE", "DemoData", "Workspace", "load_data", "prepare"]
+__all__ = ["DEVICE", "DemoData", "Workspace", "load_data", "prepare", "provisioned"]
 
 DEVICE = "cpu"
 """Where everybody trains: there the bits are promised, on CUDA sums agree only within 1e-4."""
@@ -48,14 +49,27 @@ class Workspace:
     """Where everything of a demonstration lies."""
 
     folder: Path
-    coordinator_settings: Path
-    client_settings: tuple[Path, ...]
+    parties: Parties
     coordinator_state: Path
     client_states: tuple[Path, ...]
     epoch: Path
-    operator: Path
     plan: Plan
     data: DemoData
+
+    @property
+    def coordinator_settings(self) -> Path:
+        """The coordinator's settings file."""
+        return self.parties.coordinator
+
+    @property
+    def client_settings(self) -> tuple[Path, ...]:
+        """The clients' settings files."""
+        return self.parties.clients
+
+    @property
+    def operator(self) -> Path:
+        """What opens the operators' service."""
+        return self.parties.operator
 
 
 def load_data(*, synthetic: bool) -> DemoData:
@@ -84,6 +98,40 @@ def load_data(*, synthetic: bool) -> DemoData:
     )
 
 
+def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:
+    """Make everybody's kit, as `fedrec provision` does for a trial.
+
+    Args:
+        folder: the run's; the kits lie in `kits`.
+        plan: what all parties agree on.
+        n_clients: how many clients share the users.
+    """
+    # The demonstration plays all parties; nothing else in this package knows the authority.
+    from fedrec_authority.provisioning import provision
+
+    names = tuple(f"client-{number}" for number in range(1, n_clients + 1))
+    settings = Settings.model_validate(
+        plan.model_dump()
+        | {
+            "parties": {"address": "127.0.0.1:0", "clients": names},
+            "client": {"device": DEVICE, "threads": 1},
+        }
+    )
+    kits = folder / "kits"
+    provision(settings, kits, data.catalogue, interactions=data.interactions)
+    data.catalogue.save(folder / "catalogue.csv")
+    parties = Parties.of_kits(kits)
+    return Workspace(
+        folder=folder,
+        parties=parties,
+        coordinator_state=parties.coordinator.parent / "state",
+        client_states=tuple(settings.parent / "state" for settings in parties.clients),
+        epoch=parties.coordinator.parent / "epoch.json",
+        plan=plan,
+        data=data,
+    )
+
+
 def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Workspace:
     """Write catalogue, private data, keys and settings of a federation.
 
@@ -101,13 +149,13 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
         write_interactions(own / "interactions.csv", part, private=True)
         identities.append(Identity.load_or_create(own / "state", f"client {number}"))
     members = [identity.public for identity in identities]
-    operator, certificates = _make_keys(folder / "keys", plan, len(data.catalogue), members)
+    certificates = _make_keys(folder / "keys", plan, len(data.catalogue), members)
     states = tuple(clients / str(number) / "state" for number in range(1, n_clients + 1))
     for state, member in zip(states, members, strict=True):
         write_public(state / CERTIFICATE_FILE, certificates[member.client_id])
-    return Workspace(
-        folder=folder,
-        coordinator_settings=_write_settings(
+    parties = Parties(
+        authority=folder / "keys",
+        coordinator=_write_settings(
             folder / "coordinator.toml",
             plan,
             data={"catalogue": "catalogue.csv"},
@@ -119,7 +167,7 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
                 "operators": "keys/operator.crt",
             },
         ),
-        client_settings=tuple(
+        clients=tuple(
             _write_settings(
                 state.parent / "client.toml",
                 plan,
@@ -134,10 +182,13 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
             )
             for number, state in enumerate(states, start=1)
         ),
+    )
+    return Workspace(
+        folder=folder,
+        parties=parties,
         coordinator_state=folder / "coordinator",
         client_states=states,
         epoch=folder / "keys" / "epoch.json",
-        operator=operator,
         plan=plan,
         data=data,
     )
@@ -145,8 +196,8 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
 
 def _make_keys(
     folder: Path, plan: Plan, n_items: int, members: list[PublicIdentity]
-) -> tuple[Path, Mapping[ClientId, bytes]]:
-    """Do what `fedrec keys new` does; return the operator's file and the clients' certificates."""
+) -> Mapping[ClientId, bytes]:
+    """Do what `fedrec keys new` does; return the clients' certificates."""
     # The demonstration plays all parties; nothing else in this package knows an authority's folder.
     from fedrec_authority.folder import AuthorityFolder
 
@@ -155,7 +206,7 @@ def _make_keys(
     made = keys.rotate()
     keys.serve_at([])
     keys.make_operator()
-    return keys.operator_path, made.certificates
+    return made.certificates
 
 
 def _write_settings(path: Path, plan: Plan, **local: dict[str, object]) -> Path:

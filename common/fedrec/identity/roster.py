@@ -60,7 +60,6 @@ class Roster:
             for text, wrong in (
                 ("the federation has no name", not self.federation),
                 ("the epoch is below 1", self.epoch < 1),
-                ("there is no member", not self.members),
                 (f"there are more than {MAX_MEMBERS} members", len(self.members) > MAX_MEMBERS),
                 ("minimum_summands is below 1", self.minimum_summands < 1),
                 (

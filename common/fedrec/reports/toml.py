@@ -10,15 +10,18 @@ from pydantic import BaseModel
 __all__ = ["settings_to_toml"]
 
 
-def settings_to_toml(settings: BaseModel, *, heading: str = "") -> str:
+def settings_to_toml(
+    settings: BaseModel | Mapping[str, Mapping[str, object]], *, heading: str = ""
+) -> str:
     """Return every section and value, defaults written out; what is None is left out.
 
     Args:
-        settings: sections of plain values or tables of them, e.g. `Settings`.
+        settings: sections of plain values or tables of them, e.g. `Settings`, or a part of them.
         heading: a comment for the first line.
     """
     lines = [f"# {line}" for line in heading.splitlines()]
-    for name, section in settings.model_dump().items():
+    sections = settings.model_dump() if isinstance(settings, BaseModel) else settings
+    for name, section in sections.items():
         lines += _table(name, section)
     return "\n".join(lines).strip() + "\n"
 

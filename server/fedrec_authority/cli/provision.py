@@ -1,0 +1,148 @@
+"""`fedrec provision`: everybody's kit, made on the key authority's machine."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.terminal import AsJson, count_of, print_json
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import Settings
+    from fedrec.data import Catalogue, Interactions
+    from fedrec_authority.provisioning import Kit
+
+__all__ = ["EPILOG", "provision"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec provision --data data/interactions.csv --clients a,b,c --address 127.0.0.1:7447\n"
+    "  fedrec provision --catalogue items.csv --clients north,south,west "
+    "--address fedrec.example:7447\n"
+    "  fedrec provision federation.toml --into kits\n"
+    "  fedrec provision --add hospital-d"
+)
+
+
+def provision(
+    settings_file: Annotated[
+        Path,
+        typer.Argument(
+            metavar="SETTINGS", help="The federation's settings; written if it is not there."
+        ),
+    ] = Path("federation.toml"),
+    data: Annotated[
+        Path | None,
+        typer.Option(help="A trial: interactions whose users are dealt out to the clients."),
+    ] = None,
+    catalogue: Annotated[
+        Path | None, typer.Option(help="The public items, where clients bring their own data.")
+    ] = None,
+    clients: Annotated[
+        str, typer.Option(help="parties.clients: their names, with commas between.")
+    ] = "",
+    address: Annotated[
+        str, typer.Option(help="parties.address: host:port of the coordinator.")
+    ] = "",
+    add: Annotated[str, typer.Option(help="Make the kit of one more client, and no other.")] = "",
+    into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
+    as_json: AsJson = False,
+) -> None:
+    """Make a kit for the coordinator and for each client; this machine is the key authority.
+
+    A kit is a folder that is carried to its owner by hand. Its command needs no edit and nothing
+    else. A client makes its own keys and applies with the invitation in its kit, which is good once
+    and for 14 days; the authority admits it, and rounds begin when all clients have applied.
+
+    Without a settings file one is written with safe values, from --clients, --address and either
+    --data or --catalogue.
+    """
+    from fedrec.cli.init import client_names
+    from fedrec.config.loading import load_settings
+    from fedrec_authority.provisioning import add_client
+    from fedrec_authority.provisioning import provision as make_kits
+
+    if add:
+        kit = add_client(load_settings(settings_file), into, add)
+        _show((kit,), into, "", as_json, extra={})
+        return
+    if not settings_file.exists():
+        _write_settings(settings_file, data, catalogue, clients, address)
+    overrides: dict[str, object] = {"parties.address": address or None}
+    if clients:
+        overrides["parties.clients"] = client_names(clients)
+    settings = load_settings(settings_file, overrides)
+    items, interactions = _items(settings, data, catalogue)
+    kits = make_kits(settings, into, items, interactions=interactions)
+    shown = {"settings": str(settings_file), "n_items": len(items)}
+    _show(kits, into, settings.parties.address, as_json, extra=shown)
+
+
+def _write_settings(
+    path: Path, data: Path | None, catalogue: Path | None, clients: str, address: str
+) -> None:
+    """Write a first settings file, as `fedrec init` does."""
+    from fedrec.cli.init import init
+    from fedrec.errors import SettingsError
+
+    if not (clients and address and (data or catalogue)):
+        raise SettingsError(
+            f"{path} does not exist.",
+            remedy="Write one with `fedrec init`, or give --clients a,b,c, --address HOST:PORT and "
+            "either --data FILE (a trial) or --catalogue FILE.",
+        )
+    init(path, clients=clients, address=address, data=data)
+    typer.echo("")
+
+
+def _items(
+    settings: Settings, data: Path | None, catalogue: Path | None
+) -> tuple[Catalogue, Interactions | None]:
+    """Return the public items, and for a trial whose interactions are dealt out."""
+    from fedrec.data import Catalogue, read_interactions
+    from fedrec.errors import SettingsError
+
+    if data is None and catalogue is None and settings.data.path is not None:
+        data = Path(settings.data.path)
+    if catalogue is None and settings.data.catalogue is not None:
+        catalogue = Path(settings.data.catalogue)
+    if data is None and catalogue is None:
+        raise SettingsError(
+            "Nothing says which items there are.",
+            remedy="Give --catalogue FILE, or for a trial --data FILE.",
+        )
+    if data is None:
+        assert catalogue is not None
+        return Catalogue.load(catalogue), None
+    interactions, _ = read_interactions(data)
+    beside = catalogue or data.parent / "catalogue.csv"
+    known = beside.is_file() or catalogue is not None
+    items = Catalogue.load(beside) if known else Catalogue.from_interactions(interactions)
+    return items, interactions
+
+
+def _show(
+    kits: tuple[Kit, ...], into: Path, address: str, as_json: bool, extra: dict[str, object]
+) -> None:
+    from fedrec_authority.provisioning import AUTHORITY_KIT, COORDINATOR_KIT
+
+    authority = shlex.quote(str(into / AUTHORITY_KIT))
+    runs = f"fedrec keys authority run {address} --into {authority}"
+    if as_json:
+        made = [{"party": k.party, "folder": str(k.folder), "command": k.command} for k in kits]
+        print_json(extra | {"kits": made} | ({"authority": runs} if address else {}))
+        return
+    for kit in kits:
+        at = f"to {address}" if kit.party == COORDINATOR_KIT else f"to {kit.party}, by hand"
+        typer.echo(f"{kit.folder}: carry it {at}, and run there\n  {kit.command}")
+    if not address:
+        return
+    typer.echo(f"{authority} stays here: this machine is the key authority. Run\n  {runs}")
+    n_clients = len(kits) - 1
+    typer.echo(
+        f"\nRounds begin when {count_of(n_clients, 'client')} have applied. All of it on this "
+        f"machine, for a trial:\n  fedrec up {shlex.quote(str(into))}"
+    )

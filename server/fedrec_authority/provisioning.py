@@ -1,0 +1,240 @@
+"""Kits: for every party one folder, with all that it needs and nothing of anybody else's.
+
+::
+
+    authority/               stays where it was made: this machine is the key authority
+    coordinator/             coordinator.toml, catalogue.csv, epoch.json, coordinator.pem and
+                             operator.crt
+    clients/NAME/            client.toml, authority.pub.json, invitation.pem, and for a trial
+                             interactions.csv
+
+A client makes its keys itself at its first start, and applies with its kit's invitation. Nothing in
+a client's kit is of use to whoever steals it once the client has applied.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.config.schema import PartiesSettings, Settings
+from fedrec.data import Catalogue, Interactions, partition_users
+from fedrec.data.files import write_atomically
+from fedrec.data.writing import write_interactions
+from fedrec.errors import KeysError, SettingsError
+from fedrec.identity.key_files import replace_secret, write_public
+from fedrec.reports.toml import settings_to_toml
+from fedrec_authority.folder import AuthorityFolder
+
+__all__ = ["AUTHORITY_KIT", "CLIENTS", "COORDINATOR_KIT", "Kit", "add_client", "provision"]
+
+AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
+COORDINATOR_FILE, CLIENT_FILE = "coordinator.toml", "client.toml"
+INTERACTIONS_FILE, CATALOGUE_FILE, INVITATION_FILE = (
+    "interactions.csv", "catalogue.csv", "invitation.pem",
+)  # fmt: skip
+_COORDINATORS_DATABASE = "coordinator.sqlite"
+_LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kit:
+    """One party's folder.
+
+    Attributes:
+        party: "coordinator", or the client's name.
+        command: what its owner types where the folder was carried.
+    """
+
+    party: str
+    folder: Path
+    command: str
+
+
+def provision(
+    settings: Settings,
+    into: Path,
+    catalogue: Catalogue,
+    *,
+    interactions: Interactions | None = None,
+) -> tuple[Kit, ...]:
+    """Make the authority's folder and everybody's kit; nobody is a member before it applied.
+
+    Args:
+        settings: the federation's; `parties` says for whom.
+        into: folder of all kits.
+        catalogue: the public items.
+        interactions: for a trial, whose users are dealt out to the clients; None where every
+            client brings its own data.
+
+    Raises:
+        SettingsError: the parties cannot form this federation.
+        KeysError: there are kits already, or a coordinator uses the folder.
+    """
+    parties = settings.parties
+    _check_parties(settings, interactions)
+    folder = AuthorityFolder(into / AUTHORITY_KIT)
+    _check_folder(folder)
+    authority_is_new = folder.load_or_create()[1]
+    if not authority_is_new and folder.last_epoch:
+        raise KeysError(
+            f"{into} has the kits of a federation already.",
+            remedy=f"Add a client with `fedrec provision --add NAME --into {into}`, or choose "
+            "another folder with --into.",
+        )
+    plan = settings.plan
+    folder.keep(folder.begin(plan, len(catalogue)))
+    host, _, port = parties.address.rpartition(":")
+    folder.serve_at([host])
+    folder.make_operator()
+    folder.rotate()
+    kits = [_coordinator_kit(settings, into / COORDINATOR_KIT, folder, catalogue, host, int(port))]
+    parts: Sequence[Interactions | None] = [None] * len(parties.clients)
+    if interactions is not None:
+        parts = partition_users(interactions, len(parties.clients))
+    for name, part in zip(parties.clients, parts, strict=True):
+        kits.append(_client_kit(settings, into / CLIENTS / name, folder, name, part))
+    return tuple(kits)
+
+
+def add_client(settings: Settings, into: Path, name: str) -> Kit:
+    """Make the kit of one more client.
+
+    Raises:
+        SettingsError: the name cannot be that of a kit.
+        KeysError: there is one of that name, or nobody made kits here yet.
+    """
+    folder = AuthorityFolder(into / AUTHORITY_KIT)
+    if not folder.last_epoch:
+        raise KeysError(
+            f"There are no kits in {into} yet.", remedy="Run `fedrec provision` without --add."
+        )
+    try:
+        PartiesSettings(clients=(name,))
+    except ValueError:
+        raise SettingsError(
+            f"--add: {name!r} cannot be the name of a folder.",
+            remedy="Use letters, digits and . _ - as in hospital-d.",
+        ) from None
+    path = into / CLIENTS / name
+    if path.exists():
+        raise KeysError(
+            f"{path} exists already.",
+            remedy=f"Choose another name; a used kit is replaced by `fedrec keys invite {name}`.",
+        )
+    return _client_kit(settings, path, folder, name, None)
+
+
+def _check_parties(settings: Settings, interactions: Interactions | None) -> None:
+    parties, rounds = settings.parties, settings.rounds
+    count = len(parties.clients)
+    if count < max(1, rounds.minimum_clients):
+        raise SettingsError(
+            f"parties.clients names {count} clients; rounds.minimum_clients is "
+            f"{rounds.minimum_clients}, so that no round could be published.",
+            remedy="Name them in parties.clients, or with --clients a,b,c.",
+        )
+    if interactions is not None and interactions.n_users < count:
+        raise SettingsError(
+            f"The data has {interactions.n_users} users for {count} clients.",
+            remedy="Name fewer clients.",
+        )
+
+
+def _check_folder(folder: AuthorityFolder) -> None:
+    """Refuse a folder in which a coordinator works: who holds both reads everything."""
+    used = [path for path in (folder.path, folder.path.parent) if _is_coordinators(path)]
+    if used:
+        raise KeysError(
+            f"{used[0]} is a coordinator's; the key authority's folder must not be where the "
+            "coordinator can read it.",
+            remedy="Provision on the authority's own machine, into a folder of its own (--into).",
+        )
+
+
+def _is_coordinators(path: Path) -> bool:
+    return (path / _COORDINATORS_DATABASE).exists() or (path / COORDINATOR_FILE).exists()
+
+
+def _coordinator_kit(
+    settings: Settings,
+    path: Path,
+    folder: AuthorityFolder,
+    catalogue: Catalogue,
+    host: str,
+    port: int,
+) -> Kit:
+    _new_folder(path)
+    write_public(path / folder.epoch_path.name, folder.epoch_path.read_bytes())
+    replace_secret(path / folder.coordinator_path.name, folder.coordinator_path.read_bytes())
+    operator = folder.operator_path.with_suffix(".crt")
+    write_public(path / operator.name, operator.read_bytes())
+    catalogue.save(path / CATALOGUE_FILE)
+    local: dict[str, dict[str, object]] = {
+        "data": {"catalogue": CATALOGUE_FILE},
+        "coordinator": {
+            **settings.coordinator.model_dump(exclude_defaults=True),
+            "host": host if host in _LOOPBACK else "0.0.0.0",
+            "port": port,
+            "state": "state",
+            "epoch": folder.epoch_path.name,
+            "certificate": folder.coordinator_path.name,
+            "operators": operator.name,
+        },
+    }
+    _write_settings(path / COORDINATOR_FILE, settings, local, "The coordinator's settings")
+    command = f"fedrec coordinator run {COORDINATOR_KIT}/{COORDINATOR_FILE}"
+    return Kit(party=COORDINATOR_KIT, folder=path, command=command)
+
+
+def _client_kit(
+    settings: Settings,
+    path: Path,
+    folder: AuthorityFolder,
+    name: str,
+    interactions: Interactions | None,
+) -> Kit:
+    _new_folder(path)
+    write_public(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
+    invitation = folder.invite(name, confirm=False, now=int(time.time()))
+    replace_secret(path / INVITATION_FILE, invitation.read_bytes())
+    if interactions is not None:
+        write_interactions(path / INTERACTIONS_FILE, interactions, private=True)
+    local: dict[str, dict[str, object]] = {
+        "data": {"path": INTERACTIONS_FILE},
+        "client": {
+            **settings.client.model_dump(exclude_defaults=True),
+            "coordinator": settings.parties.address,
+            "state": "state",
+            "authority_key": folder.public_key_path.name,
+            "invitation": INVITATION_FILE,
+            "label": name,
+        },
+    }
+    _write_settings(path / CLIENT_FILE, settings, local, f"The settings of {name}")
+    return Kit(party=name, folder=path, command=f"fedrec client run {name}/{CLIENT_FILE}")
+
+
+def _new_folder(path: Path) -> None:
+    """Make a folder that only its owner may read."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.mkdir(mode=0o700, exist_ok=True)
+    os.chmod(path, 0o700)
+
+
+def _write_settings(
+    path: Path, settings: Settings, local: Mapping[str, Mapping[str, object]], heading: str
+) -> None:
+    """Write the plan and a party's own sections, what is not set left to the defaults."""
+    content = {**settings.plan.model_dump(), **local}
+    Settings.model_validate(content)
+    text = settings_to_toml(
+        content,
+        heading=f"{heading}, made by `fedrec provision`.\n"
+        "All parties agree on the sections above [data]; no edit is needed.",
+    )
+    with write_atomically(path) as file:
+        file.write(text)
