@@ -35,6 +35,7 @@ EventName = Literal[
     "snapshot_refused",
     "stale",
     "unreachable",
+    "reached",
     "finished",
 ]
 
