@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import grpc
-from cryptography import x509
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from fedrec.config.loading import load_settings
-from fedrec.config.schema import CoordinatorSettings
+from fedrec.identity.certificates import Credentials
+from fedrec.wire.grpc_channel import open_channel
 
 TIMEOUT_SECONDS = 5.0
 
@@ -21,7 +21,9 @@ TIMEOUT_SECONDS = 5.0
 def main() -> None:
     """Ask once and leave with the answer."""
     settings = load_settings(sys.argv[1]).coordinator
-    with _channel(settings) as channel:
+    # The coordinator's certificate names localhost, too, and is good for asking itself.
+    own = Credentials.load(Path(settings.certificate), "coordinator.certificate")
+    with open_channel(f"localhost:{settings.port}", own) as channel:
         stub = health_pb2_grpc.HealthStub(channel)
         try:
             found = stub.Check(health_pb2.HealthCheckRequest(), timeout=TIMEOUT_SECONDS)
@@ -30,24 +32,6 @@ def main() -> None:
     status = health_pb2.HealthCheckResponse.ServingStatus.Name(found.status)
     print(status)
     sys.exit(status != "SERVING")
-
-
-def _channel(settings: CoordinatorSettings) -> grpc.Channel:
-    address = f"localhost:{settings.port}"
-    if settings.certificate is None:
-        return grpc.insecure_channel(address)
-    pem = Path(settings.certificate).read_bytes()
-    credentials = grpc.ssl_channel_credentials(root_certificates=pem)
-    # The certificate names the host that clients call, which need not be localhost.
-    options = [("grpc.ssl_target_name_override", _first_name(pem))]
-    return grpc.secure_channel(address, credentials, options=options)
-
-
-def _first_name(pem: bytes) -> str:
-    certificate = x509.load_pem_x509_certificate(pem)
-    found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    names = [*found.get_values_for_type(x509.DNSName), "localhost"]
-    return names[0].replace("*", "any")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Prepares the federation of compose.yaml: data, keys, tokens and a certificate, each into the
-# volume of the party that it belongs to. It plays every client and the key authority at once,
+# Prepares the federation of compose.yaml: data, keys and certificates, each into the volume of
+# the party that it belongs to. It plays every client and the key authority at once,
 # which a demonstration may and a deployment must not; docs/how-to/deploy-with-containers.md
 # says who does what there.
 set -eu
@@ -33,19 +33,14 @@ fedrec keys new coordinator/run.toml --into authority/keys \
   --client client-1/state/identity.pub.json \
   --client client-2/state/identity.pub.json \
   --client client-3/state/identity.pub.json
-install -m 600 authority/keys/epoch.json coordinator/keys/epoch.json
 
-echo "Tokens, and a certificate for the name that clients call"
-for token in clients operators; do
-  [ -e "coordinator/keys/$token.token" ] || fedrec keys token "coordinator/keys/$token.token"
-done
-openssl req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 365 \
-  -subj /CN=coordinator -addext subjectAltName=DNS:coordinator,DNS:localhost \
-  -keyout coordinator/keys/coordinator.key -out coordinator/keys/coordinator.crt
-
+echo "Certificates: the coordinator's, the operator's, and each client's"
+# The operator's key is here because `docker compose exec coordinator fedrec status` needs it.
+install -m 600 authority/keys/epoch.json authority/keys/coordinator.pem \
+  authority/keys/operator.crt authority/keys/operator.pem coordinator/keys/
 for client in client-1 client-2 client-3; do
-  install -m 600 authority/keys/authority.pub.json coordinator/keys/clients.token \
-    coordinator/keys/coordinator.crt "$client/keys/"
+  install -m 600 authority/keys/authority.pub.json "$client/keys/"
+  install -m 600 "authority/keys/clients/$client.crt" "$client/state/client.crt"
 done
 touch authority/prepared
 echo "Prepared."

@@ -210,13 +210,17 @@ class ClientApp:
 
     def _patient(self, link: Link, journal: RoundJournal) -> PatientLink:
         def trouble(error: FedrecError) -> None:
-            journal.tell("unreachable", detail=error.message)
+            journal.tell("unreachable", detail=f"{error} Tried again until it answers.")
+
+        def answer(failed: int) -> None:
+            journal.tell("reached", detail=f"after {failed} calls that failed")
 
         return PatientLink(
             MeteredLink(link, self._meter),
             self._stop,
             self._waiting,
             trouble,
+            on_answer=answer,
             maximum_attempts=self._maximum_attempts,
         )
 

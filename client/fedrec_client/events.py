@@ -36,6 +36,7 @@ EventName = Literal[
     "snapshot_refused",
     "stale",
     "unreachable",
+    "reached",
     "finished",
 ]
 

@@ -42,7 +42,8 @@ class PatientLink:
         link: the link to be patient with.
         stop: interrupts waiting.
         waiting: how long to pause.
-        on_trouble: told of every failed attempt.
+        on_trouble: told what failed, once until something else does.
+        on_answer: told how many attempts in a row had failed, once one succeeds.
         maximum_attempts: give up after so many in a row; 0 never does.
     """
 
@@ -53,27 +54,35 @@ class PatientLink:
         waiting: Waiting,
         on_trouble: Callable[[FedrecError], None],
         *,
+        on_answer: Callable[[int], None] = lambda failed: None,
         maximum_attempts: int = 0,
     ) -> None:
         self._link = link
         self._stop = stop
         self._waiting = waiting
         self._on_trouble = on_trouble
+        self._on_answer = on_answer
         self._maximum_attempts = maximum_attempts
 
     def _insist(self, call: Callable[[], _T]) -> _T:
-        attempt = 0
+        attempt, told = 0, ""
         while True:
             try:
-                return self._stop.aside(call)
+                found = self._stop.aside(call)
+                if attempt:
+                    self._on_answer(attempt)
+                return found
             except PASSING as error:
                 if attempt + 1 == self._maximum_attempts:
                     raise
-                self._on_trouble(error)
+                problem: FedrecError = error
             except CorruptUpload as error:
                 if attempt + 1 >= CORRUPT_TRIES:
                     raise
-                self._on_trouble(error)
+                problem = error
+            if problem.message != told:
+                self._on_trouble(problem)
+                told = problem.message
             self._waiting.pause(attempt)
             attempt += 1
 

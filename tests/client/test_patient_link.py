@@ -29,6 +29,27 @@ def test_pauses_double_up_to_a_cap(world: World) -> None:
     assert pauses == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
 
 
+def test_a_trouble_is_told_once_and_counted(world: World) -> None:
+    """Not for ever, as whoever listens would hear it."""
+    said = [Unreachable("nobody")] * 4 + [StorageError("full")] * 2 + [Unreachable("nobody")]
+    left = list(said)
+
+    def fail(name: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    world.link.before = fail
+    stop, told, counted = StopSwitch(), list[str](), list[int]()
+    waiting = Waiting(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
+    link = PatientLink(
+        world.link, stop, waiting, lambda e: told.append(e.message), on_answer=counted.append
+    )
+    link.federation(world.identity.client_id)
+    assert told == ["nobody", "full", "nobody"] and counted == [7]
+    link.federation(world.identity.client_id)
+    assert counted == [7]
+
+
 def test_it_gives_up_when_told_to(world: World) -> None:
     pauses: list[float] = []
     world.link.before = down(world, "federation", 9)
