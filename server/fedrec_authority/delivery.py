@@ -30,6 +30,7 @@ EventName = Literal[
     "applicant",
     "applicant refused",
     "member admitted",
+    "awaiting",
     "members changed",
     "revealer joined",
     "revealer waits",
@@ -119,7 +120,8 @@ class Delivery:
         if number == 0:
             return
         at = max(found.epoch, found.next_epoch)
-        if self._folder.membership.is_changed:
+        membership = self._folder.membership
+        if membership.is_changed and newest is not None and newest.roster.members:
             detail = "run `fedrec keys rotate` to make the epoch that says so"
             self._once("changed", "members changed", number, detail)
         else:
@@ -178,6 +180,16 @@ class Delivery:
         self._list(tuple(waiting))
         if admitted is not membership:
             self._folder.keep(admitted)
+        if not admitted.is_changed:
+            return
+        newest = self._folder.newest
+        begins = newest is not None and not newest.roster.members
+        missing = self._folder.invitations.unused(now) if begins else ()
+        if missing:
+            # The first members begin together, so that nobody's rounds lack the others.
+            detail = "`fedrec keys rotate` begins without them"
+            self._once("missing", "awaiting", 0, f"{', '.join(missing)} to apply; {detail}")
+        elif begins or admitted is not membership:
             self._folder.rotate()
 
     def _list(self, waiting: tuple[PublicIdentity, ...]) -> None:

@@ -99,6 +99,11 @@ class Invitations:
             self._keep({**known, digest: found})
         return found
 
+    def unused(self, now: int) -> tuple[str, ...]:
+        """Return the names of those that nobody applied with and that have not run out."""
+        open_ = [one for one in self._known().values() if not one.used_by]
+        return tuple(sorted(one.name for one in open_ if now <= one.expires_at))
+
     def _known(self) -> dict[str, Invitation]:
         if not self._path.exists():
             return {}

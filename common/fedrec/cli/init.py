@@ -6,7 +6,7 @@ import os
 import re
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -14,7 +14,10 @@ from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
-__all__ = ["EPILOG", "client_names", "init"]
+if TYPE_CHECKING:
+    from fedrec.config.starter import Starter
+
+__all__ = ["EPILOG", "client_names", "init", "write_settings"]
 
 _START = STARTING_ALGORITHM.name
 _OTHERS = [
@@ -72,40 +75,18 @@ def init(
     With --data the file is read once: federation.maximum_users becomes the next power of two
     that is at least twice its users, so that clients may join later.
     """
-    from fedrec.config.exposure import check_exposure
-    from fedrec.config.starter import Starter
-    from fedrec.data.files import write_atomically
-    from fedrec.errors import SettingsError, StorageError
-
-    if path.exists() and not force:
-        raise SettingsError(
-            f"{path} exists already and was not touched.",
-            remedy="Choose another name, or give --force to replace it.",
-        )
-    folder = path.parent
-    catalogue = None if data is None else data.parent / CATALOGUE_FILE
-    n_users, n_items = _count(data) if data is not None else (0, 0)
-    names = client_names(clients)
-    starter = Starter(
-        name=_checked_name(name) if name else _folder_name(folder),
+    starter, n_items = write_settings(
+        path,
         algorithm=algorithm,
         protection=protection,
-        clients=names,
-        n_clients=len(names),
-        address=_checked_address(address) if address else "",
-        n_users=n_users,
-        data="" if data is None else _relative(data, folder),
-        catalogue=_relative(catalogue, folder) if catalogue and catalogue.is_file() else "",
+        data=data,
+        clients=client_names(clients),
+        address=address,
+        name=name,
+        force=force,
+        accept_exposure=accept_exposure,
     )
-    check_exposure(starter.plan, accepted=accept_exposure)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with write_atomically(path) as file:
-            file.write(starter.text(path.name))
-    except OSError as error:
-        raise StorageError(
-            f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder."
-        ) from None
+    n_users = starter.n_users
     following = _next_commands(path, data, starter.catalogue)
     if accept_exposure:
         following[-1] += f" {FLAG}"
@@ -119,6 +100,62 @@ def init(
     typer.echo("Next:")
     for command in following:
         typer.echo(f"  {command}")
+
+
+def write_settings(
+    path: Path,
+    *,
+    data: Path | None,
+    clients: tuple[str, ...],
+    address: str,
+    catalogue: Path | None = None,
+    algorithm: str = _START,
+    protection: str = "bfv",
+    name: str = "",
+    force: bool = False,
+    accept_exposure: bool = False,
+) -> tuple[Starter, int]:
+    """Write a first settings file; return what is in it, and how many items the data has.
+
+    Raises:
+        SettingsError: the file is there already, or the choices do not go together.
+        StorageError: it cannot be written.
+    """
+    from fedrec.config.exposure import check_exposure
+    from fedrec.config.starter import Starter
+    from fedrec.data.files import write_atomically
+    from fedrec.errors import SettingsError, StorageError
+
+    if path.exists() and not force:
+        raise SettingsError(
+            f"{path} exists already and was not touched.",
+            remedy="Choose another name, or give --force to replace it.",
+        )
+    folder = path.parent
+    if catalogue is None and data is not None and (data.parent / CATALOGUE_FILE).is_file():
+        catalogue = data.parent / CATALOGUE_FILE
+    n_users, n_items = _count(data) if data is not None else (0, 0)
+    starter = Starter(
+        name=_checked_name(name) if name else _folder_name(folder),
+        algorithm=algorithm,
+        protection=protection,
+        clients=clients,
+        n_clients=len(clients),
+        address=_checked_address(address) if address else "",
+        n_users=n_users,
+        data="" if data is None else _relative(data, folder),
+        catalogue="" if catalogue is None else _relative(catalogue, folder),
+    )
+    check_exposure(starter.plan, accepted=accept_exposure)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with write_atomically(path) as file:
+            file.write(starter.text(path.name))
+    except OSError as error:
+        raise StorageError(
+            f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder."
+        ) from None
+    return starter, n_items
 
 
 def client_names(clients: str) -> tuple[str, ...]:

@@ -85,7 +85,7 @@ def _write_settings(
     path: Path, data: Path | None, catalogue: Path | None, clients: str, address: str
 ) -> None:
     """Write a first settings file, as `fedrec init` does."""
-    from fedrec.cli.init import init
+    from fedrec.cli.init import client_names, write_settings
     from fedrec.errors import SettingsError
 
     if not (clients and address and (data or catalogue)):
@@ -94,8 +94,10 @@ def _write_settings(
             remedy="Write one with `fedrec init`, or give --clients a,b,c, --address HOST:PORT and "
             "either --data FILE (a trial) or --catalogue FILE.",
         )
-    init(path, clients=clients, address=address, data=data)
-    typer.echo("")
+    write_settings(
+        path, data=data, catalogue=catalogue, clients=client_names(clients), address=address
+    )
+    typer.echo(f"Wrote {path}; `fedrec check {path}` says what it costs.", err=True)
 
 
 def _items(
