@@ -113,7 +113,7 @@ def add_client(settings: Settings, into: Path, name: str) -> Kit:
             f"There are no kits in {into} yet.", remedy="Run `fedrec provision` without --add."
         )
     try:
-        PartiesSettings(clients=(name,))
+        PartiesSettings(clients=[name])
     except ValueError:
         raise SettingsError(
             f"--add: {name!r} cannot be the name of a folder.",

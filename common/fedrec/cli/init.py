@@ -165,9 +165,9 @@ def client_names(clients: str) -> tuple[str, ...]:
 
     if clients.strip().isdecimal():
         return tuple(f"client-{number}" for number in range(1, int(clients) + 1))
-    names = tuple(name.strip() for name in clients.split(","))
+    names = [name.strip() for name in clients.split(",")]
     try:
-        return PartiesSettings(clients=names).clients
+        return tuple(PartiesSettings(clients=names).clients)
     except ValueError:
         raise SettingsError(
             f"--clients: {clients!r} is neither a number nor names with commas between.",

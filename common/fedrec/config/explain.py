@@ -42,6 +42,7 @@ _KINDS: dict[object, str] = {
     float: "a number",
     str: "text",
     bool: "true or false",
+    list[str]: "a list of names",
     AlgorithmSettings: "a table of settings with a name",
 }
 

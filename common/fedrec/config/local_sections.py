@@ -104,15 +104,10 @@ class PartiesSettings(Section):
         pattern=r"^\S+:[0-9]{1,5}$",
         description="host:port at which clients and the key authority call the coordinator.",
     )
-    clients: tuple[str, ...] = Field(
-        default=(),
+    clients: list[str] = Field(
+        default=[],
         description="The clients' names, each the name of its kit's folder: letters, digits and "
         ". _ - as in hospital-a.",
-    )
-    go_on: tuple[str, ...] = Field(
-        default=(),
-        description="Those of them that may be missing: rounds go on without them, and what they "
-        "contributed may then become computable. For all others a round waits.",
     )
 
     @model_validator(mode="after")
@@ -124,9 +119,6 @@ class PartiesSettings(Section):
             if name.lower() in seen:
                 raise ValueError(f"clients: {name!r} is named twice.")
             seen.add(name.lower())
-        strangers = sorted(set(self.go_on) - set(self.clients))
-        if strangers:
-            raise ValueError(f"go_on names {', '.join(strangers)}, whom clients does not.")
         return self
 
 

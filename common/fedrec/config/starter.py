@@ -64,7 +64,6 @@ class Starter:
         clients: the clients' names; empty when nobody knows them.
         n_clients: how many clients there will be; 0 when nobody knows.
         address: host:port at which they call the coordinator; empty for this machine.
-        go_on: those of the clients that may be missing.
         n_users: how many users the data has; 0 when nobody knows.
         data: path of the interactions as the file shall name it, or nothing.
         catalogue: path of the catalogue as the file shall name it, or nothing.
@@ -76,7 +75,6 @@ class Starter:
     clients: tuple[str, ...] = ()
     n_clients: int = 0
     address: str = ""
-    go_on: tuple[str, ...] = ()
     n_users: int = 0
     data: str = ""
     catalogue: str = ""
@@ -173,5 +171,4 @@ class Starter:
             "output.runs": "runs",
             "parties.address": self.address or None,
             "parties.clients": list(self.clients) or None,
-            "parties.go_on": list(self.go_on) or None,
         }

@@ -109,7 +109,7 @@ def provisioned(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> 
     # The demonstration plays all parties; nothing else in this package knows the authority.
     from fedrec_authority.provisioning import provision
 
-    names = tuple(f"client-{number}" for number in range(1, n_clients + 1))
+    names = [f"client-{number}" for number in range(1, n_clients + 1)]
     settings = Settings.model_validate(
         plan.model_dump()
         | {

@@ -73,7 +73,7 @@ def provision(
         _write_settings(settings_file, data, catalogue, clients, address)
     overrides: dict[str, object] = {"parties.address": address or None}
     if clients:
-        overrides["parties.clients"] = client_names(clients)
+        overrides["parties.clients"] = list(client_names(clients))
     settings = load_settings(settings_file, overrides)
     items, interactions = _items(settings, data, catalogue)
     kits = make_kits(settings, into, items, interactions=interactions)

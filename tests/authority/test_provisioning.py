@@ -1,0 +1,255 @@
+"""Kits: one folder a party, nothing of anybody else's in it, and members only once they applied."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import time
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+
+from fedrec.cli.main import main
+from fedrec.clock import FakeClock
+from fedrec.config.loading import load_settings
+from fedrec.data import Catalogue, generate, read_interactions
+from fedrec.data.writing import write_interactions
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.identity import Identity
+from fedrec.identity.public import PublicIdentity
+from fedrec.wire.admin_link import RunStatus
+from fedrec_authority.delivery import AuthorityEvent, Delivery
+from fedrec_authority.folder import AuthorityFolder
+
+NOW = int(time.time())
+USERS, CLIENTS = 40, ("north", "south", "west")
+MOST_FILES = 6
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    made = generate(n_users=USERS, n_items=60, n_clusters=4, interactions_per_user=12, seed=5)
+    path = tmp_path / "data.csv"
+    write_interactions(path, made.interactions)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "200")
+    return tmp_path
+
+
+def call(*arguments: object) -> int:
+    """Run `fedrec provision ARGUMENTS`; return its exit code."""
+    with pytest.raises(SystemExit) as ended:
+        main(["provision", *map(str, arguments)])
+    code = ended.value.code
+    return code if isinstance(code, int) else 0
+
+
+def trial(data: Path, *more: object) -> int:
+    return call(
+        "--data", data, "--clients", ",".join(CLIENTS), "--address", "127.0.0.1:7447", *more
+    )
+
+
+def files(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+def test_a_trial_from_one_file(here: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert trial(data, "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [kit["party"] for kit in told["kits"]] == ["coordinator", *CLIENTS]
+    whole, _ = read_interactions(data)
+    dealt: list[str] = []
+    for name in CLIENTS:
+        kit = here / "kits" / "clients" / name
+        assert files(kit) == {
+            "client.toml", "authority.pub.json", "invitation.pem", "interactions.csv",
+        }  # fmt: skip
+        assert kit.stat().st_mode & 0o777 == 0o700
+        assert (kit / "interactions.csv").stat().st_mode & 0o777 == 0o600
+        part, _ = read_interactions(kit / "interactions.csv")
+        dealt += set(part.user_ids)
+        settings = load_settings(kit / "client.toml")
+        assert settings.client.label == name and settings.client.coordinator == "127.0.0.1:7447"
+        assert settings.plan == load_settings(here / "federation.toml").plan
+    assert sorted(dealt) == sorted(set(whole.user_ids)), "every user is with one client"
+    assert len(files(here / "kits" / "coordinator")) <= MOST_FILES
+    first = AuthorityFolder(here / "kits" / "authority").newest
+    assert first is not None and first.roster.members == ()
+
+
+def test_no_kit_has_what_is_somebody_elses(here: Path, data: Path) -> None:
+    assert trial(data) == 0
+    kits = here / "kits"
+    secrets = {
+        path: path.read_bytes()
+        for path in (kits / "authority").rglob("*")
+        if path.is_file() and b"PRIVATE KEY" in path.read_bytes()
+    }
+    assert len(secrets) == 2 + len(CLIENTS), "coordinator, operator, invitations"
+    authority = (kits / "authority" / "authority" / "authority.key").read_text()
+    key = json.loads(authority)["signing_key"]
+    for kit in (kits / "coordinator", *(kits / "clients" / name for name in CLIENTS)):
+        held = {path.name: path.read_bytes() for path in kit.rglob("*") if path.is_file()}
+        assert not any(key.encode() in content for content in held.values())
+        private = [name for name, content in held.items() if b"PRIVATE KEY" in content]
+        own = "coordinator.pem" if kit.name == "coordinator" else "invitation.pem"
+        assert private == [own]
+    invitations = {(kits / "clients" / name / "invitation.pem").read_bytes() for name in CLIENTS}
+    assert len(invitations) == len(CLIENTS)
+
+
+def test_clients_with_data_of_their_own(here: Path, data: Path) -> None:
+    whole, _ = read_interactions(data)
+    Catalogue.from_interactions(whole).save(here / "items.csv")
+    given = ("--clients", ",".join(CLIENTS), "--address", "fedrec.example:7447")
+    assert call("--catalogue", "items.csv", *given) == 0
+    kits = here / "kits"
+    assert not list(kits.rglob("interactions.csv"))
+    coordinator = load_settings(kits / "coordinator" / "coordinator.toml").coordinator
+    assert (coordinator.host, coordinator.port) == ("0.0.0.0", 7447)
+    made = Credentials.load(kits / "coordinator" / "coordinator.pem", "it")
+    names = (
+        x509.load_pem_x509_certificate(made.certificate)
+        .extensions.get_extension_for_class(x509.SubjectAlternativeName)
+        .value.get_values_for_type(x509.DNSName)
+    )
+    assert "fedrec.example" in names
+    # The file that was written says it all: the same kits once more, elsewhere.
+    assert call("federation.toml", "--into", "again") == 0
+    assert files(here / "again" / "clients") == files(kits / "clients")
+
+
+def test_one_more_client(here: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert call("--add", "east") == 2
+    assert "federation.toml" in capsys.readouterr().err
+    assert trial(data) == 0
+    assert call("--add", "east") == 0
+    assert files(here / "kits" / "clients" / "east") == {
+        "client.toml", "authority.pub.json", "invitation.pem",
+    }  # fmt: skip
+    for name in ("east", "../east", ""):
+        before = files(here / "kits")
+        if name:
+            assert call("--add", name) in (2, 5)
+        assert files(here / "kits") == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--clients", "a,b", "--address", "127.0.0.1:1"), "fewer than 3"),
+        (("--clients", "a,A,c", "--address", "127.0.0.1:1"), "--clients"),
+        (("--clients", "a,b/../c,d", "--address", "127.0.0.1:1"), "--clients"),
+        (("--clients", "a,b,c", "--address", "nowhere"), "--address"),
+        (("--clients", "a,b,c"), "does not exist"),
+        (("--clients", "41", "--address", "127.0.0.1:1"), "40 users for 41 clients"),
+    ],
+)
+def test_wrong_words_make_no_kit(
+    here: Path,
+    data: Path,
+    arguments: tuple[str, ...],
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call("--data", data, *arguments) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (here / "kits").exists()
+
+
+def test_a_second_call_and_a_coordinators_folder_are_refused(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trial(data) == 0
+    before = {path: path.read_bytes() for path in (here / "kits").rglob("*") if path.is_file()}
+    assert call("federation.toml", "--data", data) == 5
+    assert "--add NAME" in capsys.readouterr().err
+    assert {p: p.read_bytes() for p in (here / "kits").rglob("*") if p.is_file()} == before
+    used = here / "used"
+    used.mkdir()
+    (used / "coordinator.sqlite").touch()
+    assert call("federation.toml", "--data", data, "--into", used) == 5
+    assert "coordinator" in capsys.readouterr().err and files(used) == {"coordinator.sqlite"}
+
+
+class FakeCoordinator:
+    """Relays applications and takes epochs."""
+
+    def __init__(self, epoch: int) -> None:
+        self.epoch = epoch
+        self.waiting: list[SignedApplication] = []
+        self.members: list[int] = []
+
+    def status(self) -> RunStatus:
+        values = dict.fromkeys(
+            ("published_round", "rounds_published", "rounds_planned", "rounds_abandoned",
+             "clients_seen", "clients_in_roster", "last_event", "next_epoch"), 0,
+        )  # fmt: skip
+        names = dict.fromkeys(("federation", "run", "protection", "finish_reason", "waits_for"), "")
+        more = {"authority_heard": 0.0}
+        return RunStatus(
+            **values, **names, **more, epoch=self.epoch, finished=False, current=None  # type: ignore[arg-type]
+        )  # fmt: skip
+
+    def applicants(self) -> list[SignedApplication]:
+        return self.waiting
+
+    def install_epoch(self, bundle: bytes) -> bool:
+        found = json.loads(json.loads(bundle)["roster"])
+        self.epoch = found["epoch"]
+        self.members.append(len(found["members"]))
+        return True
+
+
+@pytest.mark.parametrize("rotated", [False, True])
+def test_the_first_members_begin_together(here: Path, data: Path, rotated: bool) -> None:
+    """Unless the authority's people say that it begins without those who did not come."""
+    assert trial(data) == 0
+    folder = AuthorityFolder(here / "kits" / "authority")
+    link, events = FakeCoordinator(epoch=1), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    for number, name in enumerate(CLIENTS, start=1):
+        delivery.look()
+        assert link.members == []
+        own = Identity.create(name)
+        kit = here / "kits" / "clients" / name / "invitation.pem"
+        invitation = Credentials.load(kit, "client.invitation")
+        link.waiting.append(SignedApplication.make(own.public, invitation))
+        if rotated and number == 2:
+            delivery.look()
+            folder.rotate()
+            delivery.look()
+            assert link.members == [2]
+            return
+    told = [event.detail for event in events if event.name == "awaiting"]
+    assert told == [
+        "south, west to apply; `fedrec keys rotate` begins without them",
+        "west to apply; `fedrec keys rotate` begins without them",
+    ]
+    delivery.look()
+    assert link.members == [3]
+    assert all(isinstance(member, PublicIdentity) for member in folder.membership.present)
+
+
+def test_six_commands_for_three_clients(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Provision, and then one for each party: coordinator, authority and three clients."""
+    whole, _ = read_interactions(data)
+    Catalogue.from_interactions(whole).save(here / "items.csv")
+    given = ("--clients", ",".join(CLIENTS), "--address", "fedrec.example:7447")
+    assert call("--catalogue", "items.csv", *given) == 0
+    told = capsys.readouterr().out
+    commands = re.findall(r"^  (fedrec .*)$", told, flags=re.MULTILINE)
+    separate = [command for command in commands if not command.startswith("fedrec up")]
+    assert len(separate) + 1 == 6
+    assert all(shlex.split(command)[0] == "fedrec" for command in separate)
