@@ -71,9 +71,12 @@ class Snapshots:
         stored = self._believed()
         if not self._is_served(first):
             return stored is None or not self._is_served(self._store.next_published(stored.round))
+        if version or self._store.next_published(first.round) is None:
+            # Whoever misses one round fetches it, as all do.
+            return False
         since = RoundId(0) if stored is None else stored.round
         price = self._estimate if stored is None else stored.blob.length
-        return version == 0 and self._store.bytes_after(since) > price
+        return self._store.bytes_after(since) > price
 
     def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
         """Choose who makes a snapshot, and return whom to wake; nobody while others are at it."""

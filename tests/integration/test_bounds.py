@@ -14,12 +14,15 @@ from integration.support.checks import check_against_one_process
 from integration.support.links import poll
 from integration.support.parties import Federation
 
+from fedrec.errors import SumOutOfBounds
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER
+from fedrec_authority.revealing import _UNFIT
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.local_model import LocalModel
+from fedrec_client.private_store import PrivateStore
 from fedrec_server.mask_rounds import OUT_OF_BOUNDS
 
 SPOILER = 3
@@ -84,45 +87,40 @@ def test_the_authority_refuses_it(found: Found, spoiler: Spoiler) -> None:
     log = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
     try:
         authority.wait_for("reveal refused")
-        federation.clock.jump(bench.plan.rounds.reveal_timeout_seconds)
         check_against_one_process(federation)
     finally:
         authority.close()
-    # Asked again before the round is given up, it says the same without opening anything.
-    first, *_ = (log / AUDIT_FILE).read_text().splitlines()
-    said = json.loads(first)
+    (line,) = (log / AUDIT_FILE).read_text().splitlines()
+    said = json.loads(line)
     assert (said["event"], said["code"], said["round"]) == (
         "reveal_refused",
         "sum_out_of_bounds",
         2,
     )
     ((number, reason),) = abandoned(federation)
-    assert number == 2 and reason.startswith("the key authority did not reveal the sum")
+    assert (number, reason) == (2, f"the key authority refused the sum: {_UNFIT}")
 
 
 def test_members_refuse_it(found: Found, spoiler: Spoiler) -> None:
+    """Each decrypts it itself, applies nothing, reports nothing, and says why it stops."""
     federation = begun(found, spoiler, protection="bfv")
     bench = federation.bench
-
-    def refusals() -> set[int]:
-        return {
-            number
-            for number in range(4)
-            for event in federation.clients[number].events
-            if event.name == "reveal_refused"
-        }
-
-    for _ in range(3):
-        before = len(refusals())
-        poll(lambda before=before: len(refusals()) > before or abandoned(federation))  # type: ignore[misc]
-        federation.clock.jump(bench.plan.rounds.reveal_timeout_seconds)
-    check_against_one_process(federation)
-    assert [number for number, _ in abandoned(federation)] == [2]
-    for number in refusals():
-        # Asked again, it says the same without opening anything.
-        first, *_ = (bench.state(number) / AUDIT_FILE).read_text().splitlines()
-        assert json.loads(first)["code"] == "sum_out_of_bounds"
-    assert refusals()
+    for number, client in enumerate(federation.clients):
+        assert isinstance(client.failure(), SumOutOfBounds)
+        (line,) = (bench.state(number) / AUDIT_FILE).read_text().splitlines()
+        said = json.loads(line)
+        assert (said["event"], said["code"], said["round"]) == (
+            "published_round_refused",
+            "sum_out_of_bounds",
+            2,
+        )
+        assert PrivateStore(bench.state(number), read_only=True).state.version == 1
+    federation.clock.jump(bench.plan.rounds.report_seconds)
+    (unclear,) = poll(
+        lambda: [e for e in federation.journal() if (e.kind, e.round) == ("round measured", 2)]
+    )
+    assert unclear.fields["reason"] == "fewer than two clients reported"
+    assert unclear.fields["metrics"] == []
 
 
 def test_a_restarted_coordinator_knows_the_count(found: Found, spoiler: Spoiler) -> None:

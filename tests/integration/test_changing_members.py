@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +14,7 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import Bench, accepted, compute, federal, invite, never_met, plan_of
 from integration.support.children import CoordinatorProcess, KillCoordinator, close_all
-from integration.support.links import DEADLINE_SECONDS, Passing, poll
+from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Client, Federation, operators_link
 
 from fedrec.errors import NotInRoster, ProtocolError
@@ -30,26 +29,6 @@ from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.connecting import open_link
 from fedrec_server.presence import LIVE_SECONDS
-
-
-class Gate:
-    """Holds a client's update of one round until it is opened."""
-
-    def __init__(self, round_id: int) -> None:
-        self._round = round_id
-        self.reached, self.opened = threading.Event(), threading.Event()
-
-    def __call__(self, link: Link) -> Link:
-        gate = self
-
-        class Held(Passing):
-            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
-                if header.round == gate._round:
-                    gate.reached.set()
-                    assert gate.opened.wait(DEADLINE_SECONDS)
-                return super().submit_update(header, payload)
-
-        return Held(link)
 
 
 class Authorities:
@@ -204,7 +183,7 @@ def test_removed_member_open_connection(found: Found) -> None:
 
 
 def test_a_client_that_missed_two_rotations_takes_a_snapshot(found: Found) -> None:
-    federation = found(plan_of("bfv", 3, total=4, reveal_timeout_seconds=5.0), 4)
+    federation = found(plan_of("bfv", 3, total=4), 4)
     owners = Authorities(federation)
     gates = {number: Gate(number) for number in (2, 3, 4)}
 

@@ -106,7 +106,7 @@ def test_the_papers_preset_publishes_the_same_bits(found: Found) -> None:
     check_model(federation, ratio=0.02, total=1)
 
 
-def test_sums_that_key_holders_do_not_add_up_are_opened_by_their_tags(found: Found) -> None:
+def test_sums_of_more_than_somebody_would_add_up(found: Found) -> None:
     plan = clear_plan(recompute_limit=3, clients_per_round=4, minimum_clients=4, total=1)
     federation = found(plan, 4, bench=Alone)
     federation.start_all()
@@ -197,7 +197,7 @@ def test_a_hostile_update_is_refused_and_the_others_go_on(
 KILLS = [
     KillCoordinator(failpoint="update.ack", round=2),
     KillCoordinator(failpoint="folder.synced", round=3, phase="collecting", counted=0),
-    KillCoordinator(failpoint="reveal.ack", round=3, phase="revealing", counted=4, words=1),
+    KillCoordinator(failpoint="report.ack", round=3, phase="reporting", reports=1),
 ]
 
 

@@ -1,7 +1,9 @@
-"""A sum that leaves the coordinator is refreshed where it can be, and stays the same sum."""
+"""A ciphertext sum that leaves the coordinator is refreshed where it can be, and stays the same."""
 
 from __future__ import annotations
 
+import threading
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -13,44 +15,34 @@ from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
-from fedrec.ids import ClientId, RoundId
+from fedrec.ids import RoundId
 from fedrec.training.layout import Layout, protection_of
 from fedrec.training.rows import ROW_STEP
-from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Reveal, RevealStatement, Task
+from fedrec.wire.messages import UploadHeader
+
+Sent = dict[RoundId, list[bytes]]
 
 
-class Curious(Passing):
-    """Fetches the coordinator's sum twice before it reveals its own."""
+class Overheard(Passing):
+    """Keeps what a client sends."""
 
-    def __init__(self, link: Link, kept: list[tuple[Reveal, bytes]]) -> None:
+    def __init__(self, link: Link, sent: Sent, lock: threading.Lock) -> None:
         super().__init__(link)
-        self._kept = kept
-        self._tasks: dict[RoundId, Reveal] = {}
+        self._sent, self._lock = sent, lock
 
-    def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
-    ) -> Task:
-        found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
-        if isinstance(found.task, Reveal):
-            self._tasks[found.task.round] = found.task
-        return found
-
-    def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-        task = self._tasks[statement.round]
-        for _ in range(2):
-            total = self.link.round_sum(  # type: ignore[attr-defined]  # of gRPC links only
-                statement.client_id, statement.run, statement.round
-            )
-            self._kept.append((task, total))
-        super().submit_reveal(statement, sealed)
+    def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+        with self._lock:
+            self._sent[header.round].append(payload)
+        return super().submit_update(header, payload)
 
 
-def test_a_sum_that_is_handed_out_is_fresh_in_each_round(found: Found) -> None:
+def test_a_published_ciphertext_sum_is_not_the_plain_product(found: Found) -> None:
+    """Else whoever has some of the updates could try which ones are in it."""
     federation = found(plan_of("paillier/packed-2048", total=1))
-    kept: list[tuple[Reveal, bytes]] = []
-    for client in federation.start_all(wrap=lambda link: Curious(link, kept)):
+    sent: Sent = defaultdict(list)
+    lock = threading.Lock()
+    for client in federation.start_all(wrap=lambda link: Overheard(link, sent, lock)):
         assert client.result().reason == "all rounds are published"
     bench = federation.bench
     epoch = KeyEpoch.load(bench.workspace.epoch)
@@ -66,15 +58,18 @@ def test_a_sum_that_is_handed_out_is_fresh_in_each_round(found: Found) -> None:
     planned = protection_of(bench.plan, N_ITEMS)
     whole = planned.member(epoch.server_context, secrets.protection_secret)
     metrics = federation.metrics()
-    # Fresh, and one for all who ask in a round: key holders look at one sum of it only.
-    assert len({total for _, total in kept}) == 3
-    assert len(kept) >= 2 * 2 * 3
-    for task, total in kept:
-        assert len(total) == task.sum_length
-        assert Blob.of(total).digest != task.sum_digest
+    rounds = federation.published()
+    assert len(rounds) == 3
+    for published in rounds:
         layout = Layout.of(bench.plan, ROW_STEP)
-        if task.kind == "count":
+        if published.kind == "count":
             layout = Layout.counting(bench.plan, N_ITEMS)
-        revealed = whole.over(planned.over(layout.vector_spec)).reveal(total, 3)
-        published = revealed[layout.metrics_slice]
-        assert np.array_equal(published, metrics[task.round])
+        over = planned.over(layout.vector_spec)
+        product = over.accumulator(epoch.server_context)
+        for payload in sent[published.round]:
+            product.add(payload)
+        plain = product.finish()
+        assert published.blob != plain and len(published.blob) == len(plain)
+        revealed = whole.over(over).reveal(published.blob, 3)
+        assert np.array_equal(revealed, whole.over(over).reveal(plain, 3))
+        assert np.array_equal(revealed[layout.metrics_slice], metrics[published.round])

@@ -227,9 +227,10 @@ COLLECTING = [
     KillCoordinator(failpoint="update.ack", round=2),
     KillCoordinator(failpoint="file.rename", round=3, phase="summing", counted=3),
 ]
-REVEALING = [
-    KillCoordinator(failpoint="draft.synced", round=3, phase="revealing", counted=3),
-    KillCoordinator(failpoint="reveal.ack", round=4, phase="revealing", counted=3, words=1),
+REPORTING = [
+    KillCoordinator(failpoint="rows.commit", round=3, phase="summing", counted=3),
+    KillCoordinator(failpoint="report.ack", round=3, phase="reporting", reports=1),
+    KillCoordinator(failpoint="rows.commit", round=4, phase="reporting", reports=0),
 ]
 
 
@@ -274,13 +275,8 @@ MASKED = [
             "fedmf",
             [
                 *COLLECTING,
-                *REVEALING,
-                KillCoordinator(
-                    failpoint="rows.commit", round=4, phase="revealing", counted=3, words=1
-                ),
-                KillCoordinator(
-                    failpoint="rows.committed", round=5, phase="revealing", counted=3, words=1
-                ),
+                *REPORTING,
+                KillCoordinator(failpoint="rows.committed", round=5, phase="reporting", reports=1),
             ],
         ),
         ("masks", "fedmf", MASKED),

@@ -113,7 +113,7 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
             "Set rounds.recompute_limit = 100",
         ),
         (plan({"clients_per_round": 1000, "minimum_clients": 100}), None, ""),
-        (plan({"minimum_clients": 100}, "none"), None, ""),
+        (plan({"minimum_clients": 100}, name="none"), None, ""),
         (
             plan({"over_provision": 1.5}),
             ("rounds.over_provision", "rounds.clients_per_round"),
@@ -224,7 +224,7 @@ def test_noise_leaves_no_value_out_and_so_no_index() -> None:
 
 
 def test_without_encryption_one_client_is_enough() -> None:
-    assert check_plan(plan({"minimum_clients": 1, "minimum_summands": 1}, "none")) == []
+    assert check_plan(plan({"minimum_clients": 1, "minimum_summands": 1}, name="none")) == []
 
 
 @pytest.mark.parametrize("name", sorted(PROTECTIONS))

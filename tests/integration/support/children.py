@@ -28,7 +28,7 @@ from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import MaskMessage, UploadHeader
-from fedrec_server.rounds.state import Round
+from fedrec_server.rounds.state import State
 
 __all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
 
@@ -79,9 +79,10 @@ class KillCoordinator:
 
     Attributes:
         failpoint: the name of the place in the code.
-        phase: of the round in progress at that moment.
+        phase: of the round in progress at that moment; "reporting" where it is published, and
+            clients have yet to say alike what is in its sum.
         counted: updates that it has; how many are counted at once depends on when they arrive.
-        words: key holders' statements that it has.
+        reports: of clients that it has.
         epochs: while it takes in a key epoch, whatever the round.
 
     None stands for what does not matter.
@@ -91,16 +92,24 @@ class KillCoordinator:
     round: int
     phase: str | None = None
     counted: int | None = None
-    words: int | None = None
+    reports: int | None = None
     epochs: bool = False
 
-    def is_here(self, name: str, round_: Round) -> bool:
+    def is_here(self, name: str, state: State) -> bool:
         """Tell whether the coordinator has come to the place."""
+        round_, waiting = state.current, state.reporting
+        if waiting is not None:
+            found = (waiting.round, "reporting", self.counted, len(waiting.reports))
+        elif round_ is not None:
+            found = (round_.number, round_.phase, len(round_.accepted), self.reports)
+        else:
+            return False
+        number, phase, counted, reports = found
         return (
-            (name, round_.number) == (self.failpoint, self.round)
-            and self.phase in (None, round_.phase)
-            and self.counted in (None, len(round_.accepted))
-            and self.words in (None, len(round_.words))
+            (name, number) == (self.failpoint, self.round)
+            and self.phase in (None, phase)
+            and self.counted in (None, counted)
+            and self.reports in (None, reports)
         )
 
 
@@ -268,11 +277,10 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
 
     def failpoint(name: str) -> None:
         if kill is not None and known and known[0]._engine is not None:
-            round_ = known[0].engine.state.current
             if kill.epochs:
                 if name == kill.failpoint and _has_epoch(Path(settings.coordinator.state), name):
                     os.kill(os.getpid(), signal.SIGKILL)
-            elif round_ is not None and kill.is_here(name, round_):
+            elif kill.is_here(name, known[0].engine.state):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from integration.support.links import DEADLINE_SECONDS, Passing
+from integration.support.links import Passing
 
 from fedrec.identity.identity import Identity
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Reveal, RevealStatement, Task, UploadHeader
+from fedrec.wire.messages import Report, Reveal, RevealStatement, Task, UploadHeader
 from fedrec_client.private_store import PrivateStore
 
-__all__ = ["TRICKS", "Falsifier", "Liars", "Silence", "Trick"]
+__all__ = ["TRICKS", "Falsifier", "Misreporting", "Trick"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +35,12 @@ class Means:
     Attributes:
         task: the honest task.
         victim: the header of the update that is to be opened.
-        holder: the key holder that is asked.
         fetch: returns a contributor's update.
         make: returns an empty sum.
     """
 
     task: Reveal
     victim: UploadHeader
-    holder: ClientId
     fetch: Callable[[ClientId], bytes]
     make: Callable[[], Accumulator]
 
@@ -74,10 +71,9 @@ def as_sum(means: Means) -> Attempt:
 
 
 def repeated(means: Means) -> Attempt:
-    """The list is honest; all contributions but the key holder's own are the victim's."""
+    """The list is honest; all contributions are the victim's."""
     payload = means.fetch(means.victim.client_id)
     payloads = {header.client_id: payload for header in means.task.contributions}
-    payloads[means.holder] = means.fetch(means.holder)
     task = means.presenting(payloads.values(), means.task.contributions)
     return Attempt(task=task, payloads=payloads)
 
@@ -86,10 +82,7 @@ def relabelled(means: Means) -> Attempt:
     """As before, and the headers are the victim's under the others' names."""
     found = repeated(means)
     headers = tuple(
-        header
-        if header.client_id == means.holder
-        else replace(means.victim, client_id=header.client_id)
-        for header in means.task.contributions
+        replace(means.victim, client_id=header.client_id) for header in means.task.contributions
     )
     return replace(found, task=replace(found.task, contributions=headers))
 
@@ -114,12 +107,13 @@ TRICKS: tuple[Trick, ...] = (alone, as_sum, repeated, relabelled, renamed, thinn
 
 
 class Falsifier(Passing):
-    """Falsifies a key holder's tasks, a trick each, and then lets the honest one through.
+    """Falsifies the key authority's tasks, a trick each, and then lets the honest one through.
 
     Attributes:
-        revealed: rounds for which a statement left the client while tricks were left.
+        revealed: rounds for which a sum left the authority while tricks were played.
+        declined: rounds for which it refused a sum then; the coordinator does not hear of it.
         tried: the tricks that were played.
-        opened: what the client had noted as opened when the last trick was over.
+        opened: what the authority had noted as opened when the last trick was over.
     """
 
     def __init__(
@@ -139,6 +133,7 @@ class Falsifier(Passing):
         self._payloads: dict[ClientId, bytes] = {}
         self._playing = False
         self.revealed: list[RoundId] = []
+        self.declined: list[RoundId] = []
         self.tried: list[str] = []
         self.opened: list[int] = []
 
@@ -153,15 +148,13 @@ class Falsifier(Passing):
         task = found.task
         if not isinstance(task, Reveal) or task.round < self._from_round or not self._tricks:
             return found
-        victim = next(h for h in task.contributions if h.client_id != client_id)
+        victim = task.contributions[0]
         trick = self._tricks.popleft()
 
         def fetch(contributor: ClientId) -> bytes:
             return self.link.contribution(client_id, run, task.round, contributor)
 
-        attempt = trick(
-            Means(task=task, victim=victim, holder=client_id, fetch=fetch, make=self._make)
-        )
+        attempt = trick(Means(task=task, victim=victim, fetch=fetch, make=self._make))
         self._payloads, self._playing = attempt.payloads, True
         self.tried.append(trick.__name__)
         return replace(found, task=attempt.task)
@@ -175,82 +168,31 @@ class Falsifier(Passing):
 
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         if self._playing:
-            self.revealed.append(statement.round)
+            (self.declined if statement.refused else self.revealed).append(statement.round)
+            return
         super().submit_reveal(statement, sealed)
 
 
-class Chosen:
-    """The first key holder that is asked for a role in a round, whoever that is."""
+class Misreporting(Passing):
+    """Signs reports whose metrics are not those that it found.
 
-    def __init__(self, role: str, round_id: int) -> None:
-        self._role = role
-        self._round = round_id
-        self._lock = threading.Lock()
-        self.who: ClientId | None = None
+    Args:
+        who: signs them.
+        rounds: in which it does; it reports nothing in the others where `silent`.
+        bit: what is wrong with them.
+    """
 
-    def is_meant(self, task: Task, client_id: ClientId) -> bool:
-        """Tell whether this client is the one, now that it got a task."""
-        work = task.task
-        fits = isinstance(work, Reveal) and (work.role, work.round) == (self._role, self._round)
-        with self._lock:
-            if fits and self.who is None:
-                self.who = client_id
-            return fits and self.who == client_id
+    def __init__(
+        self, link: Link, who: Identity, rounds: Container[int], *, bit: int, silent: bool = False
+    ) -> None:
+        super().__init__(link)
+        self._who, self._rounds, self._bit, self._silent = who, rounds, bit, silent
 
-
-class Silence:
-    """Makes the first key holder of a role say nothing until it is released."""
-
-    def __init__(self, role: str, round_id: int) -> None:
-        self.chosen = Chosen(role, round_id)
-        self.released = threading.Event()
-
-    def __call__(self, link: Link) -> Link:
-        silence = self
-
-        class Silent(Passing):
-            def next_task(
-                self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
-            ) -> Task:
-                found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
-                if silence.chosen.is_meant(found, client_id):
-                    assert silence.released.wait(DEADLINE_SECONDS)
-                return found
-
-        return Silent(link)
-
-
-class Liars:
-    """Makes the first key holder of a role sign something else than it found."""
-
-    def __init__(self, role: str, round_id: int, identities: dict[ClientId, Identity]) -> None:
-        self.chosen = Chosen(role, round_id)
-        self._identities = identities
-        self.lies: list[RevealStatement] = []
-
-    def __call__(self, link: Link) -> Link:
-        liars = self
-
-        class Lying(Passing):
-            lie = False
-
-            def next_task(
-                self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
-            ) -> Task:
-                found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
-                self.lie = liars.chosen.is_meant(found, client_id)
-                return found
-
-            def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
-                if self.lie:
-                    statement = liars.falsify(statement)
-                super().submit_reveal(statement, sealed)
-
-        return Lying(link)
-
-    def falsify(self, statement: RevealStatement) -> RevealStatement:
-        """Return another statement, signed by the same client."""
-        changed = replace(statement, aggregate_tag=bytes(len(statement.aggregate_tag)))
-        signature = self._identities[statement.client_id].sign(changed.statement())
-        self.lies.append(replace(changed, signature=signature))
-        return self.lies[-1]
+    def submit_report(self, report: Report) -> None:
+        if report.round in self._rounds:
+            if self._silent:
+                return
+            metrics = bytes([report.metrics[0] ^ self._bit]) + report.metrics[1:]
+            report = replace(report, metrics=metrics)
+            report = replace(report, signature=self._who.sign(report.statement()))
+        super().submit_report(report)

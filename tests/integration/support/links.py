@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
-from fedrec.wire.messages import RevealStatement, Task, UploadHeader
+from fedrec.wire.messages import Report, RevealStatement, Task, UploadHeader
 
-__all__ = ["DEADLINE_SECONDS", "Acknowledged", "InTurn", "Passing", "Wrap", "poll"]
+__all__ = ["DEADLINE_SECONDS", "Acknowledged", "Gate", "InTurn", "Passing", "Wrap", "poll"]
 
 DEADLINE_SECONDS = 60.0
 """How long a test waits for what must happen; nothing that goes well takes as long."""
@@ -54,8 +54,31 @@ class Passing:
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         self.link.submit_reveal(statement, sealed)
 
-    def submit_snapshot(self, statement: RevealStatement, blob: bytes) -> None:
-        self.link.submit_snapshot(statement, blob)
+    def submit_report(self, report: Report) -> None:
+        self.link.submit_report(report)
+
+    def submit_snapshot(self, report: Report, blob: bytes) -> None:
+        self.link.submit_snapshot(report, blob)
+
+
+class Gate:
+    """Holds one client's update of one round until it is opened."""
+
+    def __init__(self, round_id: int) -> None:
+        self._round = round_id
+        self.reached, self.opened = threading.Event(), threading.Event()
+
+    def __call__(self, link: Link) -> Link:
+        gate = self
+
+        class Held(Passing):
+            def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+                if header.round == gate._round:
+                    gate.reached.set()
+                    assert gate.opened.wait(2 * DEADLINE_SECONDS)
+                return super().submit_update(header, payload)
+
+        return Held(link)
 
 
 class InTurn:

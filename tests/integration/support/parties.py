@@ -251,8 +251,8 @@ class Federation:
 
     def metrics(self) -> dict[int, list[int]]:
         """Return the published metric sums by round."""
-        published = (event for event in self.journal() if event.kind == "round published")
-        return {event.round: event.fields["metrics"] for event in published}
+        events = (event for event in self.journal() if event.kind.startswith("round "))
+        return {e.round: e.fields["metrics"] for e in events if "metrics" in e.fields}
 
     def stop(self) -> None:
         """Stop everybody."""
