@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.config.explain import all_settings, as_toml, section_sentences
@@ -100,7 +101,10 @@ class Starter:
     @property
     def plan(self) -> Plan:
         """The algorithm with the protection that the file will name."""
-        protection = ProtectionSettings(name=self.protection)
+        holder: Literal["authority", "members"] = (
+            "authority" if PROTECTIONS[self.protection].needs_reveal else "members"
+        )
+        protection = ProtectionSettings(name=self.protection, key_holder=holder)
         return TUNED[self.algorithm].model_copy(update={"protection": protection})
 
     def text(self, file: str = "run.toml") -> str:
@@ -132,6 +136,7 @@ class Starter:
         summed = min(self.n_clients, _MOST_SUMMED)
         least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
         room = users_with_room(self.n_users) if self.n_users else 0
+        opened = PROTECTIONS[self.protection].needs_reveal
         default_room = FederationSettings.model_fields["maximum_users"].default
         values: dict[str, object] = {
             "federation.name": self.name,
@@ -144,6 +149,7 @@ class Starter:
             **({"update.clip": tuned.update.clip} if about.clips else {}),
             "protection.name": self.protection,
             "protection.preset": PROTECTIONS[self.protection].presets[0],
+            **({"protection.key_holder": self.plan.protection.key_holder} if opened else {}),
             "evaluation.protocol": "full",
             "evaluation.at": 10,
             "rounds.total": tuned.rounds.total,
