@@ -43,7 +43,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         device = "cpu"
         """
     )
-    monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
+    for name in ("open_link", "invited_link"):
+        monkeypatch.setattr(f"fedrec_client.app.{name}", lambda settings: made.link)
     # Paths of flags are those of the terminal.
     monkeypatch.chdir(tmp_path)
     return made
