@@ -48,6 +48,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ClientApp", "ClientOutcome", "users_digest"]
 
+_PREPARING = "the trainer is compiled: some ten seconds, the first time on a machine"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutcome:
@@ -272,6 +274,7 @@ class ClientApp:
             check_users(membership.plan, len(users))
             self._bind(store, membership, users)
             self._stop.check()
+            journal.tell("preparing", detail=_PREPARING)
             learner = self._learner(membership, len(users), store.state.provenance)
             session = Session(
                 membership,
