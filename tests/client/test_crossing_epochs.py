@@ -64,7 +64,7 @@ def test_strangers_cannot_vouch(world: World) -> None:
     strange = replace(honest.reports[1], client_id=world.stranger.client_id)
     strange = replace(strange, signature=world.stranger.sign(strange.statement()))
     world.link.offered = replace(honest, reports=(honest.reports[0], strange))
-    assert '"code":"not_in_roster"' in waits_after(world)
+    assert '"code":"not_a_member"' in waits_after(world)
 
 
 @pytest.mark.parametrize("changes", [{"state_tag": bytes(32)}, {"epoch": 1}, {"round": 2}])

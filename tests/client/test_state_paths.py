@@ -10,7 +10,9 @@ import pytest
 from client.fake_federation import World
 
 from fedrec.cli.main import main
+from fedrec.identity.certificates import CERTIFICATE_FILE, Issuer, check_certificate
 from fedrec.identity.identity import KEY_FILE, Identity
+from fedrec.identity.key_files import write_secret
 from fedrec_client.stopping import Stopped
 
 Call = Callable[..., tuple[int, str]]
@@ -22,7 +24,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
     made = World(tmp_path)
 
     def stop(called: str) -> None:
-        if called == "apply":
+        if called == "apply" or made.link.calls.count("federation") == 2:
             raise Stopped
 
     made.link.before = stop
@@ -41,7 +43,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         device = "cpu"
         """
     )
-    monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
+    for name in ("open_link", "invited_link"):
+        monkeypatch.setattr(f"fedrec_client.app.{name}", lambda settings: made.link)
     # Paths of flags are those of the terminal.
     monkeypatch.chdir(tmp_path)
     return made
@@ -128,9 +131,55 @@ def test_keys_are_made_where_that_is_asked_for(
     made = (state / KEY_FILE).read_bytes()
     assert call("identity", "--state", "sate")[0] == 0
     assert (state / KEY_FILE).read_bytes() == made
-    # It is in no roster, and may apply now.
-    call("run", "--state", "sate")
-    assert world.link.calls == ["federation", "catalogue", "apply", "close"]
+    # It is in no roster; whoever made its keys by hand carries them to the authority by hand.
+    said = call("run", "--state", "sate")[1]
+    assert world.link.calls[:2] == ["federation", "catalogue"] and "apply" not in world.link.calls
+    assert "waiting_to_join" in said
+
+
+@pytest.mark.parametrize("place", [missing, empty], ids=["missing", "empty"])
+def test_who_is_invited_makes_keys_at_the_first_start_and_no_other(
+    world: World, call: Call, place: Callable[[Path], Path]
+) -> None:
+    state, invitation = place(world.folder), world.folder / "a.pem"
+    issuer = world.authority.issuer
+    write_secret(invitation, issuer.credentials("invitation", "a").to_pem())
+    assert call("run", "--state", "sate", "--invitation", "a.pem")[0] == 130
+    assert world.link.calls[0] == "apply"
+    made = Identity.load(state)
+    # It is stopped, and goes on with the same keys until it is admitted.
+    world.link.before = lambda called: None
+    members = [member.public for member in (*world.puppets, made)]
+    world.epoch = world.make_epoch(members=members)
+    call("run", "--state", "sate", "--invitation", "a.pem", "--data", "none.csv")
+    assert Identity.load(state).client_id == made.client_id
+    assert not (state / CERTIFICATE_FILE).exists(), "without data nobody applies"
+
+    def stop(called: str) -> None:
+        if called == "federation":
+            raise Stopped
+
+    world.link.before = stop
+    assert call("run", "--state", "sate", "--invitation", "a.pem")[0] == 130
+    certificate = (state / CERTIFICATE_FILE).read_bytes()
+    check_certificate(certificate, made.public.tls_key, issuer.certificate, "it")
+    # It is used, and a mistyped folder is one again.
+    assert not invitation.exists()
+    world.link.calls.clear()
+    code, said = call("run", "--state", "tate", "--invitation", "a.pem")
+    assert code == 2 and "which does not exist" in " ".join(said.split())
+    assert world.link.calls == [] and not (world.folder / "tate").exists()
+
+
+def test_an_invitation_that_does_not_fit_is_named(world: World, call: Call) -> None:
+    foreign = Issuer.create().credentials("invitation", "a")
+    write_secret(world.folder / "a.pem", foreign.to_pem())
+    (world.folder / "odd.pem").write_text("odd")
+    (world.folder / "odd.pem").chmod(0o600)
+    for name in ("a.pem", "odd.pem"):
+        code, said = call("run", "--invitation", name)
+        assert code == 5 and "client.invitation" in said
+    assert world.link.calls == []
 
 
 @pytest.mark.parametrize("place", [of_something_else, a_file], ids=["folder", "file"])

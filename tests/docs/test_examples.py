@@ -18,7 +18,7 @@ from fedrec.config.explain import all_settings, section_sentences
 SECTIONS = "|".join(section_sentences())
 SETTING = re.compile(rf"({SECTIONS})\.[a-z_]+")
 VARIABLE = re.compile(r"FEDREC_([A-Z]+)__([A-Z_]+)")
-FILES = (".crt", ".csv", ".jsonl", ".key", ".md", ".proto", ".py", ".sqlite", ".toml")
+FILES = (".crt", ".csv", ".jsonl", ".key", ".md", ".pem", ".proto", ".py", ".sqlite", ".toml")
 
 
 def option_names(command):

@@ -274,7 +274,7 @@ def test_the_coordinator_killed_while_it_takes_an_epoch_in(tmp_path: Path, place
         link = operators_link(bench, address)
         with closing(link):
             delivery = Delivery(folder, link, events.append)
-            assert not delivery.look(), "it was killed before it answered"
+            assert not delivery.look(), f"it was killed before it answered: {events}"
             assert children[0].ended() == -signal.SIGKILL
             port = int(address.rpartition(":")[2])
             children.append(CoordinatorProcess(bench, port=port))

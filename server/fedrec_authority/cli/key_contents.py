@@ -93,7 +93,9 @@ def _describe(path: Path) -> Content:
         content["members"] = len(membership.present)
         content["former_members"] = len(membership.members) - len(membership.present)
     elif kind == "fedrec applicants":
-        content["what"] = "who asked the coordinator to become a member; nobody has checked them"
+        content["what"] = "who applied and waits until people compared the id"
+    elif kind == "fedrec invitations":
+        content["what"] = "whom the authority invited, and who used which invitation"
     else:
         raise KeysError(
             f"{path} is no key file of fedrec.",

@@ -295,7 +295,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
 def _has_epoch(state: Path, name: str) -> bool:
     """Tell whether an epoch's bundle is being kept just now."""
     if name == "file.rename":
-        drafts = (path.read_bytes()[:100] for path in (state / "partial").glob("tmp-*"))
+        drafts = (path.read_bytes() for path in (state / "partial").glob("tmp-*"))
         return any(b'"kind":"fedrec key epoch"' in draft for draft in drafts)
     return any((state / "epochs").iterdir())
 

@@ -1,0 +1,161 @@
+"""Scenario 17: an invitation makes one member, for whoever has it, once, for fourteen days.
+
+What the scenario says of tokens holds of invitations. Nobody guesses one: without a certificate of
+the authority no handshake succeeds.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from server.support.federations import Bench, authority, identity
+from server.support.serving import Serving, serving
+from tls import credentials as strangers
+
+from fedrec.errors import (
+    BadSignature,
+    CertificateExpired,
+    FedrecError,
+    InvitationUsed,
+    NotInRoster,
+    RefusedError,
+    Unreachable,
+)
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.identity import Identity
+from fedrec.identity.key_files import write_secret
+from fedrec.ids import RoundId
+from fedrec.wire.messages import Application
+from fedrec_server.callers import certificate_of
+from fedrec_server.store.tables import DATABASE
+
+DAYS = 86_400
+
+
+def invitation(*, made_days_ago: int = 0) -> Credentials:
+    """Return a new invitation of the key authority."""
+    now = datetime.now(UTC) - timedelta(days=made_days_ago)
+    return authority().issuer.credentials("invitation", "somebody", now=now)
+
+
+def apply(found: Serving, who: Identity, by: Credentials) -> Application:
+    """Apply over a connection of one's own."""
+    with found.link(by) as link:
+        return link.apply(SignedApplication.make(who.public, by).to_json())
+
+
+def test_scenario_17_invitation_twice(tmp_path: Path) -> None:
+    """A hundred at once: one is kept, the others are told so, and it stays so after a restart."""
+    bench, invited = Bench.of(3), invitation()
+    crowd = [Identity.create(f"applicant {number}") for number in range(100)]
+
+    def answer(who: Identity) -> str:
+        try:
+            return "" if apply(found, who, invited).listed else "kept"
+        except FedrecError as error:
+            assert "used already" in error.message
+            return error.code
+
+    with serving(bench, tmp_path) as found:
+        with ThreadPoolExecutor(100) as threads:
+            told = list(threads.map(answer, crowd))
+        assert Counter(told) == {"kept": 1, "invitation_used": 99}
+        winner = crowd[told.index("kept")]
+        (kept,) = found.coordinator.engine.store.applicants()
+        assert kept.client_id == winner.client_id
+    with serving(bench, tmp_path) as found:
+        assert apply(found, winner, invited).listed is False, "it may ask what became of it"
+        with pytest.raises(InvitationUsed):
+            apply(found, Identity.create("late"), invited)
+
+
+def test_scenario_17_applicant_calls_next_task(tmp_path: Path) -> None:
+    """An invitation opens nothing but the application, in nobody's name."""
+    with serving(Bench.of(3), tmp_path) as found, found.link(invitation()) as link:
+        me, run = identity(0).client_id, found.run
+        for call in (
+            lambda: link.next_task(me, run, RoundId(0), wait_seconds=0.0),
+            lambda: link.federation(me),
+            lambda: link.catalogue(me),
+            lambda: link.published(me, run, RoundId(0)),
+            lambda: link.snapshot(me, run, RoundId(0)),
+            lambda: link.contribution(me, run, RoundId(1), identity(1).client_id),
+        ):
+            with pytest.raises(NotInRoster) as told:
+                call()
+            assert told.value.code == "not_a_member"
+    with (
+        serving(Bench.of(3), tmp_path) as found,
+        found.link(0) as link,
+        pytest.raises(RefusedError),
+    ):
+        link.apply(b"members have no use for it")
+
+
+def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Told before the client dials, refused by the handshake, and on a connection that is older."""
+    old, fresh = invitation(made_days_ago=15), invitation()
+    write_secret(tmp_path / "old.pem", old.to_pem())
+    with pytest.raises(CertificateExpired, match=r"client\.invitation.*fedrec keys invite"):
+        Credentials.load(tmp_path / "old.pem", "client.invitation")
+    with serving(Bench.of(3), tmp_path) as found:
+        with pytest.raises(Unreachable, match="Refused before a word was said"):
+            apply(found, Identity.create("d"), old)
+        monkeypatch.setattr(
+            "fedrec_server.service.certificate_of",
+            lambda context: certificate_of(context) and old.certificate,
+        )
+        with pytest.raises(CertificateExpired):
+            apply(found, Identity.create("d"), fresh)
+        assert found.coordinator.engine.store.applicants() == []
+
+
+def test_scenario_17_another_key(tmp_path: Path) -> None:
+    """An application counts with the invitation that signed it, and for the keys in it."""
+    mine, yours, who = invitation(), invitation(), Identity.create("d")
+    with serving(Bench.of(3), tmp_path) as found:
+        with found.link(mine) as link, pytest.raises(BadSignature):
+            link.apply(SignedApplication.make(who.public, yours).to_json())
+        assert found.coordinator.engine.store.applicants() == []
+
+
+def test_scenario_17_nobody_guesses_one(tmp_path: Path) -> None:
+    with serving(Bench.of(3), tmp_path) as found:
+        for number in range(5):
+            own = strangers("invitation", f"guess {number}", of="theirs")
+            forged = Credentials(
+                private_key=own.private_key,
+                certificate=own.certificate,
+                issuer=authority().issuer.certificate,
+            )
+            with pytest.raises(Unreachable, match="Refused before a word was said"):
+                apply(found, Identity.create("guess"), forged)
+        assert found.coordinator.engine.store.applicants() == []
+
+
+def test_scenario_17_no_secret_is_kept_or_logged(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The database has the digest by which an invitation is remembered; neither has its key."""
+    invited, who = invitation(), Identity.create("d")
+    with serving(Bench.of(3), tmp_path) as found:
+        apply(found, who, invited)
+        with pytest.raises(InvitationUsed):
+            apply(found, Identity.create("e"), invited)
+    (key,) = sqlite3.connect(tmp_path / "state" / DATABASE).execute(
+        "SELECT invitation FROM applicants"
+    )
+    application = SignedApplication.make(who.public, invited)
+    assert key == (application.invitation_sha256,)
+    secret = b"".join(invited.private_key.splitlines()[1:-1])
+    told = "".join(capfd.readouterr())
+    assert "used" not in secret.decode() and secret[:40].decode() not in told
+    for path in (tmp_path / "state").rglob("*"):
+        if path.is_file():
+            assert secret[:40] not in path.read_bytes().replace(b"\n", b"")

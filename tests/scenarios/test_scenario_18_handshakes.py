@@ -1,0 +1,183 @@
+"""Scenario 18: who may call follows from the certificate's key and the roster, call by call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import grpc
+import pytest
+from integration.conftest import Found
+from integration.support.bench import plan_of
+from server.support.federations import (
+    Bench,
+    authority,
+    credentials,
+    epoch_of,
+    identity,
+    operator,
+)
+from server.support.serving import Serving, serving
+
+from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachable, WrongIdentity
+from fedrec.identity.certificates import Credentials, Issuer
+from fedrec.ids import RoundId
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.messages import MaskMessage
+from fedrec.wire.status import REFUSED_UNHEARD, from_rpc_error
+
+FIRST = RoundId(1)
+Call = Callable[[Serving, GrpcLink], object]
+
+
+def masks(found: Serving, link: GrpcLink) -> object:
+    return link.submit_masks(
+        MaskMessage(
+            federation="movies",
+            run=found.run,
+            round=FIRST,
+            epoch=1,
+            client_id=identity(1).client_id,
+            step="keys",
+            body=b"body",
+            signature=bytes(64),
+        )
+    )
+
+
+def update(found: Serving, link: GrpcLink) -> object:
+    payload = found.bench.payload(1, 1)
+    return link.submit_update(found.bench.header(1, 1, payload, found.run), payload)
+
+
+CALLS: dict[str, Call] = {
+    "GetFederation": lambda found, link: link.federation(identity(1).client_id),
+    "GetCatalogue": lambda found, link: link.catalogue(identity(1).client_id),
+    "NextTask": lambda found, link: link.next_task(
+        identity(1).client_id, found.run, RoundId(0), wait_seconds=0.0
+    ),
+    "FetchPublished": lambda found, link: link.published(
+        identity(1).client_id, found.run, RoundId(0)
+    ),
+    "FetchSnapshot": lambda found, link: link.snapshot(
+        identity(1).client_id, found.run, RoundId(0)
+    ),
+    "FetchMasks": lambda found, link: link.masks(identity(1).client_id, found.run, FIRST, "keys"),
+    "FetchContribution": lambda found, link: link.contribution(
+        identity(1).client_id, found.run, FIRST, identity(2).client_id
+    ),
+    "FetchSum": lambda found, link: link.round_sum(identity(1).client_id, found.run, FIRST),
+    "GetUploadStatus": lambda found, link: link.upload_status(
+        found.bench.header(1, 1, found.bench.payload(1, 1), found.run)
+    ),
+    "SubmitUpdate": update,
+    "SubmitMasks": masks,
+}
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_scenario_18_cert_A_says_B(tmp_path: Path, name: str) -> None:
+    """A member's certificate and another member's id, properly signed or not: in no call."""
+    with serving(Bench.of(3), tmp_path) as found:
+        found.come(range(3))
+        with found.link(0) as link, pytest.raises(WrongIdentity) as told:
+            CALLS[name](found, link)
+        assert told.value.code == "wrong_identity"
+        state = found.coordinator.engine.state
+        assert state.current is not None and not state.current.accepted
+
+
+def test_scenario_18_removed_member_open_connection(tmp_path: Path) -> None:
+    """The next call on the same connection is refused, while others go on."""
+    bench = Bench.of(4, minimum_clients=3)
+    with serving(bench, tmp_path) as found, found.link(3) as gone, found.link(0) as stays:
+        assert gone.federation(identity(3).client_id).epoch == 1
+        later = epoch_of(bench.federation.protection, 3, number=2)
+        found.do(found.coordinator.engine.rotation.install(later.to_json()))
+        for _ in range(2):
+            with pytest.raises(NotInRoster) as told:
+                gone.federation(identity(3).client_id)
+        assert told.value.code == "not_a_member"
+        assert stays.federation(identity(0).client_id).epoch == 2
+
+
+def test_scenario_18_an_operator_that_was_taken_off_the_list(tmp_path: Path) -> None:
+    from fedrec.wire.admin_link import AdminLink
+
+    other = authority().issuer.credentials("operator", "another")
+    with serving(Bench.of(3), tmp_path) as found:
+        listed = tmp_path / "operator.crt"
+        first, second = AdminLink(found.address, operator()), AdminLink(found.address, other)
+        try:
+            assert first.status().federation == "movies"
+            with pytest.raises(NotInRoster):
+                second.status()
+            listed.write_bytes(operator().certificate + other.certificate)
+            assert second.status().federation == "movies"
+            listed.write_bytes(other.certificate)
+            with pytest.raises(NotInRoster):
+                first.status()
+        finally:
+            first.close()
+            second.close()
+
+
+def test_scenario_18_nothing_is_read_of_a_stranger(tmp_path: Path) -> None:
+    """Bytes that are no message are told to members as such; others hear who they are not."""
+    removed = credentials(7)
+    with serving(Bench.of(3), tmp_path) as found:
+        for who, code in ((0, "protocol"), (removed, "not_a_member")):
+            with found.channel(who) as channel:
+                method = channel.unary_unary("/fedrec.wire.v1.Coordinator/NextTask")
+                with pytest.raises(grpc.RpcError) as told:
+                    method(b"\xff\xff\xff", timeout=5)
+                assert from_rpc_error(told.value).code == code
+
+
+def test_scenario_18_expired_or_of_another_authority_is_told_before_the_call(
+    tmp_path: Path,
+) -> None:
+    """And a client that calls all the same, with changed software, does not get in."""
+    issuer, public = authority().issuer, identity(0).public
+    long_ago = datetime.now(UTC) - timedelta(days=4000)
+    expired = identity(0).credentials(
+        issuer.issue("client", "c", public.tls_key, now=long_ago), issuer.certificate
+    )
+    with pytest.raises(CertificateExpired, match=r"client\.certificate.*clock"):
+        expired.check("client.certificate")
+    foreign = identity(0).credentials(
+        Issuer.create().issue("client", "c", public.tls_key), issuer.certificate
+    )
+    with pytest.raises(KeysError, match="another federation"):
+        foreign.check("client.certificate")
+    with serving(Bench.of(3), tmp_path) as found:
+        for own in (expired, foreign):
+            with found.link(own) as link, pytest.raises(Unreachable) as told:
+                link.federation(public.client_id)
+            assert told.value.message == REFUSED_UNHEARD
+
+
+def test_scenario_18_a_refused_handshake_is_told_once_and_counted(
+    found: Found, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Good certificates, and the coordinator of another federation at the address."""
+    ours, theirs = found(plan_of("none", 3, total=1)), found(plan_of("none", 3, total=1))
+    lost = ours.client(0, client__coordinator=theirs.address, maximum_attempts=4)
+    failure = lost.failure()
+    assert (failure.code, failure.exit_code) == ("unreachable", 3)
+    assert failure.message == REFUSED_UNHEARD and "client.authority_key" in failure.remedy
+    assert [event.name for event in lost.events] == ["starting", "unreachable"]
+    assert REFUSED_UNHEARD in lost.events[-1].detail
+    assert "".join(capfd.readouterr()) == "", "the library says nothing of its own"
+
+
+def test_scenario_18_a_certificate_for_another_key_is_named(found: Found) -> None:
+    ours = found(plan_of("none", 3, total=1))
+    other = ours.bench.state(1) / "client.crt"
+    settings = ours.bench.client_settings(0, ours.address, client__certificate=str(other))
+    from fedrec_client.connecting import open_link
+
+    with pytest.raises(KeysError, match=r"client\.certificate.*another key"):
+        open_link(settings)
+    assert Credentials.load(ours.bench.workspace.operator, "--operator").issuer
