@@ -33,7 +33,6 @@ from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout, protection_of
 from fedrec.training.rows import ROW_STEP
 from fedrec.wire.chunks import Blob, split
-from fedrec.wire.committee import committee_digest
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import PROTOCOL_VERSION, Train, UploadHeader
 
@@ -116,7 +115,7 @@ def client(number: int, pipe, settings: dict) -> None:
                 kind=task.task.kind,
                 base_round=task.task.base_round,
                 base_state=bytes(32),
-                committee=committee_digest(info.run, task.task.round, task.task.committee),
+                key_list=b"",
                 nonce=b"",
                 epoch=info.epoch,
                 client_id=identity.client_id,
