@@ -123,7 +123,7 @@ def measure(n_clients: int, preset: str, path: str) -> None:
         for client in clients:
             client._thread.join()
             client.result()
-        deadline = coordinator.engine.state.rules.reveal_seconds("train", n_clients)
+        deadline = coordinator.engine.state.rules.report_seconds("train", n_clients)
         loop.run(coordinator.stop(grace_seconds=0.2))
     loop.close()
     expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients)
@@ -139,8 +139,8 @@ def measure(n_clients: int, preset: str, path: str) -> None:
     )
     print(f"{expected.opening.most_entries:,}")
     print(f"  training to last upload: {max(stamps['sent']) - min(stamps['training']):.1f} s")
-    print(f"  opening: {max(stamps['published']) - min(stamps['revealing']):.1f} s; ", end="")
-    print(f"a silent key holder is replaced after {deadline:.0f} s")
+    print(f"  opening: {max(stamps['published']) - max(stamps['sent']):.1f} s; ", end="")
+    print(f"clients have {deadline:.0f} s to report")
 
 
 def main() -> None:

@@ -29,8 +29,8 @@ from fedrec.training.learner import Learner
 from fedrec_client.private_store import PrivateStore
 
 COLUMNS = (
-    f"{'protection':<22} {'message':>10} {'B/value':>8} {'up':>10} {'down idle':>10} "
-    f"{'down open':>10} {'s/round':>14} {'HR@10':>7} {'NDCG@10':>8}  model"
+    f"{'protection':<22} {'message':>10} {'B/value':>8} {'up':>10} {'down':>10} "
+    f"{'s/round':>14} {'HR@10':>7} {'NDCG@10':>8}  model"
 )
 
 
@@ -78,7 +78,7 @@ def run(chosen: str, data: DemoData, rounds: int) -> dict[str, str]:
     spread = f"{statistics.median(seconds):.2f} ({min(seconds):.2f}-{max(seconds):.2f})"
     print(
         f"{protection.protection + '/' + protection.preset:<22} {protection.message_bytes:>10,} "
-        f"{per_value:>8.2f} {costs.up:>10,} {costs.down_idle:>10,} {costs.down_revealing:>10,} "
+        f"{per_value:>8.2f} {costs.up:>10,} {costs.down:>10,} "
         f"{spread:>14} {quality}  {digest[:12]}",
         flush=True,
     )

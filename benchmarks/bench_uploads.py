@@ -122,7 +122,7 @@ def client(number: int, pipe, settings: dict) -> None:
                 kind=task.task.kind,
                 base_round=task.task.base_round,
                 base_state=bytes(32),
-                committee=committee_digest(info.run, task.task.round, task.task.committee),
+                key_list=b"",
                 nonce=b"",
                 epoch=info.epoch,
                 client_id=identity.client_id,

@@ -30,14 +30,12 @@ class RoundCost:
     Attributes:
         outcome: whether this client's update was counted in the published round; `abandoned`
             where the round was never published.
-        revealed: whether this party opened the round's sum.
         bytes_up: payload bytes sent since the line before.
         bytes_down: payload bytes received since the line before.
     """
 
     round: RoundId
     outcome: Outcome = "not_counted"
-    revealed: bool = False
     bytes_up: int = 0
     bytes_down: int = 0
     seconds_training: float = 0.0
@@ -86,10 +84,6 @@ class RoundJournal:
         cost = self._cost(round_id)
         setattr(cost, phase, getattr(cost, phase) + seconds)
         self.tell(name, round_id, seconds=seconds)
-
-    def mark_revealed(self, round_id: RoundId) -> None:
-        """Note that this client opened the round's sum."""
-        self._cost(round_id).revealed = True
 
     def settle(self, round_id: RoundId, outcome: Outcome) -> None:
         """Write a round's line, now that its end is known."""

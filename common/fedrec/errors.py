@@ -231,10 +231,10 @@ class BadSignature(RefusedError):
 
 
 class RevealRefused(RefusedError):
-    """A key holder declines to reveal what it was asked to."""
+    """Whoever has the key declines to open what it was given."""
 
     code = "reveal_refused"
-    public = "The key holder refuses to reveal this sum."
+    public = "This sum is not opened."
     grpc_status = "FAILED_PRECONDITION"
 
 

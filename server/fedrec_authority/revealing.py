@@ -79,7 +79,6 @@ class Revealing:
             except (ProtocolError, RefusedError) as error:
                 raise self._refusal(task, error, error.message) from error
             self._open(task, total)
-        self._journal.mark_revealed(task.round)
 
     def _check(self, task: Reveal) -> None:
         """Refuse whatever can be refused before anything is fetched."""

@@ -13,15 +13,18 @@ from pathlib import Path
 import pytest
 from blake3 import blake3
 from integration.conftest import Found
+from integration.support.authority import AuthorityProcess
 from integration.support.bench import KINDS, accepted, compute, plan_of
-from integration.support.links import Passing, poll
+from integration.support.links import Passing
 
+from fedrec.authority.folder import AuthorityFolder
 from fedrec.errors import MalformedUpdate
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.revealer import STATE_FOLDER
 
 HEADER_BYTES, CONTEXT_HEAD = 44, 56
 PROTECTION = "paillier/packed-2048"
@@ -103,7 +106,7 @@ def test_scenario_10_poison_is_refused_and_the_others_go_on(found: Found, poison
 
 def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found: Found) -> None:
     """Random units modulo n^2 are ciphertexts of something; only the sum shows that it is wrong."""
-    federation = found(plan_of(PROTECTION))
+    federation = found(plan_of(PROTECTION, key_holder="authority"))
     bench = federation.bench
     n = modulus(bench.workspace.epoch)
     identity = Identity.load(bench.state(0))
@@ -113,20 +116,21 @@ def test_scenario_10_ciphertexts_of_nobodys_key_are_never_revealed(found: Found)
         units = (number(secrets.randbelow(n * n - 1) + 1) for _ in range(count))
         return message[:HEADER_BYTES] + b"".join(units)
 
-    federation.client(0, wrap=lambda link: Poisoner(link, identity=identity, poison=random_units))
-    members = [federation.client(at) for at in (1, 2)]
-
-    def abandoned() -> list[object]:
-        if any(event.kind == "key holder asked" for event in federation.journal()):
-            federation.clock.jump(bench.plan.rounds.reveal_timeout_seconds / 10)
-        return [event for event in federation.journal() if event.kind == "round abandoned"]
-
-    poll(abandoned)
-    for member in members:
-        assert member.result().reason == "all rounds are published"
-    assert federation.clients[0].result().reason == "all rounds are published"
-    refusals = [line for at in range(3) for line in audit(bench.state(at))]
-    assert {line["event"] for line in refusals} == {"reveal_refused"}
+    authority = AuthorityProcess(bench, federation.address)
+    try:
+        federation.client(
+            0, wrap=lambda link: Poisoner(link, identity=identity, poison=random_units)
+        )
+        for at in (1, 2):
+            federation.client(at)
+        for client in federation.clients:
+            assert client.result().reason == "all rounds are published"
+    finally:
+        authority.close()
+    given_up = [event.round for event in federation.journal() if event.kind == "round abandoned"]
+    assert given_up == [POISONED_ROUND]
+    folder = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
+    assert [line["event"] for line in audit(folder)] == ["reveal_refused"]
     # What was published is what honest updates sum to: the poisoned ones are in no model.
     rounds = accepted(bench, federation.published())
     assert POISONED_ROUND not in [played.round for played in rounds]
@@ -141,6 +145,6 @@ def modulus(epoch: Path) -> int:
 
 
 def audit(state: Path) -> list[dict[str, str]]:
-    """Return what a client refused."""
+    """Return what a party refused."""
     path = state / AUDIT_FILE
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []

@@ -1,7 +1,8 @@
 """Scenario 10, POISON-CTX, for bfv and ckks: bad ciphertexts are refused before they are summed.
 
 What cannot be told from a good one without the key, a ciphertext of another key under the right
-name, is refused when it is revealed: nothing is published and the round is abandoned.
+name, is refused when it is opened: the key authority has the round abandoned, and where members
+decrypt nobody applies it.
 """
 
 from __future__ import annotations
@@ -11,15 +12,21 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from blake3 import blake3
 from conformance.protection_suite import Party, make_party
 from integration.conftest import Found
+from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import Passing, poll
+from integration.support.links import Passing
+from integration.support.parties import Federation
 
+from fedrec.authority.folder import AuthorityFolder
+from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.identity.identity import Identity
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
@@ -29,6 +36,8 @@ from fedrec.training.layout import Layout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.revealer import STATE_FOLDER
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(
@@ -161,19 +170,19 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
 class Poisoner(Passing):
     """Sends, in one round, a message of its own key under the epoch's name, well signed."""
 
-    def __init__(self, link: Link, *, identity: Identity, protection: str) -> None:
+    def __init__(self, link: Link, *, identity: Identity, plan: Plan) -> None:
         super().__init__(link)
         self._identity = identity
-        self._protection = protection
+        self._plan = plan
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         if header.round == 2:
-            plan = plan_of(self._protection)
-            spec = Layout.of(plan, N_ITEMS).vector_spec
-            kind = PROTECTIONS[plan.protection.name]
-            body = make_party(kind, plan.protection.preset, spec).member.protect(
-                np.zeros(spec.length, dtype=np.int64)
-            )
+            spec = Layout.of(self._plan, N_ITEMS).vector_spec
+            kind = PROTECTIONS[self._plan.protection.name]
+            own = kind(spec, kind.plan(spec, preset=self._plan.protection.preset))
+            context, secret = own.generate()
+            member = own.member(context, secret.export_for_wrapping(), tag_key=bytes(32))
+            body = member.protect(np.zeros(spec.length, dtype=np.int64), b"any")
             payload = payload[:HEADER_BYTES] + body[HEADER_BYTES:]
             changed = replace(header, digest=blake3(payload).digest(), signature=b"")
             header = replace(changed, signature=self._identity.sign(changed.statement()))
@@ -182,23 +191,44 @@ class Poisoner(Passing):
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks"])
 def test_scenario_10_a_poisoned_round_publishes_nothing(found: Found, protection: str) -> None:
-    federation = found(plan_of(protection))
+    """The key authority refuses its sum and says so; the others' next round goes on."""
+    federation = found(plan_of(protection, key_holder="authority"))
     bench = federation.bench
-    identity = Identity.load(bench.state(2))
+    begin(federation)
+    authority = AuthorityProcess(bench, federation.address)
+    try:
+        for client in federation.clients:
+            assert client.result().reason == "all rounds are published"
+    finally:
+        authority.close()
+    state = AuthorityFolder(bench.workspace.folder / "keys").revealer.folder / STATE_FOLDER
+    (line,) = refusals(state)
+    assert (line["event"], line["code"], line["round"]) == ("reveal_refused", "reveal_refused", 2)
+    assert 2 not in [entry.round for entry in federation.published()]
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks"])
+def test_scenario_10_where_members_decrypt_nobody_applies_it(found: Found, protection: str) -> None:
+    """Everybody is taken to be honest there: whoever is not can end the run, and no more."""
+    federation = found(plan_of(protection))
+    begin(federation)
+    for number, client in enumerate(federation.clients):
+        assert isinstance(client.failure(), RevealRefused)
+        (line,) = refusals(federation.bench.state(number))
+        assert (line["event"], line["round"]) == ("published_round_refused", 2)
+        assert PrivateStore(federation.bench.state(number), read_only=True).state.version == 1
+
+
+def begin(federation: Federation) -> None:
+    """Start three clients, of whom the last poisons round 2."""
+    identity = Identity.load(federation.bench.state(2))
     federation.client(0)
     federation.client(1)
-    federation.client(2, wrap=lambda link: Poisoner(link, identity=identity, protection=protection))
+    federation.client(
+        2, wrap=lambda link: Poisoner(link, identity=identity, plan=federation.bench.plan)
+    )
 
-    def refused() -> bool:
-        # Two key holders are asked, so that at least one of them is honest.
-        return any((bench.state(number) / AUDIT_FILE).exists() for number in (0, 1))
 
-    poll(refused)
-    lines = [
-        json.loads(line)
-        for number in (0, 1)
-        if (bench.state(number) / AUDIT_FILE).exists()
-        for line in (bench.state(number) / AUDIT_FILE).read_text().splitlines()
-    ]
-    assert {(line["event"], line["code"]) for line in lines} == {("reveal_refused",) * 2}
-    assert [entry.round for entry in federation.published()] == [1]
+def refusals(state: Path) -> list[dict[str, Any]]:
+    """Return what a party wrote down as refused."""
+    return [json.loads(line) for line in (state / AUDIT_FILE).read_text().splitlines()]

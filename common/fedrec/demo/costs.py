@@ -18,24 +18,19 @@ class RoundCosts:
 
     Attributes:
         up: median over clients and rounds of all bytes sent.
-        down_idle: median of bytes received by clients that neither revealed nor verified.
-        down_revealing: median of bytes received by clients that did; 0 where nobody did.
+        down: median over clients and rounds of all bytes received.
     """
 
     up: int
-    down_idle: int
-    down_revealing: int
+    down: int
 
 
 def measured_costs(workspace: Workspace) -> RoundCosts:
     """Read the clients' own journals."""
     lines = list(journal_lines(workspace))
-    idle = [line["bytes_down"] for line in lines if not line["revealed"]]
-    revealing = [line["bytes_down"] for line in lines if line["revealed"]]
     return RoundCosts(
         up=int(median(line["bytes_up"] for line in lines)),
-        down_idle=int(median(idle)) if idle else 0,
-        down_revealing=int(median(revealing)) if revealing else 0,
+        down=int(median(line["bytes_down"] for line in lines)),
     )
 
 

@@ -295,11 +295,7 @@ def _cost_table(outcome: _Outcome) -> Table:
     table.add_section()
     costs = outcome.costs
     table.add_row("measured: sent", f"{costs.up:,}", f"{costs.up / own:.2f} x")
-    table.add_row("measured: received", f"{costs.down_idle:,}", f"{costs.down_idle / own:.2f} x")
-    if costs.down_revealing:
-        ratio = costs.down_revealing / own
-        label = "measured: received when it reveals or verifies"
-        table.add_row(label, f"{costs.down_revealing:,}", f"{ratio:.2f} x")
+    table.add_row("measured: received", f"{costs.down:,}", f"{costs.down / own:.2f} x")
     return table
 
 

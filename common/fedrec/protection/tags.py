@@ -1,6 +1,6 @@
 """Linear tags: they show that a sum is the sum of exactly the messages that were signed.
 
-A key holder that adds up a round's contributions itself knows what it opens. Above
+A key authority that adds up a round's contributions itself knows what it opens. Above
 `rounds.recompute_limit` contributions that costs too much, and the coordinator's sum has to be
 taken. So every block of a message carries tags of its slots m in slots of its own,
 
@@ -15,7 +15,7 @@ sum without one of them, with one twice, with slots masked out, multiplied, or m
 under the same weights tell nothing about them).
 
 A refusal is one bit about a sum of somebody else's choice, and enough of them would tell about the
-key. So a round has three key holders at most, each answers once, and refusals are counted.
+key. So a round is answered once, and refusals are counted.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Tagging:
     """Makes and checks the tags of one federation's blocks.
 
     Args:
-        key: 32 secret bytes that all key holders have and the coordinator has not.
+        key: 32 secret bytes that all members have and the coordinator has not.
         modulus: the prime modulo which slots and tags add up.
         n_slots: slots of a block that are tagged.
         n_tags: tags of a block; a forgery passes with a chance of (1/modulus)^n_tags.

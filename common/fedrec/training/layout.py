@@ -45,7 +45,7 @@ class Layout:
         tensors: the algorithm's tensors, in their order in the vector; none in a count round.
         maximum_users: most users in one sum.
         maximum_clients: most messages in one sum.
-        tagged: whether messages carry linear tags: key holders open sums of more messages than
+        tagged: whether messages carry linear tags: the authority opens sums of more messages than
             they add up themselves, or the authority opens them, to whom members prove by the tags
             that their messages are their own.
         private: names of the parameters that never leave a client.
