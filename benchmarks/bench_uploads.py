@@ -21,7 +21,6 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from fedrec.wire.committee import committee_digest
 from measuring import describe_machine, summary
 from small_federation import federation
 

@@ -12,19 +12,19 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
+from fedrec.authority.folder import AuthorityFolder
+from fedrec_client.revealer import STATE_FOLDER
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import KINDS, accepted, compute, plan_of
 from integration.support.links import Passing
 
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.errors import MalformedUpdate
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.revealer import STATE_FOLDER
 
 HEADER_BYTES, CONTEXT_HEAD = 44, 56
 PROTECTION = "paillier/packed-2048"

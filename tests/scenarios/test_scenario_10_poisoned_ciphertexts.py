@@ -19,13 +19,14 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from conformance.protection_suite import Party, make_party
+from fedrec.authority.folder import AuthorityFolder
+from fedrec_client.revealer import STATE_FOLDER
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, plan_of
 from integration.support.links import Passing
 from integration.support.parties import Federation
 
-from fedrec.authority.folder import AuthorityFolder
 from fedrec.config.schema import Plan
 from fedrec.errors import MalformedUpdate, RevealRefused
 from fedrec.identity.identity import Identity
@@ -37,7 +38,6 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.private_store import PrivateStore
-from fedrec_client.revealer import STATE_FOLDER
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(
