@@ -9,7 +9,13 @@ from fedrec.config.explain import all_settings
 
 from .pages import ROOT
 
-PAGE = ROOT / "docs" / "explanation" / "threat-model.md"
+PAGE = ROOT / "docs" / "explanation" / "threat-model-details.md"
+SHORT = ROOT / "docs" / "explanation" / "threat-model.md"
+MOST_WORDS = 1500
+
+
+def test_the_page_is_read_in_ten_minutes() -> None:
+    assert len(SHORT.read_text(encoding="utf-8").split()) <= MOST_WORDS
 
 
 def test_every_value_that_is_always_compared_is_in_the_table() -> None:
