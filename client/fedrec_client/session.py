@@ -91,6 +91,8 @@ class Session:
         )
         if self._outbox.undelivered is not None:
             self._send_again()
+        # Whether the last one arrived before a crash, or under the keys before, nobody knows.
+        self._catching_up.report(self._model.version)
         idle = 0
         while True:
             self._stop.check()
