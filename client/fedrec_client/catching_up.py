@@ -92,10 +92,10 @@ class CatchingUp:
                 return
 
     def report(self, published: RoundId) -> None:
-        """Tell what the last round measured, where that is for clients to tell; once at each start.
+        """Tell what the last round measured, where that is for clients to tell; once a session.
 
         Args:
-            published: the last round that the coordinator says it published.
+            published: the last round, as far as it is known.
         """
         member, round_id, metrics = self._membership, self._model.version, self._store.state.metrics
         is_new = self._reported < round_id == published

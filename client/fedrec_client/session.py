@@ -84,6 +84,8 @@ class Following(ABC):
             FedrecError: the client cannot, or must not, go on.
         """
         self._begin()
+        # Whether the last report arrived before a crash, or under the keys before, nobody knows.
+        self._catching_up.report(self._model.version)
         idle = 0
         while True:
             self._stop.check()

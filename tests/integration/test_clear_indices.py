@@ -81,11 +81,11 @@ def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
     read = [np.frombuffer(kept.sent[2][HEADER_BYTES:], dtype="<u4", count=KEPT) for kept in links]
     assert all((np.diff(one.astype(np.int64)) > 0).all() for one in read)
     assert len({one.tobytes() for one in read}) > 1
-    # The coordinator waits for key holders as long as the price says.
+    # The coordinator waits for reports as long as the price says.
     opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_USERS).opening
     assert opening is not None and opening.entries == KEPT
     rules = federation.coordinator.engine.state.rules
-    assert rules.reveal_seconds("train", N_USERS) == opening.deadline_seconds
+    assert rules.report_seconds("train", N_USERS) == opening.report_seconds
     # Whoever audits the wire is told; values, counts and the model are nowhere.
     federation.stop()
     report = audit_wire(

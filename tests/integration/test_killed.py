@@ -228,8 +228,8 @@ COLLECTING = [
     KillCoordinator(failpoint="file.rename", round=3, phase="summing", counted=3),
 ]
 REPORTING = [
-    KillCoordinator(failpoint="rows.commit", round=3, phase="summing", counted=3),
     KillCoordinator(failpoint="report.ack", round=3, phase="reporting", reports=1),
+    KillCoordinator(failpoint="rows.commit", round=4, phase="summing", counted=3),
     KillCoordinator(failpoint="rows.commit", round=4, phase="reporting", reports=0),
 ]
 

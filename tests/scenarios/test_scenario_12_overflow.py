@@ -130,15 +130,18 @@ def test_scenario_12_every_user_of_every_client_at_the_clip(name: str, sign: int
         member.protect(above)
 
 
+OPENED = {"name": "ckks", "key_holder": "authority"}
+
+
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
         (
-            {"rounds": {"clients_per_round": 65}, "protection": {"name": "ckks"}},
+            {"rounds": {"clients_per_round": 65}, "protection": OPENED},
             "rounds.recompute_limit",
         ),
         (
-            {"rounds": {"minimum_clients": 65}, "protection": {"name": "ckks"}},
+            {"rounds": {"minimum_clients": 65}, "protection": OPENED},
             "rounds.recompute_limit",
         ),
         (

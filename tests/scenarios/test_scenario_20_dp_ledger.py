@@ -21,11 +21,11 @@ import dp_accounting
 import pytest
 from dp_accounting.pld import PLDAccountant
 from server.support.federations import Bench
-from server.support.world import World, rules
+from server.support.world import AUTHORITY, World, client, rules
 
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT, mechanism_of
-from fedrec_server.rounds.changes import HolderAsked, SumKept
+from fedrec_server.rounds.changes import RoundPublished, SumKept
 from fedrec_server.rounds.events import Failed
 
 TESTS = Path(__file__).parents[1]
@@ -39,7 +39,7 @@ def epsilon_by_dp_accounting(noise: float, rounds: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["noisy", "noisy-veiled"])
+@pytest.mark.parametrize("kind", ["noisy", "noisy-veiled", "noisy-revealed"])
 def test_scenario_20_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
     """Laplace noise that the coordinator may read, and Gaussian noise that is revealed."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])
@@ -91,22 +91,32 @@ def test_scenario_20_the_run_ends_at_its_budget(kind: str) -> None:
 def test_scenario_20_a_sum_is_charged_before_it_can_be_opened() -> None:
     """Whoever reveals may have seen it, also where the round is then abandoned."""
     world = budgeted("gaussian", 1, needs_reveal=True)
-    world.state = replace(world.state, counted=True)
+    alone = replace(world.state.rules, revealer=client(AUTHORITY))
+    world.state = replace(world.state, counted=True, rules=alone)
     world.tick(0, 1, 2)
     for number in range(3):
         world.upload(number)
     assert world.state.charged == 0
-    changes = world.sum()
-    kept = next(place for place, change in enumerate(changes) if isinstance(change, SumKept))
-    asked = [place for place, change in enumerate(changes) if isinstance(change, HolderAsked)]
-    assert asked and kept < min(asked)
+    (kept,) = world.sum()
+    assert isinstance(kept, SumKept) and kept.charged
     assert world.state.charged == 1 and not world.published
-    assert world.state.current is not None
+    assert world.state.current is not None and world.state.current.phase == "revealing"
     world.apply(Failed(now=world.now, round=world.state.current.number, reason="lost"))
     assert world.state.charged == 1
     world.tick(0, 1, 2)
     assert world.state.ending is not None
     assert world.state.ending.reason.startswith(BUDGET_SPENT)
+
+
+def test_scenario_20_a_sum_that_clients_decrypt_is_charged_with_its_publication() -> None:
+    world = budgeted("gaussian", 1, needs_reveal=True)
+    world.state = replace(world.state, counted=True)
+    world.tick(0, 1, 2)
+    for number in range(3):
+        world.upload(number)
+    kept, published = world.sum()
+    assert isinstance(kept, SumKept) and kept.charged and isinstance(published, RoundPublished)
+    assert world.state.charged == 1
 
 
 def test_scenario_20_an_abandoned_round_that_was_seen_is_paid_for() -> None:

@@ -161,7 +161,9 @@ def in_child(work: Callable[[], None]) -> int:
 def main(folder: Path, kind: str) -> None:
     """Kill at every failpoint, one after another."""
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
-    noise = {"noisy": "laplace", "noisy-veiled": "gaussian"}.get(kind, "none")
+    noise = {"noisy": "laplace", "noisy-veiled": "gaussian", "noisy-revealed": "gaussian"}.get(
+        kind, "none"
+    )
     privacy = PrivacySettings.model_validate({"mechanism": noise})
     veiled, reveals = kind.endswith("veiled"), kind.endswith("revealed")
     bench = Bench.of(len(CLIENTS), veiled=veiled, reveals=reveals, privacy=privacy)

@@ -70,8 +70,9 @@ def _report(
 ) -> WireReport:
     findings = (*traffic_findings(traffic), *storage_findings(storage))
     uploads = traffic.blobs.get(_UPLOADS, BlobTally())
-    # Where nobody has to open a sum, it is published as it was made.
-    stored = "published sum" if known.hides("sums") else "sum"
+    # Where the key authority does not open a sum, it is published as it was made.
+    opened = known.plan.protection.key_holder == "authority"
+    stored = "published sum" if opened else "sum"
     published = storage.blobs.get(stored, BlobTally())
     sizes = storage.files.get(stored)
     search = traffic.search

@@ -105,7 +105,9 @@ def _of_blobs(
         problems.append(f"{name} is nothing that may be there")
     if kind is not None and hidden:
         problems += [f"{name}: {why}" for why in _not_hidden(blobs)]
-    if kind is not None and KINDS[kind].one_length:
+    # A sum has an entry for every index that anybody sent, where indices are in the clear.
+    grows = kind == "sum" and known.protection.chosen.entries > 0
+    if kind is not None and KINDS[kind].one_length and not grows:
         # A count round's vector has another length than those of all other rounds.
         apart = known.counting if kind in ("update", "sum") else frozenset()
         problems += _uneven(name, sizes, apart)
