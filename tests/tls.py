@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from fedrec.identity.certificates import Credentials, Issuer, Role
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.issuer import Issuer, Role
 
 __all__ = ["credentials", "issuer", "server_credentials"]
 

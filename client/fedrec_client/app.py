@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,19 +15,18 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_source, read_users
-from fedrec.errors import FedrecError, KeysError, NotInRoster, StorageError
+from fedrec.errors import FedrecError, KeysError, NotInRoster
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key, read_issuer
-from fedrec.identity.certificates import certificate_sha256, check_certificate
+from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.client_folder import known_identity, new_or_known_identity
 from fedrec.identity.identity import KEY_FILE, Identity
-from fedrec.identity.key_files import destroy_secret, write_public
 from fedrec.ids import RoundId, digest
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.applying import SHOWN_CHARS, Applying, waiting_words
 from fedrec_client.audit import AuditLog
-from fedrec_client.connecting import certificate_path, invitation_of, invited_link, open_link
+from fedrec_client.connecting import certificate_path, invited_link, open_link
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.local_model import LocalModel
@@ -176,30 +174,16 @@ class ClientApp:
         return known_identity(self._folder, client.label)
 
     def _apply(self, identity: Identity, journal: RoundJournal) -> None:
-        """Apply with the invitation where there is one and no certificate yet; wait for it.
-
-        Raises:
-            InvitationUsed: somebody else applied with it.
-            KeysError: the invitation is of another authority, or what was sent does not fit.
-            Stopped: somebody asked to stop.
-        """
-        path = certificate_path(self._settings)
-        if self._settings.client.invitation is None or path.exists():
+        """Apply with the invitation where there is one and no certificate yet."""
+        if self._settings.client.invitation is None or certificate_path(self._settings).exists():
             return
-        invitation, issuer = invitation_of(self._settings)
         bare = self._bare_link or invited_link(self._settings)
         link = self._patient(bare, journal)
         try:
-            certificate = Applying(link, identity, invitation, journal, self._waiting).wait()
+            Applying(link, identity, self._settings, journal, self._waiting).join()
         finally:
             if bare is not self._bare_link:
                 link.close()
-        what = "what the coordinator sent"
-        check_certificate(certificate, identity.public.tls_key, issuer, what)
-        write_public(path, certificate)
-        # It is worth nothing any more, and a mistyped folder must not look like a first start.
-        with suppress(StorageError):
-            destroy_secret(Path(self._settings.client.invitation))
 
     def _places(self, identity: Identity) -> str:
         """Return which folder, keys and data this client works with, for people."""

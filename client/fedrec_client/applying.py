@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from pathlib import Path
+
+from fedrec.config.schema import Settings
+from fedrec.errors import StorageError
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.certificates import Credentials
+from fedrec.identity.certificates import check_certificate
 from fedrec.identity.identity import Identity
+from fedrec.identity.key_files import destroy_secret, write_public
 from fedrec.wire.link import Link
+from fedrec_client.connecting import certificate_path, invitation_of
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.waiting import Waiting
 
@@ -25,37 +32,50 @@ def waiting_words(identity: Identity) -> str:
 
 
 class Applying:
-    """Applies with an invitation and waits for the certificate.
+    """Applies with an invitation, waits to be admitted and keeps the certificate.
 
     Args:
         link: the coordinator, called with the invitation; patient.
         identity: whose public half is handed in.
-        invitation: signs the application.
+        settings: name the invitation, and where the certificate belongs.
         journal: told that the client waits.
         waiting: how long to pause between questions; a request to stop ends it.
+
+    Raises:
+        KeysError: the invitation is of another authority.
     """
 
     def __init__(
         self,
         link: Link,
         identity: Identity,
-        invitation: Credentials,
+        settings: Settings,
         journal: RoundJournal,
         waiting: Waiting,
     ) -> None:
         self._link = link
         self._identity = identity
-        self._invitation = invitation
+        self._settings = settings
+        self._invitation, self._issuer = invitation_of(settings)
         self._journal = journal
         self._waiting = waiting
 
-    def wait(self) -> bytes:
-        """Return this client's certificate (PEM) once the roster lists it; it is not checked.
+    def join(self) -> None:
+        """Return once this client's certificate is in its place; the invitation is gone then.
 
         Raises:
             InvitationUsed: somebody else applied with the invitation.
+            KeysError: the coordinator sent a certificate that is not this client's.
             Stopped: somebody asked to stop.
         """
+        certificate, key = self._wait(), self._identity.public.tls_key
+        check_certificate(certificate, key, self._issuer, "what the coordinator sent")
+        write_public(certificate_path(self._settings), certificate)
+        # It is worth nothing any more, and a mistyped folder must not look like a first start.
+        with suppress(StorageError):
+            destroy_secret(Path(self._settings.client.invitation or ""))
+
+    def _wait(self) -> bytes:
         application = SignedApplication.make(self._identity.public, self._invitation).to_json()
         asked = 0
         while True:

@@ -21,11 +21,12 @@ from fedrec.errors import (
 )
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
-from fedrec.identity.certificates import Credentials, Issuer
+from fedrec.identity.certificates import Credentials
 from fedrec.identity.document import encode_bytes
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.identity.issuer import Issuer
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import RevealerKeys
 from fedrec.ids import ClientId

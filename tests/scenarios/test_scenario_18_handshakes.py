@@ -21,7 +21,8 @@ from server.support.federations import (
 from server.support.serving import Serving, serving
 
 from fedrec.errors import CertificateExpired, KeysError, NotInRoster, Unreachable, WrongIdentity
-from fedrec.identity.certificates import Credentials, Issuer
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.issuer import Issuer
 from fedrec.ids import RoundId
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import MaskMessage

@@ -283,7 +283,7 @@ def _loopback() -> Iterator[Finding]:
             name="loopback",
             verdict="fail",
             found=f"no port could be opened on 127.0.0.1: {error.strerror or error}",
-            remedy="Allow local connections; the demo and plaintext trials need them.",
+            remedy="Allow local connections; the demo and trials on one machine need them.",
         )
     else:
         yield Finding(name="loopback", verdict="ok", found="ports on 127.0.0.1 can be opened")

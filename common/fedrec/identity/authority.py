@@ -14,7 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedrec.identity.certificates import Issuer, certificate_sha256
+from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.document import Document, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import (
@@ -23,6 +23,7 @@ from fedrec.identity.epoch_secrets import (
     sealing_context,
     wrapping_context,
 )
+from fedrec.identity.issuer import Issuer
 from fedrec.identity.key_files import read_secret, write_secret
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.roster import Roster

@@ -1,8 +1,4 @@
-"""Certificates: who may speak to whom, before a word is said.
-
-The key authority is their issuer, with a P-256 key that signs nothing else. They are valid for
-ten years, because membership ends in the roster, which is looked up at every call: a date would
-lock the door through which its renewal comes. Invitations alone run out.
+"""Certificates: what a party shows and checks before a word is said.
 
 A file of one's own, such as coordinator.pem, holds a private key, the certificate for it and the
 issuer's certificate, in this order.
@@ -11,21 +7,17 @@ issuer's certificate, in this order.
 from __future__ import annotations
 
 import hashlib
-import ipaddress
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, Self, TypeAlias
+from typing import Self
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric.ec import (
     ECDSA,
-    SECP256R1,
     EllipticCurvePublicKey,
-    generate_private_key,
 )
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey as PrivateKey
 from cryptography.hazmat.primitives.serialization import (
@@ -36,7 +28,6 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
     load_pem_private_key,
 )
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedrec.errors import CertificateExpired, KeysError
 from fedrec.identity.key_files import read_secret
@@ -44,15 +35,14 @@ from fedrec.identity.secret import Secret
 
 __all__ = [
     "CERTIFICATE_FILE",
-    "INVITATION_DAYS",
+    "MARK",
     "Credentials",
-    "Issuer",
-    "Role",
     "certificate_sha256",
     "check_certificate",
     "check_dates",
     "is_invitation",
     "key_of",
+    "parsed",
     "pem_of",
     "private_key_of",
     "spki_of",
@@ -60,23 +50,12 @@ __all__ = [
     "verify_ecdsa",
 ]
 
-Role: TypeAlias = Literal["coordinator", "operator", "client", "invitation"]
-
 CERTIFICATE_FILE = "client.crt"
 """A client's certificate in its state folder."""
-YEARS_DAYS = 3652
-INVITATION_DAYS = 14
-_CLOCK_SKEW = timedelta(days=1)
 _SEPARATOR = b"-----BEGIN CERTIFICATE-----"
-_MARK = "fedrec:"
+MARK = "fedrec:"
+"""What the role in a certificate's alternative name begins with."""
 _REMEDY = "Ask the key authority for the file again (`fedrec keys new` and `invite` write them)."
-_USES = {
-    "coordinator": [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-    "operator": [ExtendedKeyUsageOID.CLIENT_AUTH],
-    "client": [ExtendedKeyUsageOID.CLIENT_AUTH],
-    "invitation": [ExtendedKeyUsageOID.CLIENT_AUTH],
-}
-"""A member's certificate must not pass for the coordinator's; that one asks itself, too."""
 
 
 def pem_of(key: PrivateKey) -> bytes:
@@ -148,74 +127,6 @@ class Credentials(Secret):
         return private_key_of(self.private_key, "The file").sign(statement, ECDSA(hashes.SHA256()))
 
 
-class Issuer(Secret):
-    """The authority's key for certificates, and its own certificate (PEM)."""
-
-    __slots__ = ("_key", "certificate")
-
-    def __init__(self, key: PrivateKey, certificate: bytes) -> None:
-        self._key = key
-        self.certificate = certificate
-
-    @classmethod
-    def create(cls, *, now: datetime | None = None) -> Issuer:
-        """Make a new key and sign its certificate with it."""
-        key = generate_private_key(SECP256R1())
-        names = (_name("fedrec key authority"), _name("fedrec key authority"))
-        return cls(key, _signed(names, spki_of(key), key, days=YEARS_DAYS, now=now))
-
-    @classmethod
-    def from_pem(cls, raw: bytes, what: str) -> Issuer:
-        """Read what `to_pem` wrote.
-
-        Raises:
-            KeysError: it is no issuer's key and certificate.
-        """
-        pem, _, certificate = raw.partition(_SEPARATOR)
-        found = cls(private_key_of(pem, what), _SEPARATOR + certificate)
-        if key_of(found.certificate, what) != spki_of(found._key):
-            raise KeysError(f"{what}: key and certificate are not of one issuer.", remedy=_REMEDY)
-        return found
-
-    def to_pem(self) -> bytes:
-        """Return the key and the certificate."""
-        return pem_of(self._key) + self.certificate
-
-    def issue(
-        self,
-        role: Role,
-        name: str,
-        key: bytes,
-        *,
-        hosts: Sequence[str] = (),
-        now: datetime | None = None,
-    ) -> bytes:
-        """Return a certificate for somebody's public key.
-
-        Args:
-            name: for people; identity is the key.
-            key: its SubjectPublicKeyInfo.
-            hosts: names and addresses at which a coordinator is called.
-        """
-        days = INVITATION_DAYS if role == "invitation" else YEARS_DAYS
-        issuer = _parsed(self.certificate, "The issuer").subject
-        names: list[x509.GeneralName] = [x509.UniformResourceIdentifier(_MARK + role)]
-        return _signed(
-            (_name(name), issuer), key, self._key, days=days, now=now, role=role,
-            names=[*names, *(_host(host) for host in hosts)],
-        )  # fmt: skip
-
-    def credentials(
-        self, role: Role, name: str, *, hosts: Sequence[str] = (), now: datetime | None = None
-    ) -> Credentials:
-        """Make a key and the certificate for it."""
-        key = generate_private_key(SECP256R1())
-        certificate = self.issue(role, name, spki_of(key), hosts=hosts, now=now)
-        return Credentials(
-            private_key=pem_of(key), certificate=certificate, issuer=self.certificate
-        )
-
-
 def check_certificate(
     certificate: bytes, key: bytes, issuer: bytes, what: str, *, now: datetime | None = None
 ) -> None:
@@ -233,7 +144,7 @@ def check_certificate(
     if key_of(certificate, what) != key:
         raise KeysError(f"{what} is a certificate for another key.", remedy=_REMEDY)
     try:
-        _parsed(certificate, what).verify_directly_issued_by(_parsed(issuer, what))
+        parsed(certificate, what).verify_directly_issued_by(parsed(issuer, what))
     except (InvalidSignature, ValueError, TypeError):
         raise KeysError(
             f"{what} is a certificate of another federation: another authority issued it.",
@@ -248,7 +159,7 @@ def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -
     Raises:
         CertificateExpired: naming the dates and what this machine believes to be the time.
     """
-    found, present = _parsed(certificate, what), now or datetime.now(UTC)
+    found, present = parsed(certificate, what), now or datetime.now(UTC)
     first, last = found.not_valid_before_utc, found.not_valid_after_utc
     if not first <= present <= last:
         raise CertificateExpired(
@@ -266,7 +177,7 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
     Raises:
         KeysError: it is no certificate.
     """
-    key = _parsed(certificate, what).public_key()
+    key = parsed(certificate, what).public_key()
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -274,11 +185,11 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
 def is_invitation(certificate: bytes) -> bool:
     """Tell whether the authority made this certificate for an application, and for nothing else."""
     try:
-        extensions = _parsed(certificate, "The certificate").extensions
+        extensions = parsed(certificate, "The certificate").extensions
         names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:
         return False
-    return f"{_MARK}invitation" in names.get_values_for_type(x509.UniformResourceIdentifier)
+    return f"{MARK}invitation" in names.get_values_for_type(x509.UniformResourceIdentifier)
 
 
 def split_certificates(raw: bytes) -> list[bytes]:
@@ -288,7 +199,7 @@ def split_certificates(raw: bytes) -> list[bytes]:
 
 def certificate_sha256(certificate: bytes) -> bytes:
     """Return the digest by which a roster names its issuer's certificate."""
-    return hashlib.sha256(_parsed(certificate, "The issuer").public_bytes(Encoding.DER)).digest()
+    return hashlib.sha256(parsed(certificate, "The issuer").public_bytes(Encoding.DER)).digest()
 
 
 def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
@@ -303,49 +214,7 @@ def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
     return False
 
 
-def _signed(
-    names_of: tuple[x509.Name, x509.Name],
-    key: bytes,
-    issuer_key: PrivateKey,
-    *,
-    days: int,
-    now: datetime | None,
-    role: Role | None = None,
-    names: Sequence[x509.GeneralName] = (),
-) -> bytes:
-    present = now or datetime.now(UTC)
-    public = load_der_public_key(key)
-    if not isinstance(public, EllipticCurvePublicKey):
-        raise KeysError("A certificate is for a P-256 key only.", remedy=_REMEDY)
-    is_issuer = role is None
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(names_of[0])
-        .issuer_name(names_of[1])
-        .public_key(public)
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(present - _CLOCK_SKEW)
-        .not_valid_after(present + timedelta(days=days))
-        .add_extension(x509.BasicConstraints(is_issuer, 0 if is_issuer else None), critical=True)
-    )
-    if role is not None:
-        made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
-        made = made.add_extension(x509.ExtendedKeyUsage(_USES[role]), critical=False)
-    return made.sign(issuer_key, hashes.SHA256()).public_bytes(Encoding.PEM)
-
-
-def _name(text: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64] or "unnamed")])
-
-
-def _host(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        return x509.DNSName(host)
-
-
-def _parsed(certificate: bytes, what: str) -> x509.Certificate:
+def parsed(certificate: bytes, what: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate)
     except ValueError:
