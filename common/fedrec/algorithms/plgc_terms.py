@@ -37,7 +37,7 @@ def redundancy(
     """
     own, version = own * there[:, :, None], version * there[:, :, None]
     lengths = _lengths(own, 1)[:, :, None] * _lengths(version, 1)[:, None]
-    cosine = own.mT @ version / (lengths + _SMALL)
+    cosine = _product(own.mT, version) / (lengths + _SMALL)
     diagonal = cosine.diagonal(dim1=1, dim2=2)
     squares = diagonal.square()
     rest = cosine.square().sum((1, 2)) - squares.sum(1)
@@ -58,8 +58,8 @@ def features(
 
     Matrices are (n_users, dim, dim) and take rows from the left, vectors (n_users, dim).
     """
-    units = normalised(rows @ first, there) * scale[:, None] + shift[:, None]
-    return units.relu() @ second @ predictor + bias[:, None]
+    units = normalised(_product(rows, first), there) * scale[:, None] + shift[:, None]
+    return _product(_product(units.relu(), second), predictor) + bias[:, None]
 
 
 def normalised(rows: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
@@ -84,7 +84,7 @@ def alignment_and_uniformity(
     own, version, count = _unit(own), _unit(version), there.sum(1).clamp(min=2.0)
     apart = ((own - version).square().sum(2) * there).sum(1) / count
     # |c_i - c_j|^2 = 2 - 2 <c_i, c_j>.
-    close = (4.0 * (own @ own.mT) - 4.0).exp() * _pairs(there)
+    close = (4.0 * _product(own, own.mT) - 4.0).exp() * _pairs(there)
     uniform = (close.sum((1, 2)) / (count * (count - 1.0))).clamp(min=_NORM_SQUARES).log()
     return _of_two(apart + off * uniform, there)
 
@@ -95,8 +95,8 @@ def contrast(
     """Return DuoRec's InfoNCE (Qiu et al., WSDM 2022): c_i finds g_i among all other rows."""
     own, version = _unit(own), _unit(version)
     others = _pairs(there) == 0
-    to_own = (own @ own.mT / temperature).masked_fill(others, _NEVER)
-    to_version = own @ version.mT / temperature
+    to_own = (_product(own, own.mT) / temperature).masked_fill(others, _NEVER)
+    to_version = _product(own, version.mT) / temperature
     right = to_version.diagonal(dim1=1, dim2=2)
     to_version = to_version.masked_fill(others, _NEVER)
     every = _cat([right[:, :, None], to_own, to_version]).logsumexp(2)
@@ -106,8 +106,14 @@ def contrast(
 def decorrelation(own: torch.Tensor, there: torch.Tensor) -> torch.Tensor:
     """Return FedDecorr's |K|_F^2 / d^2 (Shi et al., ICLR 2023), K the columns' correlations."""
     rows = normalised(own, there)
-    products = rows.mT @ rows / there.sum(1).clamp(min=1.0)[:, None, None]
+    products = _product(rows.mT, rows) / there.sum(1).clamp(min=1.0)[:, None, None]
     return _of_two(products.square().sum((1, 2)) / own.shape[2] ** 2, there)
+
+
+def _product(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+    from fedrec.tensor_products import user_product
+
+    return user_product(left, right)
 
 
 def _lengths(rows: torch.Tensor, axis: int) -> torch.Tensor:
