@@ -69,6 +69,7 @@ class Session:
         self._link = link
         self._model = model
         self._store = store
+        self._audit = audit
         self._journal = journal
         self._stop = stop
         self._waiting = waiting
@@ -183,25 +184,12 @@ class RevealerSession(Session):
     Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
     """
 
-    def __init__(
-        self,
-        membership: Membership,
-        link: Link,
-        model: LocalModel,
-        store: PrivateStore,
-        audit: AuditLog,
-        journal: RoundJournal,
-        stop: StopSwitch,
-        waiting: Waiting,
-        clock: Clock,
-    ) -> None:
-        super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
-        self._revealing = Revealing(membership, link, model, store, audit, journal)
-
     def _answer(self, work: Work) -> bool:
         if not isinstance(work, Reveal):
             return False
-        self._revealing.reveal(work)
+        Revealing(
+            self._membership, self._link, self._model, self._store, self._audit, self._journal
+        ).reveal(work)
         return True
 
 
