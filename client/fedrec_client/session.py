@@ -69,6 +69,7 @@ class Following(ABC):
         self._link = link
         self._model = model
         self._store = store
+        self._audit = audit
         self._journal = journal
         self._stop = stop
         self._waiting = waiting

@@ -87,7 +87,7 @@ def test_people_see_where_values_come_from_and_what_they_cost(
     out = fedrec("check", settings_file).out
     assert "protection.name" in out
     assert "run.toml:" in out
-    for words in ("upload", "security", "128 bits", "whole run", "clients hold the same secret"):
+    for words in ("upload", "security", "128 bits", "whole run", "The key authority alone holds"):
         assert words in out
 
 
@@ -448,6 +448,7 @@ def test_a_catalogue_with_too_many_pairs_is_warned_of_before_the_count(
 
 def test_exposed_clients_are_a_warning(fedrec: Fedrec, ease_file: Path) -> None:
     plain = ("--set", "protection.name=none", "--set", "protection.preset=default")
+    plain += ("--set", "protection.key_holder=members")
     warned = " ".join(fedrec("check", ease_file, *plain, "--json").json["warnings"])
     assert "It reads which pairs of items each client's users hold" in warned
     assert "--accept-exposure" in warned
@@ -480,7 +481,8 @@ def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> 
     # It fetches all five updates.
     price = bfv["price"]
     assert price["authority_download_bytes"] == 5 * price["protection"]["message_bytes"]
-    shared = " ".join(fedrec("check", settings_file, "--json").json["warnings"])
+    members = ("--set", "protection.key_holder=members")
+    shared = " ".join(fedrec("check", settings_file, *members, "--json").json["warnings"])
     assert "honest but curious" in shared and "may differ by one client's update" in shared
     refused = fedrec(*asked, "--set", "protection.name=masks")
     assert refused.code == 2 and "protection.key_holder" in refused.err
@@ -491,7 +493,8 @@ def test_the_key_authority_is_explained(fedrec: Fedrec, settings_file: Path) -> 
 def test_masks_say_who_must_stay_and_what_the_steps_cost(
     fedrec: Fedrec, settings_file: Path
 ) -> None:
-    masked = ("check", settings_file, "--set", "protection.name=masks", "--json")
+    members = ("--set", "protection.key_holder=members")
+    masked = ("check", settings_file, "--set", "protection.name=masks", *members, "--json")
     three = fedrec(*masked, "--clients", "3").json
     found = three["price"]["masks"]
     # Below 32 clients all others are neighbours, and floor(2 n / 3) + 1 shares are needed.
