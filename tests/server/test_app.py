@@ -75,7 +75,7 @@ def told(program: subprocess.Popen[str]) -> list[str]:
     raise AssertionError("the program ended early")
 
 
-def test_port_in_use_is_named(tmp_path: Path) -> None:
+def test_port_in_use_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     first, second = tmp_path / "first", tmp_path / "second"
     first.mkdir()
     second.mkdir()
@@ -84,6 +84,7 @@ def test_port_in_use_is_named(tmp_path: Path) -> None:
         other = Coordinator(settings_of(second, port=port), Bench.of(3).federation)
         with pytest.raises(SettingsError, match=r"coordinator\.port"):
             asyncio.run(other.start())
+    assert capfd.readouterr().err == "", "the library says nothing of its own"
 
 
 def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Path) -> None:
