@@ -15,7 +15,7 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_source, read_users
-from fedrec.errors import FedrecError, NotInRoster, SettingsError
+from fedrec.errors import FedrecError, NotInRoster, RosterBreaksCells, SettingsError
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key
 from fedrec.identity.client_folder import known_identity
@@ -32,6 +32,7 @@ from fedrec_client.membership import Membership
 from fedrec_client.metered_link import Meter, MeteredLink
 from fedrec_client.patient_link import PatientLink
 from fedrec_client.private_store import PrivateStore
+from fedrec_client.roster_chain import RosterChain
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.session import EpochChanged, Session
 from fedrec_client.stopping import StopSwitch
@@ -173,11 +174,20 @@ class ClientApp:
             journal = RoundJournal(self._folder, self._clock, self._meter, self._on_event)
             journal.tell("starting", detail=self._places(identity))
             link = self._patient(journal)
+            chain = RosterChain(self._folder, AuditLog(self._folder, self._clock))
             applying = Applying(link, identity, journal, self._waiting)
             try:
                 while True:
                     membership = self._enrolled(store, identity, authority_key, link)
                     if membership is None:
+                        applying.wait()
+                        continue
+                    try:
+                        chain.admit(membership.roster, membership.run)
+                    except RosterBreaksCells as error:
+                        membership.close()
+                        membership.secrets.destroy()
+                        journal.tell("roster_refused", detail=error.message)
                         applying.wait()
                         continue
                     ended = self._work(store, membership, link, journal)

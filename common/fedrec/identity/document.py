@@ -18,7 +18,8 @@ JsonValue: TypeAlias = (
 )
 
 MAX_TEXT_CHARS = 200
-VERSION = 1
+VERSIONS = {"fedrec authority membership": 2, "fedrec roster": 2}
+"""Of the kinds that changed; all others are of version 1. Older ones are refused, not migrated."""
 
 
 def encode_bytes(raw: bytes) -> str:
@@ -28,7 +29,7 @@ def encode_bytes(raw: bytes) -> str:
 
 def write_document(kind: str, fields: Mapping[str, JsonValue]) -> bytes:
     """Return the canonical JSON of a document: sorted keys, no spaces, ASCII."""
-    content = {"kind": kind, "version": VERSION, **fields}
+    content = {"kind": kind, "version": VERSIONS.get(kind, 1), **fields}
     return json.dumps(content, sort_keys=True, separators=(",", ":")).encode("ascii")
 
 
@@ -65,10 +66,12 @@ class Document:
         if found != kind:
             raise document.problem(f"is a {found!r}, expected a {kind!r}")
         version = document.integer("version")
-        if version != VERSION:
+        wanted = VERSIONS.get(kind, 1)
+        if version != wanted:
             raise KeysError(
-                f"{name} has version {version}, this fedrec reads version {VERSION}.",
-                remedy="Install the fedrec version that wrote it.",
+                f"{name}: this {kind} has version {version}, this fedrec reads version {wanted}.",
+                remedy="Install the fedrec version that wrote it, or make the federation's keys "
+                "anew with this one.",
             )
         return document
 
@@ -112,6 +115,13 @@ class Document:
         if not isinstance(value, list):
             raise self.problem(f"field {field!r} is no list")
         return [Document(item, f"{self._name}, {field}[{i}]") for i, item in enumerate(value)]
+
+    def texts(self, field: str) -> list[str]:
+        """Take a list of printable strings of at most 200 characters."""
+        value = self._take(field)
+        if not isinstance(value, list):
+            raise self.problem(f"field {field!r} is no list")
+        return [Document({field: item}, self._name).text(field) for item in value]
 
     def mapping(self, field: str) -> Document:
         """Take an object."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
+from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId, canonical
 
-__all__ = ["MAX_MEMBERS", "Roster"]
+__all__ = ["MAX_BYTES", "MAX_MEMBERS", "Roster"]
 
 KIND = "fedrec roster"
 MAX_MEMBERS = 10_000
@@ -35,6 +37,8 @@ class Roster:
         secrets_sha256: commitment to the epoch's secrets, so that nobody but the authority can
             hand a member other secrets; hides them, because the group key has 256 random bits.
         authority_key: the authority's Ed25519 public key.
+        previous: SHA-256 of the roster of the epoch before; empty for the first.
+        partition: which members are summed with whom; see `cells`.
         revealer: who alone holds the protection's secret key and opens sums: an identity of the
             authority that trains nothing. None where members are key holders.
         signature: the authority's, over `statement()`; empty while unsigned.
@@ -49,6 +53,8 @@ class Roster:
     context_sha256: bytes
     secrets_sha256: bytes
     authority_key: bytes
+    previous: bytes = b""
+    partition: Partition = field(default_factory=Partition)
     revealer: PublicIdentity | None = None
     signature: bytes = b""
 
@@ -58,7 +64,6 @@ class Roster:
             for text, wrong in (
                 ("the federation has no name", not self.federation),
                 ("the epoch is below 1", self.epoch < 1),
-                ("there is no member", not self.members),
                 (f"there are more than {MAX_MEMBERS} members", len(self.members) > MAX_MEMBERS),
                 ("minimum_summands is below 1", self.minimum_summands < 1),
                 (
@@ -68,6 +73,7 @@ class Roster:
                 ("context_sha256 is not 32 bytes long", len(self.context_sha256) != 32),
                 ("secrets_sha256 is not 32 bytes long", len(self.secrets_sha256) != 32),
                 ("authority_key is not 32 bytes long", len(self.authority_key) != 32),
+                ("previous is not 32 bytes long", len(self.previous) not in (0, 32)),
                 ("signature is not 64 bytes long", len(self.signature) not in (0, 64)),
                 ("a client or an exchange key appears twice", self._has_duplicates()),
             )
@@ -82,7 +88,11 @@ class Roster:
 
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
-        return canonical("fedrec roster v1", replace(self, signature=b"").to_json())
+        return canonical("fedrec roster v2", replace(self, signature=b"").to_json())
+
+    def digest(self) -> bytes:
+        """Return what the next epoch's roster names as the one before."""
+        return hashlib.sha256(self.to_json()).digest()
 
     def verify(self, pinned_authority_key: bytes) -> None:
         """Check that the authority whose key this client pinned signed the roster.
@@ -153,6 +163,10 @@ class Roster:
             "context_sha256": encode_bytes(self.context_sha256),
             "secrets_sha256": encode_bytes(self.secrets_sha256),
             "authority_key": encode_bytes(self.authority_key),
+            "previous": encode_bytes(self.previous),
+            "cell_size": self.partition.cell_size,
+            "cells": [cell.fields() for cell in self.partition.cells],
+            "standings": [one.fields() for one in self.partition.standings],
             "signature": encode_bytes(self.signature),
         }
         return write_document(KIND, fields)
@@ -179,6 +193,12 @@ class Roster:
             context_sha256=document.raw("context_sha256"),
             secrets_sha256=document.raw("secrets_sha256"),
             authority_key=document.raw("authority_key"),
+            previous=document.raw("previous"),
+            partition=Partition(
+                cell_size=document.integer("cell_size"),
+                cells=tuple(map(Cell.from_fields, document.objects("cells"))),
+                standings=tuple(map(Standing.from_fields, document.objects("standings"))),
+            ),
             revealer=None if alone is None else PublicIdentity.from_fields(alone),
             signature=document.raw("signature"),
         )
