@@ -15,7 +15,7 @@ from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
 from fedrec.data.source import read_source, read_users
-from fedrec.errors import FedrecError, KeysError, NotInRoster
+from fedrec.errors import FedrecError, KeysError, NotInRoster, RosterBreaksCells
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import certificate_sha256
@@ -34,6 +34,7 @@ from fedrec_client.membership import Membership
 from fedrec_client.metered_link import Meter, MeteredLink
 from fedrec_client.patient_link import PatientLink
 from fedrec_client.private_store import PrivateStore
+from fedrec_client.roster_chain import RosterChain
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.session import EpochChanged, Session
 from fedrec_client.stopping import StopSwitch
@@ -149,6 +150,7 @@ class ClientApp:
             journal.tell("starting", detail=self._places(identity))
             self._apply(identity, journal)
             link = self._patient(self._bare_link or open_link(self._settings), journal)
+            chain = RosterChain(self._folder, AuditLog(self._folder, self._clock))
             asked = 0
             try:
                 while True:
@@ -156,6 +158,15 @@ class ClientApp:
                     if membership is None:
                         if not asked:
                             journal.tell("waiting_to_join", detail=waiting_words(identity))
+                        self._waiting.pause(asked)
+                        asked += 1
+                        continue
+                    try:
+                        chain.admit(membership.roster, membership.run)
+                    except RosterBreaksCells as error:
+                        membership.close()
+                        membership.secrets.destroy()
+                        journal.tell("roster_refused", detail=error.message)
                         self._waiting.pause(asked)
                         asked += 1
                         continue

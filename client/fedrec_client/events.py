@@ -15,6 +15,7 @@ __all__ = ["ClientEvent", "EventName", "OnEvent", "log_event"]
 EventName = Literal[
     "starting",
     "waiting_to_join",
+    "roster_refused",
     "preparing",
     "joined",
     "epoch_changed",

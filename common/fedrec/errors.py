@@ -19,6 +19,7 @@
     |  |- WrongIdentity              wrong_identity         5    PERMISSION_DENIED
     |  |- InvitationUsed             invitation_used        5    PERMISSION_DENIED
     |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
+    |  |- RosterBreaksCells          roster_breaks_cells    5    FAILED_PRECONDITION
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |- RoundError                    round                  1    FAILED_PRECONDITION
@@ -59,6 +60,7 @@ __all__ = [
     "ProtocolError",
     "RefusedError",
     "RevealRefused",
+    "RosterBreaksCells",
     "RoundClosed",
     "RoundError",
     "SettingsError",
@@ -228,6 +230,14 @@ class BadSignature(RefusedError):
 
     code = "bad_signature"
     public = "The signature does not verify."
+
+
+class RosterBreaksCells(RefusedError):
+    """A roster under which combined sums could isolate fewer clients than a cell has."""
+
+    code = "roster_breaks_cells"
+    public = "The roster does not keep the cells of the one before."
+    grpc_status = "FAILED_PRECONDITION"
 
 
 class RevealRefused(RefusedError):

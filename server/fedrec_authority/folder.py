@@ -39,17 +39,19 @@ from fedrec.identity.authority import (
     Authority,
 )
 from fedrec.identity.authority_key import read_authority_key, read_issuer, write_authority_key
+from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, key_of
 from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
-from fedrec.identity.roster import MAX_MEMBERS
+from fedrec.identity.roster import MAX_MEMBERS, Roster
 from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
+from fedrec_authority.placing import cell_size_of, place
 
 __all__ = [
     "AUTHORITY_PUBLIC_FILE",
@@ -138,6 +140,20 @@ class AuthorityFolder:
         return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
 
     @property
+    def last_roster(self) -> Roster | None:
+        """The roster of the last epoch that was made here; None before the first."""
+        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
+        numbers = {int(path.stem): path for path in rosters if path.stem.isdecimal()}
+        if not numbers:
+            return None
+        raw = read_public(
+            numbers[max(numbers)],
+            max_bytes=MAX_BYTES,
+            remedy="Restore the folder from a copy (`fedrec keys restore`).",
+        )
+        return Roster.from_json(raw)
+
+    @property
     def last_epoch(self) -> int:
         """The highest number that an epoch was made with; 0 before the first."""
         # A restored folder has rosters and no bundle; one that was killed may lack the record.
@@ -148,8 +164,11 @@ class AuthorityFolder:
             known.append(self.membership.last_epoch)
         return max(known, default=0)
 
-    def begin(self, plan: Plan, n_items: int) -> Membership:
+    def begin(self, plan: Plan, n_items: int, *, cell_size: int = 0) -> Membership:
         """Return the membership for a plan, with the members that are known already.
+
+        Args:
+            cell_size: of the federation's cells, for good; 0 leaves it to the plan.
 
         Raises:
             KeysError: the folder belongs to another federation.
@@ -166,8 +185,20 @@ class AuthorityFolder:
             )
         if known:
             found = self.membership
-            return replace(found, plan_json=plan_to_json(plan), n_items=n_items)
-        return Membership(plan_json=plan_to_json(plan), n_items=n_items)
+            size = cell_size_of(plan, cell_size or found.cell_size)
+            roster = self.last_roster
+            if roster is not None and roster.partition.cells and size != found.cell_size:
+                raise KeysError(
+                    f"The cells of {self.path} have {found.cell_size} members, {size} were asked "
+                    "for; sums of smaller or other cells were opened already.",
+                    remedy="Leave --cell-size out, or begin a federation anew with another --into.",
+                )
+            return replace(found, plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
+        return Membership(
+            plan_json=plan_to_json(plan),
+            n_items=n_items,
+            cell_size=cell_size_of(plan, cell_size),
+        )
 
     def keep(self, membership: Membership) -> None:
         """Replace the record of members in one step; only its owner may read it."""
@@ -206,6 +237,9 @@ class AuthorityFolder:
         authority, _ = self.load_or_create()
         membership = self.membership
         plan = plan_from_json(membership.plan_json)
+        previous = self.last_roster
+        before = Partition() if previous is None else previous.partition
+        before = replace(before, cell_size=membership.cell_size)
         made = make_epoch(
             authority,
             plan,
@@ -213,6 +247,8 @@ class AuthorityFolder:
             membership.present,
             number=following,
             revealer=self.revealer if self.reveals else None,
+            previous=previous,
+            partition=place(before, membership.standings, following),
         )
         rosters = self.private / ROSTERS_FOLDER
         write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())

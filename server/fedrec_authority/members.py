@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from fedrec.errors import KeysError
+from fedrec.identity.cells import Standing
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
@@ -24,11 +25,17 @@ class Member:
     Attributes:
         added_at: when, in seconds since the Unix epoch.
         removed_at: when; 0 for a present member.
+        users_cap: users that it has at most; 0 leaves it to the plan.
+        replaces: an earlier id of the same party.
+        consent: its own word that it may be missing from sums; empty for a core member.
     """
 
     identity: PublicIdentity
     added_at: int
     removed_at: int = 0
+    users_cap: int = 0
+    replaces: ClientId | None = None
+    consent: bytes = b""
 
     @property
     def client_id(self) -> ClientId:
@@ -50,6 +57,7 @@ class Membership:
         n_items: size of the catalogue.
         last_epoch: the highest number that an epoch was made with; 0 before the first.
         is_changed: whether members changed since that epoch was made.
+        cell_size: of the federation's cells; 0 where sums need none.
         members: present and former ones, sorted by client id.
     """
 
@@ -57,6 +65,7 @@ class Membership:
     n_items: int
     last_epoch: int = 0
     is_changed: bool = False
+    cell_size: int = 0
     members: tuple[Member, ...] = ()
 
     @property
@@ -64,8 +73,25 @@ class Membership:
         """Those whom the next epoch lists."""
         return tuple(member.identity for member in self.members if member.is_present)
 
-    def with_member(self, identity: PublicIdentity, now: int) -> Membership:
+    @property
+    def standings(self) -> tuple[Standing, ...]:
+        """What the next roster says of present members; their cells' epochs are not known here."""
+        return tuple(
+            Standing(
+                client_id=member.client_id,
+                users_cap=member.users_cap,
+                replaces=member.replaces,
+                consent=member.consent,
+            )
+            for member in self.members
+            if member.is_present
+        )
+
+    def with_member(self, identity: PublicIdentity, now: int, *, users_cap: int = 0) -> Membership:
         """Return the membership with one more member, or with a member's new exchange key.
+
+        Args:
+            users_cap: users that it has at most; 0 leaves it to the plan, or as it was.
 
         Raises:
             KeysError: it is a member already, with the same keys.
@@ -77,7 +103,14 @@ class Membership:
                 f"{identity.client_id[:FEWEST_CHARS]} is a member already.",
                 remedy="See `fedrec keys roster list`.",
             )
-        before[identity.client_id] = Member(identity=identity, added_at=now)
+        same = known or Member(identity=identity, added_at=now)
+        before[identity.client_id] = replace(
+            same,
+            identity=identity,
+            added_at=now,
+            removed_at=0,
+            users_cap=users_cap or same.users_cap,
+        )
         return self._of(before.values())
 
     def without_member(self, client_id: ClientId, now: int) -> Membership:
@@ -86,6 +119,22 @@ class Membership:
             replace(member, removed_at=now) if member.client_id == client_id else member
             for member in self.members
         )
+
+    def with_successor(self, old: ClientId, identity: PublicIdentity, now: int) -> Membership:
+        """Return the membership in which a present member has new keys under a new id.
+
+        Raises:
+            KeysError: the new id is or was somebody's.
+        """
+        if any(member.client_id == identity.client_id for member in self.members):
+            raise KeysError(
+                f"{identity.client_id[:FEWEST_CHARS]} is or was a member itself.",
+                remedy="A party that replaces its keys makes new ones (`fedrec client identity`).",
+            )
+        before = next(member for member in self.members if member.client_id == old)
+        # Its word as a guest was signed with the old key.
+        made = Member(identity=identity, added_at=now, users_cap=before.users_cap, replaces=old)
+        return self._of((*self.without_member(old, now).members, made))
 
     def of_exactly(self, identities: Iterable[PublicIdentity], now: int) -> Membership:
         """Return the membership of these; all others are former members."""
@@ -110,6 +159,9 @@ class Membership:
                 "identity": member.identity.to_json().decode("ascii"),
                 "added_at": member.added_at,
                 "removed_at": member.removed_at,
+                "users_cap": member.users_cap,
+                "replaces": member.replaces or "",
+                "consent": encode_bytes(member.consent),
             }
             for member in self.members
         ]
@@ -118,6 +170,7 @@ class Membership:
             "n_items": self.n_items,
             "last_epoch": self.last_epoch,
             "is_changed": int(self.is_changed),
+            "cell_size": self.cell_size,
             "members": members,
         }
         return write_document(KIND, fields)
@@ -136,6 +189,7 @@ class Membership:
             n_items=document.integer("n_items", minimum=1),
             last_epoch=document.integer("last_epoch"),
             is_changed=bool(document.integer("is_changed")),
+            cell_size=document.integer("cell_size"),
             members=tuple(_member(entry) for entry in document.objects("members")),
         )
         document.finish()
@@ -176,6 +230,9 @@ def _member(entry: Document) -> Member:
         identity=PublicIdentity.from_json(entry.json_text("identity").encode()),
         added_at=entry.integer("added_at"),
         removed_at=entry.integer("removed_at"),
+        users_cap=entry.integer("users_cap"),
+        replaces=ClientId(entry.text("replaces")) or None,
+        consent=entry.raw("consent"),
     )
     entry.finish()
     return found

@@ -15,6 +15,7 @@ from fedrec.config.algorithm import divides_by_count
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
+from fedrec.identity.cells import check
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
 from fedrec.identity.roster import Roster
@@ -113,6 +114,7 @@ class Federation:
         kind = PROTECTIONS[plan.protection.name]
         protection = kind(spec, kind.plan(spec, preset=plan.protection.preset))
         _check_keys(plan, protection, keys)
+        check(None, keys.roster)
         return cls(
             plan=plan,
             plan_fingerprint=plan_fingerprint(plan),
@@ -144,6 +146,7 @@ class Federation:
         """Return the federation in a later key epoch of the same authority.
 
         Raises:
+            RosterBreaksCells: its cells do not follow from the present ones.
             KeysError: when it is not later, of another authority or for other settings.
         """
         present, wanted = self.keys.roster, keys.roster
@@ -158,6 +161,7 @@ class Federation:
                 f"Epoch {wanted.epoch} is not above {present.epoch}, the newest one here.",
                 remedy=f"Make one with `fedrec keys rotate --epoch {present.epoch + 1}`.",
             )
+        check(present, wanted)
         _check_keys(self.plan, self.protection, keys)
         return replace(self, keys=keys)
 

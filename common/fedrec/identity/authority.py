@@ -14,6 +14,7 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from fedrec.identity.cells import Partition, check
 from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.document import Document, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
@@ -100,6 +101,8 @@ class Authority(Secret):
         server_context: bytes,
         protection_secret: bytes,
         revealer: PublicIdentity | None = None,
+        previous: Roster | None = None,
+        partition: Partition | None = None,
     ) -> KeyEpoch:
         """Make a group key, sign the roster and hand the secrets to every member, wrapped.
 
@@ -114,8 +117,11 @@ class Authority(Secret):
             protection_secret: what members protect with: its secret context, or where a revealer
                 is named its encryption key; empty where it has none.
             revealer: who alone opens sums; None where members do.
+            previous: the roster of the epoch before.
+            partition: the cells; None for none.
 
         Raises:
+            RosterBreaksCells: the cells do not follow from those of the roster before.
             KeysError: when a member appears twice or a field cannot be used.
             BadSignature: when a member's keys do not vouch for each other.
         """
@@ -137,7 +143,10 @@ class Authority(Secret):
             authority_key=self.public_key,
             ca_sha256=certificate_sha256(self.issuer.certificate),
             revealer=revealer,
+            previous=b"" if previous is None else previous.digest(),
+            partition=partition or Partition(),
         )
+        check(previous, unsigned)
         roster = replace(unsigned, signature=self._signing_key.sign(unsigned.statement()))
         wrapped_keys = {
             holder.client_id: wrap(

@@ -21,6 +21,7 @@ MAX_TEXT_CHARS = 200
 VERSIONS = {
     "fedrec authority": 2,
     "fedrec authority key": 2,
+    "fedrec authority membership": 2,
     "fedrec identity": 2,
     "fedrec key epoch": 2,
     "fedrec public identity": 2,
@@ -122,6 +123,13 @@ class Document:
         if not isinstance(value, list):
             raise self.problem(f"field {field!r} is no list")
         return [Document(item, f"{self._name}, {field}[{i}]") for i, item in enumerate(value)]
+
+    def texts(self, field: str) -> list[str]:
+        """Take a list of printable strings of at most 200 characters."""
+        value = self._take(field)
+        if not isinstance(value, list):
+            raise self.problem(f"field {field!r} is no list")
+        return [Document({field: item}, self._name).text(field) for item in value]
 
     def mapping(self, field: str) -> Document:
         """Take an object."""

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from bisect import bisect_left
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedrec.errors import BadSignature, KeysError, NotInRoster, TooLarge
+from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.public import PublicIdentity, verify
 from fedrec.ids import ClientId, canonical
 
-__all__ = ["MAX_MEMBERS", "Roster"]
+__all__ = ["MAX_BYTES", "MAX_MEMBERS", "Roster"]
 
 KIND = "fedrec roster"
 MAX_MEMBERS = 10_000
@@ -36,6 +38,8 @@ class Roster:
             hand a member other secrets; hides them, because the group key has 256 random bits.
         authority_key: the authority's Ed25519 public key.
         ca_sha256: SHA-256 of the certificate (DER) from which all others of the federation come.
+        previous: SHA-256 of the roster of the epoch before; empty for the first.
+        partition: which members are summed with whom; see `cells`.
         revealer: who alone holds the protection's secret key and opens sums: an identity of the
             authority that trains nothing. None where members are key holders.
         signature: the authority's, over `statement()`; empty while unsigned.
@@ -51,6 +55,8 @@ class Roster:
     secrets_sha256: bytes
     authority_key: bytes
     ca_sha256: bytes
+    previous: bytes = b""
+    partition: Partition = field(default_factory=Partition)
     revealer: PublicIdentity | None = None
     signature: bytes = b""
 
@@ -70,6 +76,7 @@ class Roster:
                 ("secrets_sha256 is not 32 bytes long", len(self.secrets_sha256) != 32),
                 ("authority_key is not 32 bytes long", len(self.authority_key) != 32),
                 ("ca_sha256 is not 32 bytes long", len(self.ca_sha256) != 32),
+                ("previous is not 32 bytes long", len(self.previous) not in (0, 32)),
                 ("signature is not 64 bytes long", len(self.signature) not in (0, 64)),
                 ("a client, an exchange or a TLS key appears twice", self._has_duplicates()),
             )
@@ -85,6 +92,10 @@ class Roster:
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
         return canonical("fedrec roster v2", replace(self, signature=b"").to_json())
+
+    def digest(self) -> bytes:
+        """Return what the next epoch's roster names as the one before."""
+        return hashlib.sha256(self.to_json()).digest()
 
     def verify(self, pinned_authority_key: bytes) -> None:
         """Check that the authority whose key this client pinned signed the roster.
@@ -156,6 +167,10 @@ class Roster:
             "secrets_sha256": encode_bytes(self.secrets_sha256),
             "authority_key": encode_bytes(self.authority_key),
             "ca_sha256": encode_bytes(self.ca_sha256),
+            "previous": encode_bytes(self.previous),
+            "cell_size": self.partition.cell_size,
+            "cells": [cell.fields() for cell in self.partition.cells],
+            "standings": [one.fields() for one in self.partition.standings],
             "signature": encode_bytes(self.signature),
         }
         return write_document(KIND, fields)
@@ -183,6 +198,12 @@ class Roster:
             secrets_sha256=document.raw("secrets_sha256"),
             authority_key=document.raw("authority_key"),
             ca_sha256=document.raw("ca_sha256"),
+            previous=document.raw("previous"),
+            partition=Partition(
+                cell_size=document.integer("cell_size"),
+                cells=tuple(map(Cell.from_fields, document.objects("cells"))),
+                standings=tuple(map(Standing.from_fields, document.objects("standings"))),
+            ),
             revealer=None if alone is None else PublicIdentity.from_fields(alone),
             signature=document.raw("signature"),
         )

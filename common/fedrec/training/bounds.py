@@ -51,7 +51,9 @@ _REMEDY = (
 def most_users(plan: Plan, roster: Roster, clients: Iterable[ClientId]) -> int:
     """Return how many users these members can have together."""
     most = plan.federation.maximum_users
-    return min(most, sum(most for _ in clients))
+    caps = (roster.partition.standing(client_id) for client_id in clients)
+    own = (most if found is None else found.users_cap or most for found in caps)
+    return min(most, sum(min(most, each) for each in own))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

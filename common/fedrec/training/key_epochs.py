@@ -7,9 +7,11 @@ from collections.abc import Iterable
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.authority import Authority
+from fedrec.identity.cells import Partition
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.revealer_keys import RevealerKeys
+from fedrec.identity.roster import Roster
 from fedrec.training.layout import protection_of
 
 __all__ = ["make_epoch"]
@@ -23,6 +25,8 @@ def make_epoch(
     *,
     number: int,
     revealer: RevealerKeys | None = None,
+    previous: Roster | None = None,
+    partition: Partition | None = None,
 ) -> KeyEpoch:
     """Make the protection's secrets and the group key, and sign who belongs to the federation.
 
@@ -32,11 +36,14 @@ def make_epoch(
         number: the epoch's number, higher than every earlier one of this federation.
         revealer: where `protection.key_holder` is "authority", who keeps the secret key, before
             anybody hears of the epoch; members are given the half that encrypts.
+        previous: the roster of the epoch before.
+        partition: the cells; None for none.
 
     Raises:
         SettingsError: when no parameters of the protection can carry these vectors.
         KeysError: when the members cannot form a roster, or the plan wants a revealer and none is
             given, or the other way round.
+        RosterBreaksCells: the cells do not follow from those of the roster before.
     """
     if (plan.protection.key_holder == "authority") != (revealer is not None):
         raise KeysError(
@@ -61,4 +68,6 @@ def make_epoch(
             server_context=context,
             protection_secret=held,
             revealer=None if revealer is None else revealer.load_or_create().public,
+            previous=previous,
+            partition=partition,
         )

@@ -62,6 +62,14 @@ def new(
             "client.coordinator is known."
         ),
     ] = None,
+    cell_size: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Members whom every opened sum keeps together, for good; 0 takes the larger of 3 "
+            "and rounds.minimum_summands.",
+        ),
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Make an epoch's secrets and sign who belongs to it, where the data owners trust the machine.
@@ -86,7 +94,7 @@ def new(
     members = [PublicIdentity.load(path) for path in client]
     _check_membership(settings.plan, members)
     folder = AuthorityFolder(into)
-    membership = folder.begin(settings.plan, n_items)
+    membership = folder.begin(settings.plan, n_items, cell_size=cell_size)
     folder.check_number(epoch)
     _, is_new = folder.load_or_create()
     folder.keep(membership.of_exactly(members, int(time.time())))

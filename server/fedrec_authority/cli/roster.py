@@ -37,7 +37,8 @@ app = typer.Typer(
         "  fedrec keys roster list\n"
         "  fedrec keys roster add 9f86d081884c7d65\n"
         "  fedrec keys roster add 9f86d081884c7d65 --identity hospital-d.pub.json\n"
-        "  fedrec keys roster remove 60303ae22b998861"
+        "  fedrec keys roster remove 60303ae22b998861\n"
+        "  fedrec keys roster replace 60303ae22b998861 identity.pub.json"
     ),
 )
 
@@ -51,6 +52,9 @@ def add(
             help="The client's identity.pub.json, if it did not apply at the coordinator."
         ),
     ] = None,
+    users_cap: Annotated[
+        int, typer.Option(min=0, help="Users that it has at most; 0 leaves it to the plan.")
+    ] = 0,
     into: KeysFolder = Path("keys"),
     no_rotate: NoRotate = False,
     as_json: AsJson = False,
@@ -65,7 +69,7 @@ def add(
         found = folder.find_joiner(fingerprint)
     else:
         found = find(fingerprint, [PublicIdentity.load(identity)], f"keys in {identity}")
-    folder.keep(folder.membership.with_member(found, int(time.time())))
+    folder.keep(folder.membership.with_member(found, int(time.time()), users_cap=users_cap))
     _finish(into, f"added {found.client_id} {found.label}".strip(), no_rotate, as_json)
 
 
@@ -90,6 +94,31 @@ def remove(
         )
     folder.keep(changed)
     _finish(into, f"removed {found.client_id} {found.label}".strip(), no_rotate, as_json)
+
+
+@app.command("replace")
+def replace_member(
+    old: Annotated[str, typer.Argument(metavar="OLD", help="The member's present client id.")],
+    new: Annotated[
+        Path, typer.Argument(metavar="NEW", help="The same party's new identity.pub.json.")
+    ],
+    into: KeysFolder = Path("keys"),
+    no_rotate: NoRotate = False,
+    as_json: AsJson = False,
+) -> None:
+    """Give a member's place to new keys of the same party, after their id was compared.
+
+    For lost or stolen keys. Somebody else's data under the old place would show what the old ones
+    were: another party is removed and added.
+    """
+    from fedrec.identity.public import PublicIdentity
+    from fedrec_authority.folder import AuthorityFolder
+
+    folder = AuthorityFolder(into)
+    before, after = folder.find_member(old), PublicIdentity.load(new)
+    folder.keep(folder.membership.with_successor(before.client_id, after, int(time.time())))
+    what = f"replaced {before.client_id} by {after.client_id} {after.label}".strip()
+    _finish(into, what, no_rotate, as_json)
 
 
 @app.command("list")

@@ -17,6 +17,8 @@ from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Plan
 from fedrec.errors import SumOutOfBounds
 from fedrec.evaluation.metrics import METRIC_NAMES
+from fedrec.identity.cells import Partition, Standing
+from fedrec.ids import ClientId
 from fedrec.privacy import mechanism_of
 from fedrec.privacy.mechanism import Mechanism
 from fedrec.training.bounds import SumTerms, check_sum, most_users
@@ -468,8 +470,16 @@ def test_laplace_noise_is_not_taken_for_an_attack(n_values: int) -> None:
 
 
 def test_members_have_as_many_users_as_the_plan_says_of_all() -> None:
-    roster: Any = SimpleNamespace()
-    assert most_users(plan_of(), roster, ["a", "b"]) == 64  # type: ignore[list-item]
+    known = (
+        Standing(client_id=ClientId("a"), users_cap=5),
+        Standing(client_id=ClientId("b")),
+        Standing(client_id=ClientId("c"), users_cap=7),
+    )
+    roster: Any = SimpleNamespace(partition=Partition(standings=known))
+    clients = [ClientId(name) for name in "abcd"]
+    assert most_users(plan_of(), roster, clients[:2]) == 64
+    assert most_users(plan_of(), roster, clients[3:]) == 64
+    assert most_users(plan_of(), roster, [clients[0], clients[2]]) == 12
 
 
 def test_memory_beside_a_large_sum() -> None:

@@ -1,0 +1,150 @@
+"""Which cells a new epoch has: unplaced members are shuffled and cut into whole new cells.
+
+Whoever is gone leaves its cell's core. Where too few are left the cell is retired, and those who
+stay wait until as many others as a cell needs make a new one with them.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+
+from fedrec.config.schema import Plan
+from fedrec.errors import KeysError
+from fedrec.identity.cells import FEWEST_IN_CELL, Cell, Partition, Standing
+from fedrec.ids import ClientId
+
+__all__ = ["cell_size_of", "place"]
+
+
+def cell_size_of(plan: Plan, wanted: int = 0) -> int:
+    """Return how many fresh members a cell needs; 0 where sums need no cells.
+
+    Args:
+        wanted: what the data owners chose; 0 leaves it to the plan.
+
+    Raises:
+        KeysError: it is too small, or the plan has no cells.
+    """
+    least = max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
+    if plan.protection.name != "masks" and plan.protection.key_holder != "authority":
+        if wanted:
+            raise KeysError(
+                f"A cell size of {wanted} was asked for, but with these settings members or the "
+                "coordinator read the sums, which have no cells.",
+                remedy='Set protection.key_holder = "authority", or leave --cell-size out.',
+            )
+        return 0
+    if wanted and wanted < least:
+        raise KeysError(
+            f"A cell size of {wanted} was asked for, at least {least} are needed.",
+            remedy="Choose a larger --cell-size, or lower rounds.minimum_summands.",
+        )
+    return wanted or least
+
+
+def place(before: Partition, present: Sequence[Standing], epoch: int) -> Partition:
+    """Return the partition of a new epoch.
+
+    Args:
+        before: of the epoch before, or one without cells.
+        present: the members. Their `since` is not read: it is what `before` says.
+        epoch: the new epoch's number.
+    """
+    here = {one.client_id: _known(before, one) for one in present}
+    kept = {one.client_id: one for one in before.standings if one.since} | here
+    found = replace(before, standings=tuple(kept.values()))
+    if not before.cell_size:
+        return found
+    successors = {one.replaces: one.client_id for one in present if one.replaces}
+    found = replace(
+        found,
+        cells=tuple(
+            cell if cell.state == "retired" else _with_successors(cell, successors)
+            for cell in found.cells
+        ),
+    )
+    for cell in found.in_use:
+        left = _without_leavers(cell, here)
+        if left == cell:
+            continue
+        shrunk = _with(found, left)
+        # Who waits for its new cell is in no sum that the old one's sums could be taken from.
+        found = _with(found, replace(cell, state="retired")) if shrunk.thin() else shrunk
+    found = _with_new_cells(found, here, epoch)
+    return _with_guests(found, here, epoch)
+
+
+def _known(before: Partition, one: Standing) -> Standing:
+    since = before.since(one.client_id)
+    if not since and one.replaces:
+        since = before.since(one.replaces)
+    return replace(one, since=since)
+
+
+def _with_successors(cell: Cell, successors: dict[ClientId, ClientId]) -> Cell:
+    return replace(
+        cell,
+        core=tuple(successors.get(one, one) for one in cell.core),
+        guests=tuple(successors.get(one, one) for one in cell.guests),
+    )
+
+
+def _without_leavers(cell: Cell, here: dict[ClientId, Standing]) -> Cell:
+    guests = {one for one in (*cell.core, *cell.guests) if one in here and here[one].consent}
+    core = {one for one in cell.core if one in here} - guests
+    return replace(
+        cell,
+        core=tuple(core),
+        guests=tuple(guests),
+        left=tuple({*cell.everybody} - core - guests),
+    )
+
+
+def _with_new_cells(found: Partition, here: dict[ClientId, Standing], epoch: int) -> Partition:
+    unplaced = [one for one in here.values() if one.client_id not in found.placed]
+    core = [one.client_id for one in unplaced if not one.consent]
+    secrets.SystemRandom().shuffle(core)
+    fresh = [one for one in core if not found.since(one)]
+    number = len(fresh) // found.cell_size
+    if not number:
+        return found
+    # Those of retired cells are dealt out among the new ones, which are whole without them.
+    dealt = [*fresh, *(one for one in core if found.since(one))]
+    first = max((cell.id for cell in found.cells), default=0) + 1
+    made = [
+        Cell(id=first + place, since=epoch, core=tuple(dealt[place::number]))
+        for place in range(number)
+    ]
+    return replace(
+        found, cells=(*found.cells, *made), standings=_since(found, frozenset(fresh), epoch)
+    )
+
+
+def _with_guests(found: Partition, here: dict[ClientId, Standing], epoch: int) -> Partition:
+    for one in here.values():
+        if not one.consent or one.client_id in found.placed or not found.in_use:
+            continue
+        smallest = min(found.in_use, key=lambda cell: len(cell.core) + len(cell.guests))
+        joined = replace(
+            smallest,
+            guests=(*smallest.guests, one.client_id),
+            left=tuple(m for m in smallest.left if m != one.client_id),
+        )
+        new = frozenset() if one.since else frozenset({one.client_id})
+        tried = replace(_with(found, joined), standings=_since(found, new, epoch))
+        # A guest must not be one of those that hold an earlier cell together.
+        found = found if tried.thin() else tried
+    return found
+
+
+def _since(found: Partition, clients: frozenset[ClientId], epoch: int) -> tuple[Standing, ...]:
+    return tuple(
+        replace(one, since=epoch) if one.client_id in clients else one for one in found.standings
+    )
+
+
+def _with(found: Partition, cell: Cell) -> Partition:
+    others = tuple(one for one in found.cells if one.id != cell.id)
+    return replace(found, cells=(*others, cell))

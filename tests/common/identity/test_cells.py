@@ -1,0 +1,324 @@
+"""Histories of rosters: what combined sums could isolate, by exact linear algebra.
+
+The oracle is an implementation of its own: sums are rows over the parties, reduced with fractions.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from dataclasses import replace
+from fractions import Fraction
+from itertools import combinations
+
+import pytest
+
+from fedrec.errors import RosterBreaksCells
+from fedrec.identity import cells as cells_module
+from fedrec.identity.cells import Cell, Partition, Standing, check, guest_consent
+from fedrec.identity.document import VERSIONS
+from fedrec.identity.identity import Identity
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
+from fedrec_authority.placing import place
+
+PEOPLE = sorted((Identity.create(str(n)) for n in range(16)), key=lambda one: one.client_id)
+NAMES = {one.client_id: number for number, one in enumerate(PEOPLE)}
+
+
+def ids(*numbers: int) -> tuple[ClientId, ...]:
+    return tuple(PEOPLE[number].client_id for number in numbers)
+
+
+def standing(number: int, since: int = 0, replaces: int | None = None) -> Standing:
+    return Standing(
+        client_id=PEOPLE[number].client_id,
+        since=since,
+        replaces=None if replaces is None else PEOPLE[replaces].client_id,
+    )
+
+
+def guest(number: int, since: int = 0) -> Standing:
+    consent = PEOPLE[number].sign(guest_consent("test", PEOPLE[number].client_id))
+    return replace(standing(number, since), consent=consent)
+
+
+def roster(
+    epoch: int,
+    members: tuple[int, ...],
+    cells: tuple[Cell, ...],
+    standings: tuple[Standing, ...],
+    previous: Roster | None = None,
+    size: int = 3,
+) -> Roster:
+    return Roster(
+        federation="test",
+        epoch=epoch,
+        members=tuple(PEOPLE[number].public for number in members),
+        minimum_summands=3,
+        protection="masks",
+        protection_fingerprint="00" * 32,
+        context_sha256=bytes(32),
+        secrets_sha256=bytes(32),
+        authority_key=bytes(32),
+        previous=b"" if previous is None else previous.digest(),
+        partition=Partition(cell_size=size, cells=cells, standings=standings),
+    )
+
+
+FIRST = roster(
+    1, (0, 1, 2), (Cell(id=1, since=1, core=ids(0, 1, 2)),), tuple(standing(n, 1) for n in range(3))
+)
+
+
+def refused(old: Roster | None, new: Roster, why: str) -> None:
+    with pytest.raises(RosterBreaksCells, match=why) as caught:
+        check(old, new)
+    assert caught.value.code == "roster_breaks_cells"
+
+
+def test_a_roster_without_members_or_cells_is_one() -> None:
+    empty = roster(1, (), (), ())
+    check(None, empty)
+    assert Roster.from_json(empty.to_json()) == empty
+    made = tuple(standing(n, 2) for n in range(3))
+    check(empty, roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), made, empty))
+
+
+def test_a_roster_survives_writing_and_names_the_one_before() -> None:
+    again = Roster.from_json(FIRST.to_json())
+    assert again == FIRST
+    assert VERSIONS["fedrec roster"] == 2
+    assert FIRST.digest() == hashlib.sha256(FIRST.to_json()).digest()
+    check(None, FIRST)
+    check(FIRST, replace(FIRST, epoch=2, previous=FIRST.digest()))
+
+
+def test_refill_after_removal() -> None:
+    cell = Cell(id=1, since=1, core=ids(0, 1, 3), left=ids(2))
+    known = (*FIRST.partition.standings, standing(3, 2))
+    refused(FIRST, roster(2, (0, 1, 3), (cell,), known, FIRST), "core of cell 1 changed")
+
+
+def test_merge_remainder() -> None:
+    both = roster(
+        1,
+        tuple(range(6)),
+        (Cell(id=1, since=1, core=ids(0, 1, 2)), Cell(id=2, since=1, core=ids(3, 4, 5))),
+        tuple(standing(n, 1) for n in range(6)),
+    )
+    one, two = both.partition.cells
+    ended = (replace(one, state="retired"), replace(two, state="retired"))
+    merged = Cell(id=3, since=2, core=ids(0, 1, 3, 4, 5))
+    refused(
+        both,
+        roster(2, (0, 1, 3, 4, 5), (*ended, merged), both.partition.standings, both),
+        "cell 3 has 0 members",
+    )
+
+
+def test_repair_with_too_few_fresh() -> None:
+    ended = replace(FIRST.partition.cells[0], state="retired")
+    for fresh in (2, 3):
+        numbers = (0, 1, *range(3, 3 + fresh))
+        made = Cell(id=2, since=2, core=ids(*numbers))
+        known = (*FIRST.partition.standings, *(standing(n, 2) for n in range(3, 3 + fresh)))
+        following = roster(2, numbers, (ended, made), known, FIRST)
+        if fresh < 3:
+            refused(FIRST, following, "cell 2 has 2 members")
+        else:
+            check(FIRST, following)
+
+
+def test_same_party_as_fresh() -> None:
+    ended = replace(FIRST.partition.cells[0], state="retired")
+    made = Cell(id=2, since=2, core=ids(3, 4, 5))
+    known = (*FIRST.partition.standings, standing(3, 2, replaces=0), standing(4, 2), standing(5, 2))
+    new = roster(2, (1, 2, 3, 4, 5), (ended, made), known, FIRST)
+    refused(FIRST, new, "not the place of whom it replaces")
+    honest = (*FIRST.partition.standings, standing(3, 1, replaces=0), standing(4, 2))
+    new = roster(2, (1, 2, 3, 4, 5), (ended, made), (*honest, standing(5, 2)), FIRST)
+    refused(FIRST, new, "cell 2 has 2 members")
+
+
+def test_who_replaces_keeps_the_place() -> None:
+    kept = Cell(id=1, since=1, core=ids(1, 2, 3))
+    known = (*FIRST.partition.standings, standing(3, 1, replaces=0))
+    check(FIRST, roster(2, (1, 2, 3), (kept,), known, FIRST))
+    refused(FIRST, roster(2, (0, 1, 2, 3), (kept,), known, FIRST), "two ids stand for one party")
+
+
+def test_roster_without_history() -> None:
+    fresh = tuple(standing(n, 2) for n in range(3))
+    new = roster(2, (0, 1, 2), (Cell(id=1, since=2, core=ids(0, 1, 2)),), fresh)
+    refused(FIRST, new, "another roster as the one before")
+    refused(FIRST, replace(new, previous=FIRST.digest()), "forgets how long")
+    # Who was away for some epochs sees the same.
+    refused(FIRST, replace(new, epoch=7), "forgets how long")
+    none = roster(7, (0, 1, 2), (), FIRST.partition.standings)
+    refused(FIRST, none, "cell 1 is gone")
+    refused(replace(FIRST, epoch=2), replace(FIRST, epoch=2, minimum_summands=4), "come after")
+
+
+def test_split_cell_between_epochs() -> None:
+    whole = roster(
+        1,
+        tuple(range(6)),
+        (Cell(id=1, since=1, core=ids(*range(6))),),
+        tuple(standing(n, 1) for n in range(6)),
+    )
+    halves = (Cell(id=1, since=1, core=ids(0, 1, 2)), Cell(id=2, since=2, core=ids(3, 4, 5)))
+    new = roster(2, tuple(range(6)), halves, whole.partition.standings, whole)
+    refused(whole, new, "core of cell 1 changed")
+
+
+def test_a_smaller_cell_size_is_refused() -> None:
+    larger = roster(
+        1,
+        tuple(range(4)),
+        (Cell(id=1, since=1, core=ids(*range(4))),),
+        tuple(standing(n, 1) for n in range(4)),
+        size=4,
+    )
+    smaller = replace(larger.partition, cell_size=3)
+    following = replace(larger, epoch=2, previous=larger.digest(), partition=smaller)
+    refused(larger, following, "cell_size was 4 and is 3")
+
+
+def test_a_core_member_becomes_a_guest_by_its_own_word_only() -> None:
+    four = roster(
+        1,
+        tuple(range(4)),
+        (Cell(id=1, since=1, core=ids(*range(4))),),
+        tuple(standing(n, 1) for n in range(4)),
+    )
+    moved = (Cell(id=1, since=1, core=ids(0, 1, 2), guests=ids(3)),)
+    known = tuple(standing(n, 1) for n in range(3))
+    check(four, roster(2, tuple(range(4)), moved, (*known, guest(3, 1)), four))
+    others = replace(guest(2), client_id=PEOPLE[3].client_id, since=1)
+    for word in (standing(3, 1), others):
+        refused(four, roster(2, tuple(range(4)), moved, (*known, word), four), "own word")
+
+
+def test_a_guest_that_held_an_earlier_cell_is_refused() -> None:
+    # Sums of cell 1 are {0,1,2}; with 2 as a guest, {1,..} minus 2 leaves {0,1}.
+    ended = replace(FIRST.partition.cells[0], state="retired")
+    made = Cell(id=2, since=2, core=ids(0, 1, 3, 4, 5), guests=ids(2))
+    known = (standing(0, 1), standing(1, 1), guest(2, 1), *(standing(n, 2) for n in (3, 4, 5)))
+    new = roster(2, tuple(range(6)), (ended, made), known, FIRST)
+    refused(FIRST, new, "cell 1 has 2 members")
+
+
+# What the authority places by itself, played at random.
+
+
+def reduced(rows: list[list[Fraction]]) -> list[list[Fraction]]:
+    """Return a basis of what rows span, in reduced echelon form."""
+    left = list(rows)
+    basis: list[list[Fraction]] = []
+    for column in range(len(rows[0]) if rows else 0):
+        found = next((row for row in left if row[column]), None)
+        if found is None:
+            continue
+        left = [row for row in left if row is not found]
+        pivot = [value / found[column] for value in found]
+        left = [without(pivot, column, row) for row in left]
+        basis = [*(without(pivot, column, row) for row in basis), pivot]
+    return basis
+
+
+def without(pivot: list[Fraction], column: int, row: list[Fraction]) -> list[Fraction]:
+    return [a - row[column] * b for a, b in zip(row, pivot, strict=True)]
+
+
+def rank(rows: list[list[Fraction]]) -> int:
+    return len(reduced(rows))
+
+
+def smallest_isolated(sums: list[set[int]], honest: list[int]) -> int:
+    """Return the fewest honest parties on which some combination of sums does not vanish."""
+    basis = reduced([[Fraction(one in total) for one in honest] for total in sums])
+    for size in range(1, len(honest) + 1):
+        for chosen in combinations(range(len(honest)), size):
+            rest = [at for at in range(len(honest)) if at not in chosen]
+            # Some combination vanishes on the rest iff the rest has a lower rank.
+            if rank([[row[at] for at in rest] for row in basis]) < len(basis):
+                return size
+    return len(honest)
+
+
+def random_history(rng: random.Random, size: int) -> int:
+    """Play joins, leaves and guests; return the smallest isolated set of core clients."""
+    now = roster(1, (), (), (), size=size)
+    present: dict[int, Standing] = {}
+    exposed: set[int] = set()
+    waiting = list(range(10))
+    sums: list[set[int]] = []
+    for epoch in range(2, 7):
+        for _ in range(rng.randrange(1, 2 * size)):
+            if waiting and rng.random() < 0.75:
+                number = waiting.pop()
+                present[number] = guest(number) if rng.random() < 0.15 else standing(number)
+            elif present:
+                number = rng.choice(sorted(present))
+                if rng.random() < 0.5:
+                    del present[number]
+                else:
+                    present[number] = guest(number)
+        partition = place(now.partition, tuple(present.values()), epoch)
+        following = roster(
+            epoch, tuple(present), partition.cells, partition.standings, now, size=size
+        )
+        check(now, following)
+        check(None, following)
+        now = following
+        exposed |= {NAMES[m] for c in now.partition.cells for m in (*c.guests, *c.left)}
+        usable = now.partition.in_use
+        for _ in range(3):
+            if usable:
+                chosen = rng.sample(usable, rng.randrange(1, len(usable) + 1))
+                members = {NAMES[m] for cell in chosen for m in cell.core}
+                members |= {NAMES[m] for c in chosen for m in c.guests if rng.random() < 0.5}
+                sums.append(members)
+    honest = [number for number in range(10) if number not in exposed]
+    seen = [total & set(honest) for total in sums]
+    if not any(seen):
+        return size
+    return smallest_isolated([total for total in seen if total], honest)
+
+
+@pytest.mark.parametrize("size", [3, 4])
+def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size: int) -> None:
+    rng = random.Random(size)
+    assert min(random_history(rng, size) for _ in range(250)) >= size
+
+
+def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Nobody counts as exposed any more: leavers hold cells, and guests may be anybody.
+    monkeypatch.setattr(Partition, "thin", lambda self: None)
+    monkeypatch.setattr(cells_module, "_alone", lambda roster: iter(()))
+    rng = random.Random(3)
+    assert min(random_history(rng, 3) for _ in range(250)) < 3
+
+
+def test_who_is_too_few_waits_and_a_core_that_loses_too_many_is_retired() -> None:
+    empty = Partition(cell_size=3)
+    two = place(empty, (standing(0), standing(1)), 1)
+    assert not two.cells
+    five = place(two, tuple(standing(n) for n in range(5)), 2)
+    assert [set(cell.core) for cell in five.cells] == [set(ids(*range(5)))]
+    four = place(five, tuple(standing(n) for n in range(4)), 3)
+    assert [(len(cell.core), len(cell.left), cell.state) for cell in four.cells] == [
+        (4, 1, "active")
+    ]
+    two_left = place(four, (standing(0), standing(1)), 4)
+    assert [(len(cell.core), cell.state) for cell in two_left.cells] == [(4, "retired")]
+    again = place(two_left, tuple(standing(n) for n in (0, 1, 5, 6, 7)), 5)
+    assert set(again.in_use[0].core) == set(ids(0, 1, 5, 6, 7))
+    assert place(again, tuple(standing(n) for n in (0, 1, 5, 6, 7)), 6) == again
+
+
+def test_members_are_cut_into_as_many_cells_as_there_can_be() -> None:
+    found = place(Partition(cell_size=3), tuple(standing(n) for n in range(11)), 1)
+    assert sorted(len(cell.core) for cell in found.cells) == [3, 4, 4]
+    assert found.placed == set(ids(*range(11)))
