@@ -28,6 +28,7 @@ FIRST = Roster(
     context_sha256=bytes(32),
     secrets_sha256=bytes(32),
     authority_key=bytes(32),
+    ca_sha256=bytes(32),
     partition=Partition(
         cell_size=3,
         cells=(Cell(id=1, since=1, core=IDS[:3]),),

@@ -61,6 +61,7 @@ def roster(
         context_sha256=bytes(32),
         secrets_sha256=bytes(32),
         authority_key=bytes(32),
+        ca_sha256=bytes(32),
         previous=b"" if previous is None else previous.digest(),
         partition=Partition(cell_size=size, cells=cells, standings=standings),
     )
