@@ -179,7 +179,7 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
         info.epoch,
         plan.protection.name,
         chosen.fingerprint(),
-        plan.protection.key_holder,
+        "authority" if plan.authority_opens else "members",
     )
     found = (
         roster.federation,

@@ -132,7 +132,7 @@ class AuthorityFolder:
             KeysError: see `membership`.
         """
         plan = plan_from_json(self.membership.plan_json)
-        return plan.protection.key_holder == "authority"
+        return plan.authority_opens
 
     @property
     def newest(self) -> KeyEpoch | None:

@@ -28,7 +28,7 @@ def cell_size_of(plan: Plan, wanted: int = 0) -> int:
         KeysError: it is too small, or the plan has no cells.
     """
     least = max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
-    if plan.protection.name != "masks" and plan.protection.key_holder != "authority":
+    if plan.protection.name != "masks" and not plan.authority_opens:
         if wanted:
             raise KeysError(
                 f"A cell size of {wanted} was asked for, but with these settings members or the "

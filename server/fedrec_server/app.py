@@ -84,7 +84,7 @@ class Coordinator:
         self._callers = Callers(
             self._roster,
             Path(settings.operators),
-            authority_reveals=federation.plan.protection.key_holder == "authority",
+            authority_reveals=federation.plan.authority_opens,
         )
         self._engine: Engine | None = None
         self._server: Any = None

@@ -323,7 +323,7 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
         for what, found, wanted in (
             ("federation", roster.federation, plan.federation.name),
             ("protection", roster.protection, plan.protection.name),
-            ("key holder", roster.key_holder, plan.protection.key_holder),
+            ("key holder", roster.key_holder, "authority" if plan.authority_opens else "members"),
             (
                 "protection fingerprint",
                 roster.protection_fingerprint[:16],

@@ -39,7 +39,7 @@ class OpeningPrice:
         """Return the price under a protection's plan; None where sums have no entries."""
         if not chosen.entries:
             return None
-        alone = plan.protection.key_holder == "authority"
+        alone = plan.authority_opens
         adds_up = alone and n_clients <= plan.rounds.recompute_limit
         seconds = opening_seconds(chosen, n_clients, adds_up=adds_up)
         n_blocks, tail = chosen.expected_blocks(n_clients), chosen.n_blocks - chosen.entries

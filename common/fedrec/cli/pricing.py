@@ -113,7 +113,7 @@ class _RoundPrice:
         download = PROTECTIONS["none"].plan(spec).message_bytes
         authority, over = 0, planned.plan_over(spec)
         total = over.sum_bytes(over.expected_blocks(n_clients)) if over.entries else upload
-        if planned.needs_reveal and plan.protection.key_holder == "members":
+        if planned.needs_reveal and not plan.authority_opens:
             download = total
         elif planned.needs_reveal:
             download += SEAL_OVERHEAD_BYTES
@@ -363,7 +363,7 @@ def _row_warnings(plan: Plan, n_items: int) -> list[str]:
 
 def _key_holder_warnings(plan: Plan) -> list[str]:
     """Return whom everybody has to trust because of the key that they hold."""
-    if plan.protection.key_holder == "members":
+    if not plan.authority_opens:
         return [
             'protection.key_holder = "members", the papers\' protocol: all clients hold the same '
             "secret key and are taken to be honest but curious, like the coordinator. One client "
@@ -399,7 +399,7 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
         n_items
         and chosen.key_bits
         and not chosen.entries
-        and plan.protection.key_holder == "members"
+        and not plan.authority_opens
         and seconds > plan.rounds.report_seconds
     ):
         found.append(

@@ -115,7 +115,7 @@ def _opens_updates(plan: Plan) -> bool:
     ciphertexts off them.
     """
     kind = PROTECTIONS[plan.protection.name]
-    return kind.needs_reveal and (plan.protection.key_holder == "members" or not kind.can_tag)
+    return kind.needs_reveal and (not plan.authority_opens or not kind.can_tag)
 
 
 def _unknown_shares(plan: Plan, mechanism: Mechanism) -> tuple[int, int]:

@@ -253,19 +253,6 @@ def _summands(plan: Plan) -> Iterator[Conflict]:
         )
 
 
-def _key_holder(plan: Plan) -> Iterator[Conflict]:
-    """A key authority that opens sums: only of protections with a key."""
-    settings, kind = plan.protection, PROTECTIONS[plan.protection.name]
-    if settings.key_holder == "members":
-        return
-    if not kind.needs_reveal:
-        yield Conflict(
-            keys=("protection.key_holder", "protection.name"),
-            sentence=f'protection.key_holder is "authority", but under {kind.name} no key opens '
-            'sums that anybody could hold. Leave it out, or set protection.name = "bfv".',
-        )
-
-
 def _masks(plan: Plan) -> Iterator[Conflict]:
     """Settings of masks: used by nothing else, and withstood by rounds of every size."""
     if not PROTECTIONS[plan.protection.name].is_interactive:
@@ -324,7 +311,7 @@ def _unopened(plan: Plan) -> Iterator[Conflict]:
 
     rounds, limit = plan.rounds, plan.rounds.recompute_limit
     protection = PROTECTIONS[plan.protection.name]
-    alone = plan.protection.key_holder == "authority"
+    alone = plan.authority_opens
     if not (protection.needs_reveal and alone) or protection.can_tag:
         return
     for key, count in (
@@ -367,7 +354,6 @@ _RULES: tuple[Callable[[Plan], Iterator[Conflict]], ...] = (
     _unclipped,
     _preset,
     _summands,
-    _key_holder,
     _masks,
     _clients,
     _protocol,

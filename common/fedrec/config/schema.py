@@ -291,6 +291,12 @@ class Plan(Section):
     evaluation: EvaluationSettings = EvaluationSettings()
     rounds: RoundSettings = RoundSettings()
 
+    @property
+    def authority_opens(self) -> bool:
+        """Whether the key authority alone opens sums: there is a key, and it keeps it."""
+        has_key = PROTECTIONS[self.protection.name].needs_reveal
+        return has_key and self.protection.key_holder == "authority"
+
     @field_validator("algorithm", mode="before")
     @classmethod
     def _settings_of_algorithm(cls, value: Any) -> Any:

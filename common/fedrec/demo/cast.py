@@ -23,7 +23,7 @@ def cast_table(plan: Plan, users: Sequence[int]) -> Table:
         table.add_column(column)
     table.add_row("coordinator", "a service provider", *_coordinators(plan))
     opens = PROTECTIONS[plan.protection.name].needs_reveal
-    alone = opens and plan.protection.key_holder == "authority"
+    alone = opens and plan.authority_opens
     holds = "the list of members, their certificates"
     table.add_row(
         "authority",

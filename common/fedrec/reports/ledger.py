@@ -205,7 +205,7 @@ def ledger_of(
 def trust_statement(plan: Plan) -> str:
     """Return who can read what under a plan's protection, and who is taken to be honest."""
     kind = PROTECTIONS[plan.protection.name]
-    if plan.protection.key_holder == "members":
+    if not plan.authority_opens:
         return kind.statement()
     return " ".join((_AUTHORITY.format(name=kind.name), *honesty_statements(plan)))
 
@@ -213,7 +213,7 @@ def trust_statement(plan: Plan) -> str:
 def honesty_statements(plan: Plan) -> tuple[str, ...]:
     """Return what follows where the authority opens sums without tags; else ()."""
     kind = PROTECTIONS[plan.protection.name]
-    if plan.protection.key_holder == "members" or kind.can_tag:
+    if not plan.authority_opens or kind.can_tag:
         return ()
     return (_HONEST_MEMBERS.format(name=kind.name),)
 

@@ -45,7 +45,7 @@ def make_epoch(
             given, or the other way round.
         RosterBreaksCells: the cells do not follow from those of the roster before.
     """
-    if (plan.protection.key_holder == "authority") != (revealer is not None):
+    if (plan.authority_opens) != (revealer is not None):
         raise KeysError(
             f'protection.key_holder is "{plan.protection.key_holder}", but '
             f"{'no' if revealer is None else 'a'} revealer was given.",

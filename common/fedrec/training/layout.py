@@ -288,7 +288,7 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
         # A plain sum may have one client for each user.
         return plan.federation.maximum_users, False
     most = max(rounds.recompute_limit, rounds.clients_per_round, rounds.minimum_clients)
-    if plan.protection.key_holder == "members":
+    if not plan.authority_opens:
         return most, False
     return (most, True) if protection.can_tag else (rounds.recompute_limit, False)
 

@@ -49,6 +49,8 @@ def test_every_member_can_open_the_epoch(
     fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
 ) -> None:
     keys = tmp_path / "keys"
+    text = settings_file.read_text()
+    settings_file.write_text(text.replace('key_holder = "authority"', 'key_holder = "members"'))
     found = fedrec(*new_command(settings_file, members, keys), "--json").json
     assert (found["epoch"], found["authority_is_new"], len(found["members"])) == (1, True, 3)
     assert stat.S_IMODE((keys / "authority" / "authority.key").stat().st_mode) == 0o600
@@ -74,8 +76,6 @@ def test_an_authority_that_opens_sums_keeps_the_secret_key(
     fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
 ) -> None:
     keys = tmp_path / "keys"
-    text = settings_file.read_text()
-    settings_file.write_text(text.replace("[protection]", '[protection]\nkey_holder = "authority"'))
     told = fedrec(*new_command(settings_file, members, keys)).out
     assert "no round goes on without it" in told
     secret = keys / "authority" / "revealer" / "epoch-00000001.secret"

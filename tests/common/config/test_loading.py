@@ -182,6 +182,7 @@ def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
         "client.coordinator",
         "client.device",
         "client.label",
+        "parties.address",
     }
     texts = {
         setting.key

@@ -71,7 +71,7 @@ def _report(
     findings = (*traffic_findings(traffic), *storage_findings(storage))
     uploads = traffic.blobs.get(_UPLOADS, BlobTally())
     # Where the key authority does not open a sum, it is published as it was made.
-    opened = known.plan.protection.key_holder == "authority"
+    opened = known.plan.authority_opens
     stored = "published sum" if opened else "sum"
     published = storage.blobs.get(stored, BlobTally())
     sizes = storage.files.get(stored)
