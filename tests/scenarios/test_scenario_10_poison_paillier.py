@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 from blake3 import blake3
-from fedrec.authority.folder import AuthorityFolder
-from fedrec_client.revealer import STATE_FOLDER
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import KINDS, accepted, compute, plan_of
@@ -24,6 +22,8 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.audit import AUDIT_FILE
 
 HEADER_BYTES, CONTEXT_HEAD = 44, 56

@@ -19,8 +19,6 @@ import numpy as np
 import pytest
 from blake3 import blake3
 from conformance.protection_suite import Party, make_party
-from fedrec.authority.folder import AuthorityFolder
-from fedrec_client.revealer import STATE_FOLDER
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, plan_of
@@ -36,6 +34,8 @@ from fedrec.protection.residues import ResidueLayout
 from fedrec.training.layout import Layout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.private_store import PrivateStore
 
