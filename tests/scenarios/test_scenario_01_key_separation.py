@@ -137,7 +137,7 @@ class Served:
         with Processes(self._folder / "logs") as processes:
             coordinator = processes.start(
                 "coordinator", "coordinator", "run", str(self._workspace.coordinator_settings),
-                "--record-wire", str(wire),
+                "--record-wire", str(wire), talks=True,
             )  # fmt: skip
             address = processes.first_line("coordinator")["address"]
             self._process_id = coordinator.pid

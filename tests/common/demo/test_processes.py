@@ -50,7 +50,7 @@ def test_an_empty_log_is_called_empty(tmp_path: Path) -> None:
 
 def test_one_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
-        processes.start("coordinator", "no-such-command")
+        processes.start("coordinator", "no-such-command", talks=True)
         with pytest.raises(Unreachable, match="did not start") as error:
             processes.first_line("coordinator", seconds=SLOW_START_SECONDS)
     assert "no-such-command" in error.value.message
