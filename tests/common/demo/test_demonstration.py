@@ -36,7 +36,7 @@ def test_the_same_sums_end_well(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert json.loads((folder / "summary.json").read_text())["differences"] == []
     arithmetic = json.loads((folder / "environment.json").read_text())["arithmetic"]
     assert arithmetic["device"] == "cpu"
-    for client in (folder / "clients").iterdir():
+    for client in (folder / "kits" / "clients").iterdir():
         kept = json.loads((client / "state" / "environment.json").read_text())
         assert kept["arithmetic"] == arithmetic
 

@@ -40,7 +40,7 @@ def follow(link: Link, *dead: Failure) -> None:
         Console(file=io.StringIO()),
         failures=lambda: list(dead),
         on_round=lambda report: None,
-        run_folder=Path("runs/demo-1"),
+        logs=Path("runs/demo-1/logs"),
     )
 
 
