@@ -17,8 +17,8 @@ from fedrec import Recommender
 pytestmark = pytest.mark.slow
 
 Start = Callable[..., Command]
-N_CHILDREN = 4
-"""The coordinator and three clients."""
+N_CHILDREN = 5
+"""The coordinator, the key authority and three clients."""
 
 
 @pytest.fixture
@@ -84,6 +84,10 @@ def test_under_masks_nobody_reads_an_update(start: Start, tmp_path: Path) -> Non
     assert (seen["holds"], seen["problems"], seen["found"]) == (True, [], {})
 
 
+def _rows_of(kit: Path) -> list[str]:
+    return (kit / "interactions.csv").read_text().splitlines()
+
+
 def assert_it_recommends(
     start: Start, folder: Path, summary: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -92,7 +96,7 @@ def assert_it_recommends(
     recommender = Recommender.load(folder)
     assert recommender.user_ids == ()
     for number in (1, 3):
-        rows = (folder / "clients" / str(number) / "interactions.csv").read_text().splitlines()
+        rows = _rows_of(folder / "kits" / "clients" / f"client-{number}")
         user = rows[1].split(",")[0]
         seen = {row.split(",")[1] for row in rows if row.startswith(f"{user},")}
         asking = start(
@@ -111,7 +115,9 @@ def test_a_killed_client_is_told_with_its_signal_log_and_folder(
     running = demo(start, tmp_path, "--rounds", "500")
     children = poll(lambda: all_there(running), "children")
     poll(lambda: list(tmp_path.glob("runs/*/rounds.jsonl")), "a published round")
-    (victim,) = (child for child in children if "clients/2/client.toml" in command_line(child))
+    (victim,) = (
+        child for child in children if "clients/client-2/client.toml" in command_line(child)
+    )
     os.kill(victim, signal.SIGKILL)
     assert running.ended() == 1
     (folder,) = (tmp_path / "runs").iterdir()
@@ -121,7 +127,7 @@ def test_a_killed_client_is_told_with_its_signal_log_and_folder(
     assert str(log) in told
     last = next(line for line in reversed(log.read_text().splitlines()) if line)
     assert f"  {last}" in told
-    assert f"The run's folder is {folder}" in told
+    assert f"their logs are in {folder / 'logs'}" in told
     assert "Traceback" not in told
     poll(lambda: not [child for child in children if is_running(child)], "the children's end")
 

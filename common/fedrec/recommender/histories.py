@@ -17,7 +17,7 @@ from fedrec.errors import DataError
 
 __all__ = ["History", "find_history"]
 
-_SETTINGS = ("resolved.toml", "clients/*/client.toml")
+_SETTINGS = ("resolved.toml", "clients/*/client.toml", "kits/clients/*/client.toml")
 """The run's own settings, and in a demo's folder those of its clients."""
 
 
