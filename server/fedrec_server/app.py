@@ -81,11 +81,7 @@ class Coordinator:
         self._resume = resume
         self._recorder = recorder
         self._own = own_credentials(settings, federation.keys.roster)
-        self._callers = Callers(
-            self._roster,
-            Path(settings.operators),
-            authority_reveals=federation.plan.authority_opens,
-        )
+        self._callers = Callers(self._roster, Path(settings.operators))
         self._engine: Engine | None = None
         self._server: Any = None
         self._health: Any = None

@@ -69,20 +69,14 @@ class Callers:
     Args:
         roster: returns the roster in force.
         operators: the operators' certificates, one after the other; read at every call of theirs.
-        authority_reveals: whether no member has any use for others' contributions.
 
     Raises:
         KeysError: the operators' file cannot be used.
     """
 
-    def __init__(
-        self, roster: Callable[[], Roster], operators: Path, *, authority_reveals: bool
-    ) -> None:
+    def __init__(self, roster: Callable[[], Roster], operators: Path) -> None:
         self._roster = roster
         self._operators = operators
-        self._openers: frozenset[Role] = frozenset(
-            {"revealer"} if authority_reveals else {"member"}
-        )
         self._known: tuple[Roster, dict[bytes, ClientId]] | None = None
         self._operators_keys()
 
@@ -126,7 +120,7 @@ class Callers:
             return frozenset({"operator"})
         if method == APPLY:
             return frozenset({"applicant"})
-        return self._openers if method in SUMS else frozenset({"member", "revealer"})
+        return frozenset({"revealer"}) if method in SUMS else frozenset({"member", "revealer"})
 
     def _members(self, roster: Roster) -> dict[bytes, ClientId]:
         """Return the roster's keys, read once for each roster."""
