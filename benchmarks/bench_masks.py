@@ -180,7 +180,7 @@ def run_until_answers(
     survivors = collector.close_vectors()
     remaining = sorted(set(range(n_clients)) - gone)
     for own in remaining:
-        signature = participants[own].sign(survivors, people[own])
+        signature = participants[own].sign(survivors, people[own], roster)
         collector.add_signature(people[own].client_id, signature)
     collector.close_signatures()
     for own in remaining:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedrec.errors import (
     BadSignature,
     FedrecError,
+    PartialCell,
     ProtocolError,
     RefusedError,
     RoundError,
@@ -114,6 +115,9 @@ class CatchingUp:
     def _take(self, found: PublishedRound) -> None:
         try:
             aggregate, shared = self._checked(found)
+        except PartialCell as error:
+            self._refused("published_partial_cell", found.round, error)
+            raise
         except (RefusedError, ProtocolError) as error:
             self._refused("published_round_refused", found.round, error)
             raise
@@ -124,7 +128,17 @@ class CatchingUp:
         self._model.publish(found.round, shared, metrics=aggregate[METRICS_SLICE], counted=counted)
         if before is not None and before < found.round:
             self._journal.settle(before, "abandoned")
-        self._journal.settle(found.round, "counted" if counted else "not_counted")
+        why = ""
+        if answered and not counted and self._is_left_out(found):
+            why = "cell_incomplete"
+        self._journal.settle(found.round, "counted" if counted else "not_counted", why)
+
+    def _is_left_out(self, found: PublishedRound) -> bool:
+        """Tell whether a round is without those with whom this client is always summed."""
+        member = self._membership
+        cell = member.roster.partition.cell_of(member.client_id)
+        counted = {header.client_id for header in found.contributions}
+        return cell is not None and counted.isdisjoint(cell.core)
 
     def _checked(self, found: PublishedRound) -> tuple[NDArray[np.int64], SharedState]:
         """Return a published round's aggregate and what follows from it, all of it verified."""

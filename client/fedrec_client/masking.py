@@ -2,10 +2,9 @@
 
 Every step's message is kept with the state that follows from it before it is sent, and after a
 crash the same bytes go out. A step is taken once; what a coordinator asks for out of order, or a
-second time with other content, is refused. So is a set of survivors that differs from an earlier
-one of the same model version by too few clients (`fedrec.protection.masks.openings`). What a round
-costs its users' privacy is charged in the commit that keeps the masked vector, the first thing that
-says anything about them.
+second time with other content, is refused. So is a list of keys, or a set of survivors, that is not
+over whole cells of the roster. What a round costs its users' privacy is charged in the commit that
+keeps the masked vector, the first thing that says anything about them.
 
 What it does not give: protection from a state folder that is copied, or restored from a backup,
 while a round is open.
@@ -23,13 +22,14 @@ from fedrec.errors import (
     ConflictingUpload,
     FedrecError,
     KeysError,
+    PartialCell,
     ProtocolError,
     RefusedError,
     RoundClosed,
     RoundError,
     SettingsError,
 )
-from fedrec.protection.masks import MaskTerms, MaskWords, Participant, Survivors
+from fedrec.protection.masks import MaskTerms, MaskWords, Participant
 from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import (
     answer_to_bytes,
@@ -42,10 +42,8 @@ from fedrec.wire.mask_bodies import (
 from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
 from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Train
 from fedrec_client.audit import AuditLog
-from fedrec_client.durable import FileRef
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
-from fedrec_client.opened_sets import model_digest
 from fedrec_client.participation import Participation
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -166,9 +164,7 @@ class Masking:
                 with self._journal.timed(record.round, "seconds_protecting", "protected"):
                     return self._mask(record, participant, raw)
             case "signature":
-                opened = self._opened(record, participant.named(raw))
-                body = participant.sign(raw, member.identity)
-                return self._keep(record, step, participant, body, opened=opened)
+                body = participant.sign(raw, member.identity, member.roster)
             case "answer":
                 signatures = signatures_from_bytes(raw)
                 with self._journal.timed(record.round, "seconds_revealing", "revealed"):
@@ -210,22 +206,12 @@ class Masking:
         self._store.keep_masking(kept, staged, spent=record.spent)
         return kept
 
-    def _opened(self, record: MaskedRound, survivors: Survivors) -> FileRef:
-        """Keep the set that is about to be signed, unless an earlier one forbids it."""
-        model = model_digest(self._model.shared.canonical_bytes())
-        found = self._store.opened.with_one(
-            model, record.kind, survivors, self._membership.minimum_summands
-        )
-        return self._store.keep_file("opened", found.to_bytes())
-
     def _keep(
         self,
         record: MaskedRound,
         step: MaskStep,
         participant: Participant,
         body: bytes,
-        *,
-        opened: FileRef | None = None,
     ) -> MaskedRound:
         kept = record.model_copy(
             update={
@@ -234,7 +220,7 @@ class Masking:
                 "message": self._store.keep_file("mask-message", body),
             }
         )
-        self._store.keep_masking(kept, opened=opened)
+        self._store.keep_masking(kept)
         return kept
 
     def _send(self, record: MaskedRound) -> bool:
@@ -278,7 +264,8 @@ class Masking:
     def _refuse(self, record: MaskedRound, step: MaskStep, error: FedrecError) -> None:
         """Note what was wrong and take no further step in this round."""
         run = self._membership.run
-        self._audit.refused(EVENTS[step], run=run, round_id=record.round, error=error)
+        event = "partial_cell" if isinstance(error, PartialCell) else EVENTS[step]
+        self._audit.refused(event, run=run, round_id=record.round, error=error)
         self._store.keep_masking(record.model_copy(update={"refused": True}))
         self._journal.tell("reveal_refused", record.round, detail=error.message)
 

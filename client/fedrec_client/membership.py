@@ -20,6 +20,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, derive, keyed_tag
+from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, RoundId, canonical, digest
 from fedrec.model.state import SharedState
 from fedrec.protection import Member, Protection
@@ -301,6 +302,7 @@ class Membership:
         Raises:
             RefusedError: too few, too many, one client twice, or about another round, run,
                 epoch, kind or model.
+            PartialCell: without some of those with whom others are always summed.
             NotInRoster: by somebody else.
             BadSignature: not signed by its author.
             ProtocolError: by another catalogue or plan, or of another length.
@@ -315,10 +317,16 @@ class Membership:
         if self.is_encrypted and found > most:
             raise RefusedError(
                 f"Round {terms.round} has {found} contributions, expected at most {most} "
-                "(rounds.recompute_limit, or rounds.clients_per_round)."
+                "(rounds.recompute_limit)."
             )
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {terms.round} lists a client twice.")
+        check_whole(
+            self.roster.partition,
+            [header.client_id for header in contributions],
+            least=self.minimum_summands,
+            what=f"The sum of round {terms.round}",
+        )
         if self.is_masked:
             terms = replace(terms, key_list=_key_list_of(contributions))
         for header in contributions:

@@ -29,7 +29,6 @@ from fedrec_client.durable import (
     write_blob,
     write_durably,
 )
-from fedrec_client.opened_sets import OpenedSets
 from fedrec_client.stored_state import (
     BestModel,
     MaskedRound,
@@ -276,12 +275,6 @@ class PrivateStore:
             return masking.round
         return None if staged is None else staged.header.round
 
-    @property
-    def opened(self) -> OpenedSets:
-        """The sets of contributors whose sums this client helped to open."""
-        kept = self.state.opened
-        return OpenedSets() if kept is None else OpenedSets.from_bytes(self.read(kept))
-
     def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
         """Write a file that the next commit names; without one it is swept."""
         return write_blob(self.folder, kind, content)
@@ -296,7 +289,6 @@ class PrivateStore:
         staged: StagedRound | None = None,
         *,
         spent: FileRef | None = None,
-        opened: FileRef | None = None,
     ) -> None:
         """Keep a step of a round under masks, its message with it, before anything is sent.
 
@@ -305,7 +297,6 @@ class PrivateStore:
             staged: the masked vector, in the step that makes it.
             spent: what users' privacy has cost with that vector: charged in the same commit, and
                 never taken back. Before that step nothing about users has left the client.
-            opened: the sets of survivors with the one that this step signs.
 
         Raises:
             StorageError: the round is new, and this or a later one was answered already.
@@ -323,7 +314,6 @@ class PrivateStore:
             answered_round=max(self.state.answered_round, masking.round),
             staged=staged or self.state.staged,
             spent=spent or self.state.spent,
-            opened=opened or self.state.opened,
         )
 
     def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:
@@ -408,14 +398,12 @@ class PrivateStore:
         sum_digest: bytes,
         *,
         tagged: bool = False,
-        opened: OpenedSets | None = None,
     ) -> None:
         """Keep for good, before the key is used, what is about to be opened.
 
         Args:
             tagged: count it as a sum with wrong tags, until `forgive_sum` says that they were
                 right: a crash in between must not give another try for nothing.
-            opened: whose sums were opened, with this one, where that is noted.
         """
         if self.revealed(round_id) is not None:
             self._replace(refused_sums=self.state.refused_sums + tagged)
@@ -426,9 +414,6 @@ class PrivateStore:
         self._replace(
             revealed=(*self.state.revealed, entry),
             refused_sums=self.state.refused_sums + tagged,
-            opened=self.state.opened
-            if opened is None
-            else self.keep_file("opened", opened.to_bytes()),
         )
 
     def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:

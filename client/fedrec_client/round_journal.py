@@ -85,13 +85,18 @@ class RoundJournal:
         setattr(cost, phase, getattr(cost, phase) + seconds)
         self.tell(name, round_id, seconds=seconds)
 
-    def settle(self, round_id: RoundId, outcome: Outcome) -> None:
-        """Write a round's line, now that its end is known."""
+    def settle(self, round_id: RoundId, outcome: Outcome, why: str = "") -> None:
+        """Write a round's line, now that its end is known.
+
+        Args:
+            why: it has this outcome, where that is known.
+        """
         cost = self._cost(round_id)
         cost.outcome = outcome
         cost.bytes_up = self._meter.sent - self._sent
         cost.bytes_down = self._meter.received - self._received
-        self.tell("abandoned" if outcome == "abandoned" else "published", round_id, detail=outcome)
+        name: EventName = "abandoned" if outcome == "abandoned" else "published"
+        self.tell(name, round_id, detail=f"{outcome}: {why}" if why else outcome)
         append_durably(self._path, json.dumps(asdict(cost), separators=(",", ":")))
         self._sent, self._received = self._meter.sent, self._meter.received
         self._open = {number: open_ for number, open_ in self._open.items() if number > round_id}

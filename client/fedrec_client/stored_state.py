@@ -24,7 +24,7 @@ __all__ = [
     "check_state_format",
 ]
 
-STATE_FORMAT = 7
+STATE_FORMAT = 8
 _NAME = "fedrec client state "
 _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"
@@ -167,8 +167,6 @@ class StoredState(_Record):
         counted: what users had when they were counted last, in whatever run; see
             `fedrec_client.counted_data`. None where nobody was.
         left_runs: runs that this folder took part in before, and does not return to.
-        opened: the sets of survivors that this client signed for its version; see
-            `fedrec_client.opened_sets`. None where it signed none in this run.
     """
 
     pin: RunPin
@@ -188,11 +186,10 @@ class StoredState(_Record):
     counted: FileRef | None = None
     left_runs: tuple[str, ...] = ()
     masking: MaskedRound | None = None
-    opened: FileRef | None = None
 
     def files(self) -> set[str]:
         """Return the names of all files that this state needs."""
-        refs = [self.shared, self.private, self.spent, self.opened, self.counted]
+        refs = [self.shared, self.private, self.spent, self.counted]
         if self.staged is not None:
             refs += [self.staged.update, self.staged.private]
         if self.masking is not None:

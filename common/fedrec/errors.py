@@ -20,6 +20,7 @@
     |  |- InvitationUsed             invitation_used        5    PERMISSION_DENIED
     |  |- BadSignature               bad_signature          5    PERMISSION_DENIED
     |  |- RosterBreaksCells          roster_breaks_cells    5    FAILED_PRECONDITION
+    |  |- PartialCell                partial_cell           5    FAILED_PRECONDITION
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
     |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |- RoundError                    round                  1    FAILED_PRECONDITION
@@ -55,6 +56,7 @@ __all__ = [
     "KeysError",
     "MalformedUpdate",
     "NotInRoster",
+    "PartialCell",
     "PlanMismatch",
     "PrivacyBudgetSpent",
     "ProtocolError",
@@ -237,6 +239,14 @@ class RosterBreaksCells(RefusedError):
 
     code = "roster_breaks_cells"
     public = "The roster does not keep the cells of the one before."
+    grpc_status = "FAILED_PRECONDITION"
+
+
+class PartialCell(RefusedError):
+    """A sum over part of those who are always summed together."""
+
+    code = "partial_cell"
+    public = "The sum is not over everybody who is always summed together."
     grpc_status = "FAILED_PRECONDITION"
 
 

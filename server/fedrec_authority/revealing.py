@@ -16,6 +16,7 @@ from typing import Any
 
 from fedrec.errors import (
     FedrecError,
+    PartialCell,
     ProtocolError,
     RefusedError,
     RevealRefused,
@@ -31,7 +32,6 @@ from fedrec.wire.messages import Reveal, RevealStatement
 from fedrec_client.audit import AuditLog
 from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
-from fedrec_client.opened_sets import OpenedSets, model_digest
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
 
@@ -104,18 +104,6 @@ class Revealing:
             if opened.refused:
                 raise RefusedError(f"The sum of round {task.round} was refused before.")
         self._check_refusals()
-        self._opened(task)
-
-    def _opened(self, task: Reveal) -> OpenedSets:
-        """Return the sets of opened sums with this round's.
-
-        Raises:
-            RevealRefused: an earlier sum and this one would give too few clients away.
-        """
-        model = model_digest(self._model.shared.canonical_bytes())
-        found = frozenset(header.client_id for header in task.contributions)
-        least = self._membership.minimum_summands
-        return self._store.opened.with_one(model, task.kind, found, least)
 
     def _check_refusals(self) -> None:
         """Refuse to use a key that was used in vain as often as may be."""
@@ -176,9 +164,7 @@ class Revealing:
         fetched = self._is_fetched(task)
         names = member.tag_names(task.round, task.contributions) if member.is_tagged else None
         # On disk before the key is used: after a crash, too, a round has one sum only.
-        self._store.record_reveal(
-            task.round, manifest, sum_digest, tagged=fetched, opened=self._opened(task)
-        )
+        self._store.record_reveal(task.round, manifest, sum_digest, tagged=fetched)
         vector = self._model.vector(member, task.kind)
         try:
             aggregate = vector.member.reveal(total, len(task.contributions), names)
@@ -237,7 +223,7 @@ class Revealing:
             "reveal_refused",
             run=self._membership.run,
             round_id=task.round,
-            error=error if isinstance(error, SumOutOfBounds) else refused,
+            error=error if isinstance(error, PartialCell | SumOutOfBounds) else refused,
         )
         reason = " ".join(told.split())[:MAX_REASON_CHARS]
         with suppress(FedrecError):

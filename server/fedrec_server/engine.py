@@ -32,6 +32,7 @@ from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
+    ClientJoined,
     CollectingEnded,
     MaskStepEnded,
     RoundAbandoned,
@@ -344,8 +345,11 @@ class Engine:
         opens = round_ is None and self.state.ending is None
         try:
             if joins and round_ is not None and client_id not in round_.asked:
+                # Who is here matters where clients come with those that they are summed with.
+                live = self.presence.live() if self.state.rules.partition.cell_size else ()
+                polled = Polled(now=self.clock.now(), client_id=client_id, live=frozenset(live))
                 async with self.lock:
-                    await self.apply(Polled(now=self.clock.now(), client_id=client_id))
+                    await self.apply(polled)
             elif opens and self.presence.reaches(self.state.rules.needed):
                 await self.work.uninterrupted(self.advance())
         except StorageError as error:
@@ -361,8 +365,10 @@ class Engine:
                 self.work.background(self._forget_sums())
             if isinstance(change, SumKept) and self.state.rules.revealer is not None:
                 self.waiters.wake((self.state.rules.revealer,))
-            if isinstance(change, CollectingEnded) and change.left_out:
+            if isinstance(change, CollectingEnded | MaskStepEnded) and change.left_out:
                 self.work.background(self._delete_updates(change.round, change.left_out))
+            if isinstance(change, ClientJoined):
+                self.waiters.wake((change.client_id,))
             if isinstance(change, MaskStepEnded) and self.state.current is not None:
                 self.waiters.wake(self.state.current.asked)
         if changes:

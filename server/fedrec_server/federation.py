@@ -203,6 +203,7 @@ class Federation:
             revealer=None if revealer is None else revealer.client_id,
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
+            partition=self.keys.roster.partition,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

@@ -28,7 +28,8 @@ from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
 from fedrec.wire.messages import MaskMessage, MaskStep, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.federation import Federation
-from fedrec_server.rounds.masking import AFTER, STEP_OF, arrived, invited, seconds_of
+from fedrec_server.rounds.masking import AFTER, STEP_OF, arrived, invited, seconds_of, without
+from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Phase, Round, Rules
 
 __all__ = ["MaskCollection"]
@@ -131,9 +132,7 @@ class MaskCollection:
             return True
         here = arrived(round_)
         if round_.phase == "collecting":
-            most = self._rules().most_counted
-            wanted = len(round_.asked) if most is None else min(most, len(round_.asked))
-            return len(here) >= max(wanted, self._rules().needed)
+            return has_all(self._rules(), round_, here)
         if here >= invited(round_):
             return True
         patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(self._rules(), "unmasking")
@@ -142,7 +141,10 @@ class MaskCollection:
         return self._following(round_).can_unmask
 
     def close(self, round_: Round) -> frozenset[ClientId]:
-        """Close the present step; return who is left out of the round for another model's sake.
+        """Close the present step; return who is left out of it.
+
+        Whoever starts from another model than most, and whoever is only summed with others that are
+        not here: of the list of keys, and of the sum.
 
         Raises:
             RoundError: when too few are left to go on.
@@ -154,12 +156,15 @@ class MaskCollection:
             self._collector = self._with_keys(round_, group)
             self._held = {step: set() for step in REPLAYED}
             self._folded, self._key_list = {}, b""
+            left_out = frozenset(round_.messages["keys"]) - group.keys()
         else:
+            left_out = frozenset()
+            if round_.phase == "masking":
+                left_out = frozenset(round_.accepted) - self._rules().summable(round_.accepted)
+                round_ = replace(round_, accepted=without(round_.accepted, left_out))
             self._close(self._following(round_), round_.phase)
         self._place = (round_.number, AFTER[round_.phase])
-        if round_.phase == "collecting":
-            return frozenset(round_.messages["keys"]) - group.keys()
-        return frozenset()
+        return left_out
 
     def material(self, round_: Round, client_id: ClientId, step: MaskStep) -> bytes:
         """Return what a participant needs for the present step.
@@ -246,7 +251,10 @@ class MaskCollection:
                     raise RoundError("Too few answered to put all clients' secrets together.")
 
     def _participants(self, round_: Round) -> dict[ClientId, tuple[KeyAdvertisement, bytes]]:
-        """Return the keys of the largest group of clients that start from the same model."""
+        """Return the keys of the largest group of clients that start from the same model.
+
+        Of them those of whole cells.
+        """
         found = {
             client_id: keys_from_bytes(client_id, body)
             for client_id, body in round_.messages["keys"].items()
@@ -255,7 +263,9 @@ class MaskCollection:
         if not sizes:
             return {}
         chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
-        return {client_id: one for client_id, one in found.items() if one[1] == chosen}
+        group = [client_id for client_id, one in found.items() if one[1] == chosen]
+        counted = counted_of(self._rules(), group, round_.number)
+        return {client_id: one for client_id, one in found.items() if client_id in counted}
 
     def _with_keys(
         self, round_: Round, group: Mapping[ClientId, tuple[KeyAdvertisement, bytes]]

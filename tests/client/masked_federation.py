@@ -168,7 +168,9 @@ class MaskedWorld(World):
         if step == "signature":
             survivors = collector.close_vectors()
             for puppet, participant in current.participants:
-                collector.add_signature(puppet.client_id, participant.sign(survivors, puppet))
+                collector.add_signature(
+                    puppet.client_id, participant.sign(survivors, puppet, roster)
+                )
             return survivors
         collector.close_signatures()
         for puppet, participant in current.participants:

@@ -69,7 +69,7 @@ def test_scenario_06_three_fifths_end_the_round_and_unmask_nothing(people: Peopl
     refusals = 0
     for own in cohort.positions(gone):
         try:
-            cohort.participants[own].sign(survivors, cohort.people[own])
+            cohort.participants[own].sign(survivors, cohort.people[own], cohort.roster)
         except RevealRefused:
             refusals += 1
         with pytest.raises((RevealRefused, RoundError)):

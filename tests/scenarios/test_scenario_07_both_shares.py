@@ -76,7 +76,9 @@ class Attack:
         for own in group:
             cohort.restart(own)
             try:
-                signatures[own] = cohort.participants[own].sign(packed, cohort.people[own])
+                signatures[own] = cohort.participants[own].sign(
+                    packed, cohort.people[own], cohort.roster
+                )
             except RevealRefused:
                 self.refusals += 1
         return signatures

@@ -11,6 +11,7 @@ from fedrec.config.exposure import exposure_of
 from fedrec.config.schema import Plan, ProtectionSettings
 from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
+from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
 from fedrec.protection.opening import DECRYPTION_SECONDS
@@ -145,7 +146,7 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         SettingsError: when the protection cannot sum what the plan asks for.
     """
     planned, largest = protection_of(plan, n_items), Layout.largest(plan, n_items)
-    n_clients = n_clients or plan.rounds.clients_per_round or plan.rounds.minimum_clients
+    n_clients = n_clients or _asked(plan)
     n_rounds = plan.rounds.total + ROUNDS_BESIDE_TRAINING
 
     def of_round(spec: VectorSpec) -> _RoundPrice:
@@ -191,6 +192,12 @@ def price(plan: Plan, *, n_items: int, n_clients: int = 0, n_active: int | None 
         masks=mask_price(plan, n_clients) if planned.is_interactive else None,
         opening=OpeningPrice.of(plan, planned.chosen, n_clients),
     )
+
+
+def _asked(plan: Plan) -> int:
+    """Return how many clients a round of the plan has, as far as the plan says it."""
+    cells = plan.rounds.cells_per_round * max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
+    return plan.rounds.clients_per_round or max(cells, plan.rounds.minimum_clients)
 
 
 def _dense_plain_bytes(plan: Plan, n_items: int) -> int:
@@ -317,7 +324,7 @@ def warnings_for(plan: Plan, n_users: int = 0, n_items: int = 0, n_clients: int 
             *_key_holder_warnings(plan),
         ]
     elif PROTECTIONS[plan.protection.name].is_interactive:
-        n_clients = n_clients or plan.rounds.clients_per_round or plan.rounds.minimum_clients
+        n_clients = n_clients or _asked(plan)
         found += mask_warnings(plan, n_clients)
     else:
         found.append(

@@ -39,6 +39,7 @@ _FREE = frozenset(
         "privacy.expected_users",
         # Who is asked and for how long; how few may answer is minimum_clients.
         "rounds.clients_per_round",
+        "rounds.cells_per_round",
         "rounds.over_provision",
         "rounds.deadline_seconds",
         "rounds.mask_step_seconds",

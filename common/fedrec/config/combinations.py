@@ -165,12 +165,13 @@ def _everybody(plan: Plan) -> Iterator[Conflict]:
             sentence=f"rounds.user_fraction is {rounds.user_fraction:g}, but {reason} over the "
             "same users. Set rounds.user_fraction = 1.",
         )
-    if rounds.clients_per_round:
-        yield Conflict(
-            keys=("rounds.clients_per_round",),
-            sentence=f"rounds.clients_per_round is {rounds.clients_per_round}, but {reason} over "
-            "the same clients. Set rounds.clients_per_round = 0, which asks everybody.",
-        )
+    for key in ("clients_per_round", "cells_per_round"):
+        if getattr(rounds, key):
+            yield Conflict(
+                keys=(f"rounds.{key}",),
+                sentence=f"rounds.{key} is {getattr(rounds, key)}, but {reason} over the same "
+                f"clients. Set rounds.{key} = 0, which asks everybody.",
+            )
 
 
 def _sampling(plan: Plan) -> Iterator[Conflict]:
@@ -272,7 +273,7 @@ def _masks(plan: Plan) -> Iterator[Conflict]:
         malicious=settings.coordinator == "malicious",
     )
     least = max(FEWEST_SUMMANDS, rounds.minimum_clients, rounds.minimum_summands)
-    most = max(least, rounds.clients_per_round)
+    most = max(least, plan.most_in_cells)
     for count in (*range(least, min(most, _EVERY_SIZE_TO) + 1), most):
         try:
             parameters_for(count, tolerance)
@@ -287,6 +288,7 @@ def _masks(plan: Plan) -> Iterator[Conflict]:
 def _clients(plan: Plan) -> Iterator[Conflict]:
     rounds = plan.rounds
     asked = rounds.clients_per_round
+    yield from _asked(plan)
     if asked and asked < rounds.minimum_clients:
         yield Conflict(
             keys=("rounds.clients_per_round", "rounds.minimum_clients"),
@@ -295,13 +297,28 @@ def _clients(plan: Plan) -> Iterator[Conflict]:
             f"rounds.clients_per_round = {rounds.minimum_clients} or more, or 0 to ask everybody.",
         )
     yield from _unopened(plan)
-    if rounds.over_provision > 1 and not asked:
+    key = "cells_per_round" if plan.has_cells else "clients_per_round"
+    if rounds.over_provision > 1 and not getattr(rounds, key):
         yield Conflict(
-            keys=("rounds.over_provision", "rounds.clients_per_round"),
-            sentence=f"rounds.over_provision is {rounds.over_provision:g}, but "
-            "rounds.clients_per_round is 0, which asks every client already. Set "
-            "rounds.clients_per_round to the number of updates wanted, or leave over_provision "
-            "out.",
+            keys=("rounds.over_provision", f"rounds.{key}"),
+            sentence=f"rounds.over_provision is {rounds.over_provision:g}, but rounds.{key} is 0, "
+            f"which asks every client already. Set rounds.{key} to the number wanted, or leave "
+            "over_provision out.",
+        )
+
+
+def _asked(plan: Plan) -> Iterator[Conflict]:
+    """Refuse to count clients where cells are asked, and the other way round."""
+    used, other = "clients_per_round", "cells_per_round"
+    reason = "nothing here is summed by cells: whoever reads a sum could read single updates, too"
+    if plan.has_cells:
+        used, other = other, used
+        reason = "clients are summed in whole cells, so that no two sums differ by fewer"
+    if getattr(plan.rounds, other):
+        yield Conflict(
+            keys=(f"rounds.{other}", "protection.name"),
+            sentence=f"rounds.{other} is {getattr(plan.rounds, other)}, but {reason}. Set "
+            f"rounds.{used}, or rounds.{other} = 0.",
         )
 
 
@@ -314,18 +331,15 @@ def _unopened(plan: Plan) -> Iterator[Conflict]:
     alone = plan.authority_opens
     if not (protection.needs_reveal and alone) or protection.can_tag:
         return
-    for key, count in (
-        ("clients_per_round", rounds.clients_per_round),
-        ("minimum_clients", rounds.minimum_clients),
-    ):
-        if count > limit:
-            yield Conflict(
-                keys=("rounds.recompute_limit", f"rounds.{key}"),
-                sentence=f"rounds.{key} is {count}, but rounds.recompute_limit is {limit}, and "
-                f"under {protection.name} no round sums more updates than the key authority adds "
-                f"up itself. Set rounds.recompute_limit = {count}, lower rounds.{key} to {limit}, "
-                'or set protection.name = "bfv", whose sums carry tags.',
-            )
+    count = rounds.minimum_clients
+    if count > limit:
+        yield Conflict(
+            keys=("rounds.recompute_limit", "rounds.minimum_clients"),
+            sentence=f"rounds.minimum_clients is {count}, but rounds.recompute_limit is {limit}, "
+            f"and under {protection.name} no round sums more updates than the key authority adds "
+            f"up itself. Set rounds.recompute_limit = {count}, lower rounds.minimum_clients to "
+            f'{limit}, or set protection.name = "bfv", whose sums carry tags.',
+        )
 
 
 def _protocol(plan: Plan) -> Iterator[Conflict]:

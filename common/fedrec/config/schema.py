@@ -21,6 +21,7 @@ from fedrec.config.local_sections import (
     OutputSettings,
     PartiesSettings,
 )
+from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.protection import PROTECTIONS
 from fedrec.section import Section
 from fedrec.updates.settings import UpdateSettings
@@ -221,14 +222,23 @@ class RoundSettings(Section):
         "encryption never less than 3.",
     )
     clients_per_round: int = Field(
-        default=0, ge=0, description="Clients asked in each round; 0 asks every roster client."
+        default=0,
+        ge=0,
+        description="Clients asked in each round; 0 asks every roster client. Where sums need "
+        "cells, cells_per_round takes its place.",
+    )
+    cells_per_round: int = Field(
+        default=0,
+        ge=0,
+        description="Cells asked in each round, of groups of clients that are always summed "
+        'together (masks, and protection.key_holder = "authority"); 0 asks every one.',
     )
     over_provision: float = Field(
         default=1.0,
         ge=1,
         le=4,
-        description="Asks this many times clients_per_round; the round closes when "
-        "clients_per_round have answered.",
+        description="Asks this many times clients_per_round, or cells_per_round; the round closes "
+        "when as many have answered as are counted.",
     )
     deadline_seconds: float = Field(
         default=120.0, gt=0, description="A round collects no longer than this."
@@ -252,7 +262,7 @@ class RoundSettings(Section):
         ge=3,
         le=10_000,
         description="The key authority adds up to this many contributions itself before it opens "
-        "the sum. Under bfv and paillier a round may have more (clients_per_round): then tags "
+        "the sum. Under bfv and paillier a round may have more (cells_per_round): then tags "
         "inside the ciphertexts show that the coordinator's sum is the right one; under ckks "
         "never more. Where members decrypt, parameters are planned for as many at least.",
     )
@@ -290,6 +300,17 @@ class Plan(Section):
     privacy: PrivacySettings = PrivacySettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     rounds: RoundSettings = RoundSettings()
+
+    @property
+    def has_cells(self) -> bool:
+        """Whether sums are over whole cells of the roster: nobody who reads sums reads updates."""
+        return self.authority_opens or PROTECTIONS[self.protection.name].is_interactive
+
+    @property
+    def most_in_cells(self) -> int:
+        """How many clients rounds.cells_per_round cells of the smallest size have at most."""
+        smallest = max(FEWEST_IN_CELL, self.rounds.minimum_summands)
+        return self.rounds.cells_per_round * (2 * smallest - 1)
 
     @property
     def authority_opens(self) -> bool:

@@ -161,7 +161,11 @@ class Starter:
             if self.n_clients > _MOST_SUMMED:
                 values["rounds.recompute_limit"] = self.n_clients
         elif self.n_clients > _MOST_SUMMED:
-            values |= {"rounds.clients_per_round": _MOST_SUMMED, "rounds.over_provision": 1.25}
+            asked = {"rounds.clients_per_round": _MOST_SUMMED}
+            if self.plan.has_cells:
+                # Cells of three have four members at most where there are many.
+                asked = {"rounds.cells_per_round": _MOST_SUMMED // 4}
+            values |= asked | {"rounds.over_provision": 1.25}
         return values | {
             "data.path": self.data or None,
             "data.catalogue": self.catalogue or None,

@@ -108,9 +108,14 @@ class Cell:
             object.__setattr__(self, name, tuple(sorted(getattr(self, name))))
 
     @property
+    def members(self) -> tuple[ClientId, ...]:
+        """Whoever is in it."""
+        return (*self.core, *self.guests)
+
+    @property
     def everybody(self) -> tuple[ClientId, ...]:
         """Whoever is or was in it."""
-        return (*self.core, *self.guests, *self.left)
+        return (*self.members, *self.left)
 
     def fields(self) -> dict[str, JsonValue]:
         """Return the fields of the JSON object."""
@@ -157,6 +162,9 @@ class Partition:
     _roots: dict[ClientId, ClientId] = field(
         init=False, repr=False, compare=False, hash=False, default_factory=dict
     )
+    _places: dict[ClientId, Cell] = field(
+        init=False, repr=False, compare=False, hash=False, default_factory=dict
+    )
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "cells", tuple(sorted(self.cells, key=lambda cell: cell.id)))
@@ -176,6 +184,8 @@ class Partition:
             for _ in range(len(replaced)):
                 first = replaced.get(first) or first
             self._roots[client_id] = first
+        for cell in self.in_use:
+            self._places.update(dict.fromkeys(cell.members, cell))
 
     @property
     def in_use(self) -> tuple[Cell, ...]:
@@ -185,7 +195,11 @@ class Partition:
     @property
     def placed(self) -> frozenset[ClientId]:
         """Who is in a cell in use."""
-        return frozenset(one for cell in self.in_use for one in (*cell.core, *cell.guests))
+        return frozenset(self._places)
+
+    def cell_of(self, client_id: ClientId) -> Cell | None:
+        """Return the cell in use that somebody is in."""
+        return self._places.get(client_id)
 
     def standing(self, client_id: ClientId) -> Standing | None:
         """Return what is remembered of somebody."""

@@ -150,7 +150,7 @@ def check_bounds(spec: VectorSpec, modulus: int) -> None:
             f"The sums of {names} reach half of {modulus}, modulo which their tags are computed: "
             "tags do not tell apart what differs by as much.",
             remedy="Lower federation.maximum_users or update.fraction_bits, or ask at most "
-            "rounds.recompute_limit clients in a round (rounds.clients_per_round).",
+            "rounds.recompute_limit clients in a round (rounds.cells_per_round).",
         )
 
 

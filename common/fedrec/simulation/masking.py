@@ -77,7 +77,9 @@ class MaskedAdder(Adder):
             collector.add_vector(person.client_id, encoding.message(masked))
         survivors = collector.close_vectors()
         for person, participant in both:
-            collector.add_signature(person.client_id, participant.sign(survivors, person))
+            collector.add_signature(
+                person.client_id, participant.sign(survivors, person, self._roster)
+            )
         collector.close_signatures()
         for person, participant in both:
             signatures = collector.signatures_for(person.client_id)

@@ -287,7 +287,8 @@ def _most_messages(plan: Plan) -> tuple[int, bool]:
     if not protection.needs_reveal:
         # A plain sum may have one client for each user.
         return plan.federation.maximum_users, False
-    most = max(rounds.recompute_limit, rounds.clients_per_round, rounds.minimum_clients)
+    asked = max(rounds.clients_per_round, plan.most_in_cells)
+    most = max(rounds.recompute_limit, asked, rounds.minimum_clients)
     if not plan.authority_opens:
         return most, False
     return (most, True) if protection.can_tag else (rounds.recompute_limit, False)

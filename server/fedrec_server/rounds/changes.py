@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, Report, RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
@@ -80,7 +79,8 @@ class CollectingEnded:
     """The contribution list is final; the sum can be made.
 
     Attributes:
-        left_out: clients whose updates start from another model than most.
+        left_out: clients whose updates start from another model than most, or that are only summed
+            with others whose updates are not here.
     """
 
     round: RoundId
@@ -187,17 +187,12 @@ class RoundMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAbandoned:
-    """A round ends without a result; its number is never used again.
-
-    Attributes:
-        told: `State.told` after it.
-    """
+    """A round ends without a result; its number is never used again."""
 
     round: RoundId
     kind: RoundKind
     reason: str
     counted: int
-    told: tuple[Survivors, ...] = ()
     at: float
 
 

@@ -6,7 +6,6 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from fedrec.ids import ClientId
-from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.stated_rows import StatedRows
@@ -16,11 +15,10 @@ from fedrec_server.rounds.state import Ending, Phase, Reporting, Round, State
 
 __all__ = [
     "EPOCH_CHANGED",
-    "TOO_CLOSE",
     "Step",
     "abandon",
     "finish",
-    "is_told",
+    "is_opening",
     "lacks",
     "publish",
     "then",
@@ -28,11 +26,9 @@ __all__ = [
 
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
-TOO_CLOSE = "its survivors are too close to those of a round that was given up after they were told"
-"""A reason under masks: no client would sign; see `fedrec.protection.masks.openings`."""
 
-_TOLD: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
-"""Phases of a masked round in which its clients know whose vectors are in the sum."""
+_OPENING: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
+"""Phases of a masked round in which its sum is about to be known."""
 
 Step = tuple[State, tuple[Change, ...]]
 
@@ -97,16 +93,11 @@ def publish(
     return state, (published,)
 
 
-def is_told(state: State, round_: Round) -> bool:
-    """Tell whether those who would refuse a sum too close to this round's may know its clients."""
+def is_opening(state: State, round_: Round) -> bool:
+    """Tell whether somebody may have opened the round's sum, or is about to."""
     if state.rules.masked:
-        return round_.phase in _TOLD
+        return round_.phase in _OPENING
     return state.rules.revealer is not None and round_.phase == "revealing"
-
-
-def _told_after(state: State, round_: Round) -> tuple[Survivors, ...]:
-    found = frozenset(round_.accepted)
-    return state.told if not is_told(state, round_) or found in state.told else (*state.told, found)
 
 
 def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
@@ -116,13 +107,11 @@ def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
         kind=round_.kind,
         reason=reason,
         counted=len(round_.accepted),
-        told=_told_after(state, round_),
         at=now,
     )
     state = replace(
         state,
         current=None,
-        told=abandoned.told,
         abandoned=state.abandoned + 1,
         abandoned_in_row=state.abandoned_in_row + (reason != EPOCH_CHANGED),
     )

@@ -39,10 +39,15 @@ class Tick:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Polled:
-    """A roster client asks for something to do."""
+    """A roster client asks for something to do.
+
+    Attributes:
+        live: who is here, where clients are summed with others only; the asking one always is.
+    """
 
     now: float
     client_id: ClientId
+    live: frozenset[ClientId] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,6 +7,7 @@ divided by does not.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fedrec.ids import ClientId
@@ -40,30 +41,28 @@ class LastCount:
     def noticed(
         self,
         here: frozenset[ClientId],
-        roster: frozenset[ClientId],
         now: float,
         *,
         trained: int,
         patience: float,
-        needed: int,
-        most: int | None,
+        fits: bool,
+        asked_of: Callable[[frozenset[ClientId]], frozenset[ClientId]],
     ) -> LastCount:
         """Decide what the next round is, from who is here before it opens.
 
         Args:
+            here: who could be in a sum.
             trained: training rounds that are published.
             patience: seconds that a client may stay away.
-            needed: the smallest number of clients that a round can have.
-            most: the largest number of clients that a round can have; None for any.
+            fits: whether a sum may be over `clients`, and them alone.
+            asked_of: returns whom of some clients a round that counts would be offered to.
         """
         since = None
         if not self.clients <= here:
             # A clock that was set back must not lengthen it.
             since = now if self.waits_since is None else min(self.waits_since, now)
         late = since is not None and now >= since + patience
-        unfit = not self.clients <= roster or len(self.clients) < needed
-        room = most is None or len(self.clients) < most
         passed = self.asked if trained < self.trained + _PASSED_OVER_ROUNDS else frozenset()
-        newcomers = room and not here <= self.clients | passed
-        again = self.unanswered or late or unfit or newcomers
+        newcomers = len(asked_of(here - (passed - self.clients))) > len(self.clients)
+        again = self.unanswered or late or newcomers or not fits
         return replace(self, waits_since=since, again=again)

@@ -6,6 +6,7 @@ state as it was; what it returns is committed by the store before it takes effec
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from fedrec.errors import (
@@ -15,9 +16,9 @@ from fedrec.errors import (
     RoundClosed,
     RoundError,
 )
+from fedrec.identity.whole_cells import missing_from
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
-from fedrec.protection.masks import invited, may_open
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds import masking, revealing
 from fedrec_server.rounds.changes import (
@@ -34,11 +35,10 @@ from fedrec_server.rounds.changes import (
 )
 from fedrec_server.rounds.endings import (
     EPOCH_CHANGED,
-    TOO_CLOSE,
     Step,
     abandon,
     finish,
-    is_told,
+    is_opening,
     lacks,
     publish,
     then,
@@ -60,8 +60,8 @@ from fedrec_server.rounds.events import (
     Untrainable,
     Uploaded,
 )
-from fedrec_server.rounds.selection import choose_clients
-from fedrec_server.rounds.state import Round, State
+from fedrec_server.rounds.selection import asked_of, counted_of, has_all, joining
+from fedrec_server.rounds.state import Round, Rules, State
 
 __all__ = ["awaited", "step"]
 
@@ -78,7 +78,7 @@ def step(state: State, event: Event) -> Step:
         case Tick():
             return _tick(state, event)
         case Polled():
-            return _polled(state, event.client_id)
+            return _polled(state, event)
         case Uploaded():
             return _uploaded(state, event)
         case Summed():
@@ -133,26 +133,25 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
         return ""
     if state.reporting is not None:
         return revealing.AWAITED_REPORTS
-    needed, here = state.rules.needed, live & state.roster
-    if len(here) < needed:
+    here = state.rules.summable(live & state.roster)
+    if not state.rules.suffices(here):
         return "clients"
     if not state.expected(state.next_kind or "evaluate") <= here:
         return "clients that were counted; before long the others are counted again without them"
-    if len(invited(state.told, here, needed)) < needed:
-        return "the clients of a round that was given up once its survivors were told"
     return ""
 
 
 def _open(state: State, tick: Tick) -> Step:
+    number = RoundId(state.last_round + 1)
+    here = state.rules.summable(tick.live & state.roster)
     if state.last_count is not None:
         found = state.last_count.noticed(
-            tick.live & state.roster,
-            state.roster,
+            here,
             tick.now,
             trained=state.trained,
             patience=state.rules.rounds.deadline_seconds,
-            needed=state.rules.needed,
-            most=state.rules.most_counted,
+            fits=_may_sum(state, state.last_count.clients),
+            asked_of=lambda clients: asked_of(state.rules, clients, number),
         )
         state = replace(state, last_count=found)
     kind = state.next_kind
@@ -165,11 +164,9 @@ def _open(state: State, tick: Tick) -> Step:
         return finish(state, reason, failed=True, now=tick.now)
     if awaited(state, tick.live):
         return state, ()
-    live = invited(state.told, tick.live & state.roster, state.rules.needed)
-    number = RoundId(state.last_round + 1)
-    asked = state.expected(kind) or choose_clients(
-        live, state.rules.most_asked, seed=state.rules.seed, round_id=number
-    )
+    asked = state.expected(kind) or asked_of(state.rules, here, number)
+    if not state.rules.suffices(asked):
+        return state, ()
     opened = RoundOpened(
         round=number,
         kind=kind,
@@ -192,22 +189,31 @@ def _open(state: State, tick: Tick) -> Step:
     return replace(state, current=round_, last_round=number), (opened,)
 
 
-def _polled(state: State, client_id: ClientId) -> Step:
+def _may_sum(state: State, clients: frozenset[ClientId]) -> bool:
+    whole = clients <= state.roster and state.rules.summable(clients) == clients
+    return whole and state.rules.suffices(clients)
+
+
+def _polled(state: State, event: Polled) -> Step:
     round_ = state.current
-    if round_ is None or client_id in round_.asked or not _may_join(state, round_, client_id):
+    if round_ is None or event.client_id in round_.asked:
         return state, ()
-    joined = replace(round_, asked=round_.asked | {client_id})
-    return replace(state, current=joined), (ClientJoined(round=round_.number, client_id=client_id),)
+    new = _joining(state, round_, event.client_id, event.live & state.roster)
+    joined = tuple(ClientJoined(round=round_.number, client_id=each) for each in sorted(new))
+    return replace(state, current=replace(round_, asked=round_.asked | new)), joined
 
 
-def _may_join(state: State, round_: Round, client_id: ClientId) -> bool:
-    """Tell whether a collecting round still has a seat for a client it did not ask."""
-    most = state.rules.most_asked
-    seat = most is None or len(round_.asked) < most
-    if round_.phase != "collecting" or client_id not in state.roster or not seat:
-        return False
-    # Clients sign only the sets that the round was opened for.
-    return not (state.told or state.expected(round_.kind))
+def _joining(
+    state: State,
+    round_: Round,
+    client_id: ClientId,
+    live: frozenset[ClientId] = frozenset(),
+) -> frozenset[ClientId]:
+    """Return who gets a seat in a collecting round with a client that it did not ask, if it may."""
+    fixed = round_.phase != "collecting" or state.expected(round_.kind)
+    if fixed or client_id not in state.roster:
+        return frozenset()
+    return joining(state.rules, round_, live, client_id)
 
 
 def _uploaded(state: State, event: Uploaded) -> Step:
@@ -227,9 +233,10 @@ def _uploaded(state: State, event: Uploaded) -> Step:
         raise RoundClosed(f"Round {round_.number} no longer collects updates.")
     asked = round_.asked
     if header.client_id not in asked:
-        if not _may_join(state, round_, header.client_id):
+        new = _joining(state, round_, header.client_id)
+        if not new:
             raise RoundClosed(f"Round {round_.number} did not ask this client and is full.")
-        asked = asked | {header.client_id}
+        asked = asked | new
     first = not round_.accepted
     charged = first and _is_noisy(state, round_) and state.rules.charges_updates
     round_ = replace(round_, asked=asked, accepted={**round_.accepted, header.client_id: header})
@@ -243,16 +250,13 @@ def _uploaded(state: State, event: Uploaded) -> Step:
 
 def _is_complete(state: State, round_: Round) -> bool:
     """Tell whether there is nothing to wait for: enough agree, or everybody who may was heard."""
-    rules, arrived = state.rules, len(round_.accepted)
-    agreeing = len(round_.of_one_model)
-    most = rules.most_counted
-    wanted = len(round_.asked) if most is None else min(most, len(round_.asked))
-    if agreeing >= max(wanted, rules.needed):
+    rules, agreeing, arrived = state.rules, round_.of_one_model, len(round_.accepted)
+    if has_all(rules, round_, agreeing.keys()):
         return True
     room = len(round_.asked)
     if rules.most_summands is not None:
         room = min(room, rules.most_summands)
-    return agreeing < arrived and arrived >= max(room, rules.needed)
+    return len(agreeing) < arrived and arrived >= max(room, rules.needed)
 
 
 def _is_noisy(state: State, round_: Round) -> bool:
@@ -305,12 +309,12 @@ def _mask_heard(state: State, event: MaskHeard) -> Step:
     if not state.rules.masked:
         raise ProtocolError("The federation's protection takes no messages of this kind.")
     round_ = _round_of(state, message.client_id, message.round)
-    most = state.rules.most_counted
-    advertised = round_.messages["keys"]
+    most, advertised = state.rules.most_counted, round_.messages["keys"]
     is_new = message.step == "keys" and message.client_id not in advertised
-    if is_new and most is not None and len(advertised) >= most:
+    full = most is not None and len(advertised) >= most
+    if is_new and full and not state.rules.partition.cell_size:
         raise RoundClosed(f"Round {round_.number} has enough clients.")
-    may_join = _may_join(state, round_, message.client_id)
+    may_join = bool(_joining(state, round_, message.client_id))
     round_, changes = masking.hear(round_, event, may_join=may_join)
     return replace(state, current=round_), changes
 
@@ -322,8 +326,6 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     if round_.phase == event.phase and round_.phase in ("collecting", "sharing", "masking"):
         # As early as may be: a masked vector costs users of their privacy budget.
         left = masking.arrived(round_) - event.left_out
-        if not may_open(state.told, left, state.rules.needed):
-            return abandon(state, round_, TOO_CLOSE, event.now)
         ended = lacks(state, round_, left, event.now)
         if ended is not None:
             return ended
@@ -336,19 +338,30 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
 
 
 def _close(state: State, round_: Round, now: float) -> Step:
-    """End collecting with the updates that start from one model; the others are left out."""
-    kept, needed = round_.of_one_model, state.rules.needed
-    given_up = lacks(state, round_, kept, now)
+    """End collecting with the updates that start from one model; the others are left out.
+
+    So are those of clients that are only summed with others whose updates are not here.
+    """
+    agreeing, rules = round_.of_one_model, state.rules
+    given_up = lacks(state, round_, agreeing, now)
     if given_up is not None:
         return given_up
-    left_out = frozenset(round_.accepted) - frozenset(kept)
-    if len(kept) < needed:
-        reason = f"{len(kept)} of the needed {needed} updates arrived in time"
-        if left_out:
-            reason += f"; {len(left_out)} more start from another model"
-        return abandon(state, round_, reason, now)
+    counted = counted_of(rules, agreeing, round_.number)
+    kept = {who: header for who, header in round_.accepted.items() if who in counted}
+    if not rules.suffices(counted):
+        return abandon(state, round_, _too_few(rules, round_, agreeing), now)
+    left_out = frozenset(round_.accepted) - counted
     ended = CollectingEnded(round=round_.number, counted=len(kept), left_out=left_out, at=now)
     return replace(state, current=replace(round_, phase="summing", accepted=kept)), (ended,)
+
+
+def _too_few(rules: Rules, round_: Round, agreeing: Collection[ClientId]) -> str:
+    missing = missing_from(rules.partition, round_.asked) - frozenset(agreeing)
+    reason = f"{len(agreeing)} of the needed {rules.needed} updates arrived in time"
+    if missing:
+        reason = f"{len(missing)} clients did not answer without whom others are not summed"
+    astray = len(round_.accepted) - len(agreeing)
+    return f"{reason}; {astray} more start from another model" if astray else reason
 
 
 def _summed(state: State, event: Summed) -> Step:
@@ -437,7 +450,7 @@ def _rotated(state: State, event: EpochInstalled) -> Step:
     same = event.rules.revealer == state.rules.revealer
     if round_ is not None and same and state.roster <= event.roster:
         return state, ()
-    if round_ is not None and same and is_told(state, round_):
+    if round_ is not None and same and is_opening(state, round_):
         # Repeated without the removed member, the two sums would give its update away.
         return state, ()
     changes: tuple[Change, ...] = ()

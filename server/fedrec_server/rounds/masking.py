@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import TypeVar
 
 from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.ids import ClientId
@@ -27,7 +28,10 @@ __all__ = [
     "seconds_of",
     "shortened",
     "task_of",
+    "without",
 ]
+
+T = TypeVar("T")
 
 STEP_OF: Mapping[Phase, MaskStep] = {
     "collecting": "keys",
@@ -144,7 +148,8 @@ def close(
     if round_.phase != event.phase:
         return round_, ()
     left = len(arrived(round_) - event.left_out)
-    if round_.phase in ("collecting", "sharing", "masking") and left < rules.needed:
+    whole = rules.summable(arrived(round_) - event.left_out)
+    if round_.phase in ("collecting", "sharing", "masking") and not rules.suffices(whole):
         raise RoundError(f"{left} of the needed {rules.needed} clients are left.")
     after = AFTER[round_.phase]
     ended = MaskStepEnded(
@@ -157,12 +162,17 @@ def close(
         at=event.now,
         charged=charged,
     )
-    messages = {
-        step: {client: body for client, body in found.items() if client not in event.left_out}
-        for step, found in round_.messages.items()
-    }
-    round_ = replace(round_, phase=after, deadline_at=ended.deadline_at, messages=messages)
-    return round_, (ended,)
+    round_ = replace(round_, phase=after, deadline_at=ended.deadline_at)
+    if ended.step == "vector":
+        # Who was left out still helps to take the others' masks off.
+        return replace(round_, accepted=without(round_.accepted, event.left_out)), (ended,)
+    messages = {step: without(found, event.left_out) for step, found in round_.messages.items()}
+    return replace(round_, messages=messages), (ended,)
+
+
+def without(found: Mapping[ClientId, T], left_out: frozenset[ClientId]) -> dict[ClientId, T]:
+    """Return what is there of the clients that are not left out."""
+    return {client: value for client, value in found.items() if client not in left_out}
 
 
 def shortened(rules: Rules, round_: Round, now: float) -> Round:

@@ -1,20 +1,88 @@
-"""Who is asked: an order drawn from hashes, so that equal inputs choose equal clients."""
+"""Who is asked, and who of them is counted, where not everybody is.
+
+Whole cells where sums need them, else single clients; in an order drawn from hashes, so that equal
+inputs choose equal clients.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Collection
 
+from fedrec.identity.whole_cells import whole_cells
 from fedrec.ids import ClientId, RoundId, digest
+from fedrec_server.rounds.state import Round, Rules
 
-__all__ = ["choose_clients"]
+__all__ = ["asked_of", "counted_of", "has_all", "joining"]
 
 
-def choose_clients(
-    live: Iterable[ClientId], most: int | None, *, seed: int, round_id: RoundId
+def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
+    """Return to whom a round is offered, of those that are here."""
+    return _chosen(rules, here, number, over=rules.rounds.over_provision)
+
+
+def counted_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
+    """Return who is in a round's sum, of those whose updates are here."""
+    return _chosen(rules, here, number, over=1.0)
+
+
+def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
+    """Tell whether a round has all updates that it wants, though more were asked for."""
+    counted = counted_of(rules, here, round_.number)
+    wanted = counted_of(rules, round_.asked, round_.number)
+    if not rules.suffices(counted):
+        return False
+    if rules.rounds.cells_per_round:
+        # Any cells will do; more than are wanted were asked in case that some fail.
+        return _n_cells(rules, counted) >= _n_cells(rules, wanted)
+    return len(counted) >= len(wanted)
+
+
+def joining(
+    rules: Rules, round_: Round, here: Collection[ClientId], client_id: ClientId
 ) -> frozenset[ClientId]:
-    """Return at most `most` of the live clients, by a hash of seed, round and client."""
-    clients = list(live)
-    if most is None or len(clients) <= most:
-        return frozenset(clients)
-    clients.sort(key=lambda client: digest("fedrec selection v1", seed, round_id, client))
-    return frozenset(clients[:most])
+    """Return who is offered a collecting round now that one more client is here; maybe nobody.
+
+    Args:
+        here: the clients that are here; the one is, too.
+    """
+    new = frozenset({client_id})
+    if rules.partition.cell_size:
+        cell = rules.partition.cell_of(client_id)
+        new = new.union(here).intersection(() if cell is None else cell.members)
+        new = rules.summable(new)
+    after = round_.asked | new
+    fits = asked_of(rules, after, round_.number) == after
+    return new - round_.asked if new and fits else frozenset()
+
+
+def _chosen(
+    rules: Rules, here: Collection[ClientId], number: RoundId, *, over: float
+) -> frozenset[ClientId]:
+    most = rules.most_counted
+    room = math.inf if most is None else math.ceil(most * over)
+    if not rules.partition.cell_size:
+        clients = sorted(here, key=lambda client: _place(rules, number, client))
+        return frozenset(clients if room >= len(clients) else clients[: int(room)])
+    present = frozenset(here)
+    cells = sorted(
+        whole_cells(rules.partition, present), key=lambda cell: _place(rules, number, cell.id)
+    )
+    wanted = math.ceil(rules.rounds.cells_per_round * over) or len(cells)
+    found: frozenset[ClientId] = frozenset()
+    for cell in cells:
+        if not wanted and rules.suffices(found):
+            break
+        more = present.intersection(cell.members)
+        if len(found) + len(more) <= room:
+            found |= more
+            wanted = max(0, wanted - 1)
+    return found
+
+
+def _n_cells(rules: Rules, clients: Collection[ClientId]) -> int:
+    return len(list(whole_cells(rules.partition, clients)))
+
+
+def _place(rules: Rules, number: RoundId, what: ClientId | int) -> bytes:
+    return digest("fedrec selection v1", rules.seed, number, what)

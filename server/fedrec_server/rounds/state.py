@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from fedrec.config.schema import RoundSettings
+from fedrec.identity.cells import Partition
+from fedrec.identity.whole_cells import core_among, whole_among
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import ProtectionPlan
-from fedrec.protection.masks import Survivors
 from fedrec.protection.opening import opening_seconds
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
@@ -55,6 +55,7 @@ class Rules:
             read; else the sum is, under masks once clients are asked for what unmasks it.
         exact: whether training rounds are divided by what the last count round found, and so are
             over exactly the clients that it counted.
+        partition: who is always summed together.
     """
 
     run: str
@@ -73,6 +74,15 @@ class Rules:
     revealer: ClientId | None = None
     n_items: int = 0
     entries: ProtectionPlan | None = None
+    partition: Partition = field(default_factory=Partition)
+
+    def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
+        """Return those of some clients whose updates may be added up; see `whole_cells`."""
+        return whole_among(self.partition, clients)
+
+    def suffices(self, clients: Collection[ClientId]) -> bool:
+        """Tell whether a sum over these clients hides one among enough of them."""
+        return len(core_among(self.partition, clients)) >= self.needed
 
     def report_seconds(self, kind: RoundKind, n_summands: int) -> float:
         """Return how long clients may take to tell what is in a sum of so many updates."""
@@ -88,7 +98,7 @@ class Rules:
 
     @property
     def needed(self) -> int:
-        """Return the fewest clients with which a round opens and is published."""
+        """Return the fewest clients, guests left out, with which a round opens and is published."""
         if not (self.needs_reveal or self.masked):
             return self.rounds.minimum_clients
         floor = max(FEWEST_SUMMANDS, self.rounds.minimum_summands, self.fewest_revealed)
@@ -96,7 +106,7 @@ class Rules:
 
     @property
     def most_counted(self) -> int | None:
-        """Return how many updates close a round; None where only the asked are the limit."""
+        """Return how many updates a round can have; None where only the asked are the limit."""
         wanted = self.rounds.clients_per_round
         limits = [max(wanted, self.needed)] if wanted else []
         if self.most_summands is not None:
@@ -104,12 +114,6 @@ class Rules:
         elif self.needs_reveal:
             limits.append(max(self.rounds.recompute_limit, self.needed))
         return min(limits, default=None)
-
-    @property
-    def most_asked(self) -> int | None:
-        """Return how many clients a round asks; None for every live one."""
-        most = self.most_counted
-        return None if most is None else math.ceil(most * self.rounds.over_provision)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,8 +204,6 @@ class State:
         reporting: the published round, until two clients say alike what is in its sum.
         rows: the item rows that vectors cover after the count; None before it.
         last_count: of whom what training is divided by tells; None where nothing is.
-        told: under masks, the sets of survivors that clients were told of in rounds that start
-            from the published version and were given up.
     """
 
     rules: Rules
@@ -216,7 +218,6 @@ class State:
     reporting: Reporting | None = None
     rows: StatedRows | None = None
     last_count: LastCount | None = None
-    told: tuple[Survivors, ...] = ()
     abandoned: int = 0
     abandoned_in_row: int = 0
     current: Round | None = None
@@ -284,7 +285,6 @@ class State:
             abandoned_in_row=0,
             known=known,
             rows=rows,
-            told=(),
             counted=self.counted or kind == "count",
             trained=self.trained + (kind == "train"),
             evaluated=self.evaluated or kind == "evaluate",

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Sequence
-from typing import Any
 
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection.masks import Survivors
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskStep, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
@@ -56,21 +53,12 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         reporting=_reporting(rows, published, rules.epoch),
         rows=_stated_rows(rows, published),
         last_count=_last_count(rows, trained) if rules.exact else None,
-        told=_told(meta.get("told", ""), published),
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
         current=_current(rows),
         stop_asked=meta["stop_asked"] == "1",
         ending=Ending(reason=ended[1:], failed=ended[0] == "1") if ended else None,
     )
-
-
-def _told(kept: str, published: int) -> tuple[Survivors, ...]:
-    """Return what the last abandoned round left behind, unless a round was published since."""
-    found: dict[str, Any] = json.loads(kept or "{}")
-    if found.get("after", 0) <= published:
-        return ()
-    return tuple(frozenset(map(ClientId, one)) for one in found["sets"])
 
 
 def counted(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 
 from fedrec.ids import RoundId
@@ -70,9 +69,6 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             _measure(rows, change)
         case RoundAbandoned():
             _abandon(rows, change)
-            if change.told:
-                sets = [sorted(one) for one in change.told]
-                _set_meta(rows, "told", json.dumps({"after": change.round, "sets": sets}))
         case StopNoted():
             _set_meta(rows, "stop_asked", "1")
         case EpochBegan():
@@ -117,7 +113,9 @@ def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
     if change.charged:
         insert(rows, "ledger", {"round": change.round, "at": change.at})
     gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
-    rows.executemany("DELETE FROM mask_messages WHERE round = ? AND client_id = ?", gone)
+    # Whose vector is left out still helps to take the others' masks off.
+    table = "contributions" if change.step == "vector" else "mask_messages"
+    rows.executemany(f"DELETE FROM {table} WHERE round = ? AND client_id = ?", gone)
 
 
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:

@@ -114,7 +114,7 @@ class LightClient:
             payload = self._words.message(masked)
             return self._header(payload, participant.round_digest), payload
         if task.step == "signature":
-            return self._message("signature", participant.sign(raw, self.identity))
+            return self._message("signature", participant.sign(raw, self.identity, self._roster))
         given = participant.give(signatures_from_bytes(raw), self._roster)
         return self._message("answer", answer_to_bytes(given))
 

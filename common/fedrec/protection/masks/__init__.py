@@ -15,7 +15,6 @@ until the sum is unmasked.
 from fedrec.protection.masks.collector import Collector, Step
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle
-from fedrec.protection.masks.openings import Survivors, invited, may_open
 from fedrec.protection.masks.parameters import (
     MAX_CLIENTS,
     GraphParameters,
@@ -39,10 +38,7 @@ __all__ = [
     "Participant",
     "ShareBundle",
     "Step",
-    "Survivors",
     "Tolerance",
-    "invited",
-    "may_open",
     "parameters_for",
     "plan_masks",
 ]

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from fedrec.errors import BadSignature, KeysError, MalformedUpdate, RevealRefused, RoundError
 from fedrec.identity.identity import Identity
@@ -23,6 +23,7 @@ from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
 from fedrec.identity.secret import Secret
 from fedrec.identity.shamir import SECRET_BYTES, split
+from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId, digest
 from fedrec.protection.masks import positions
 from fedrec.protection.masks.agreement import (
@@ -97,6 +98,7 @@ class Participant(Secret):
 
         Raises:
             NotInRoster, BadSignature: when an advertisement is not by a member, for this round.
+            PartialCell: without some of those with whom others are always summed.
             RevealRefused: when there are too few participants.
             SettingsError: when no graph of so many clients withstands what the terms say.
         """
@@ -113,6 +115,7 @@ class Participant(Secret):
             raise RevealRefused(
                 f"{count} clients take part, fewer than the {terms.minimum_summands} of a sum."
             )
+        self._check_whole(roster, key_list.participants, "The list of keys")
         graph = parameters_for(count, terms.tolerance)
         holders = _holders(graph, key_list, own, terms, graph_seed)
         return self._share(key_list, own, graph, holders)
@@ -205,24 +208,15 @@ class Participant(Secret):
                 continue
         return held
 
-    def named(self, survivors: bytes) -> frozenset[ClientId]:
-        """Return the clients of a packed set.
-
-        Raises:
-            MalformedUpdate: when it is no set of this round's participants.
-        """
-        participants = self._state.key_list.participants
-        return frozenset(
-            participants[position] for position in positions.unpack(survivors, len(participants))
-        )
-
-    def sign(self, survivors: bytes, identity: Identity) -> bytes:
+    def sign(self, survivors: bytes, identity: Identity, roster: Roster) -> bytes:
         """Sign, once and for good, whose vectors are in the sum; the same set may be repeated.
 
         Args:
             survivors: the set, packed (`positions.pack`).
+            roster: of the epoch, verified.
 
         Raises:
+            PartialCell: without some of those with whom others are always summed.
             RevealRefused: when the set is too small, leaves this client out, or is another than
                 the one that was signed before.
         """
@@ -238,6 +232,8 @@ class Participant(Secret):
         if not found <= positions.unpack(state.shared, count):
             raise RevealRefused("Survivors are named who never shared their secrets.")
         self._check_set(found, "survived")
+        everybody = state.key_list.participants
+        self._check_whole(roster, (everybody[one] for one in found), "The set of survivors")
         state.survivors = survivors
         state.phase = "signed"
         return identity.sign(survivors_statement(self._round_digest, state.shared, survivors))
@@ -302,6 +298,10 @@ class Participant(Secret):
                 f"and {graph.threshold}.",
                 remedy="Too many clients dropped out; the next round starts afresh.",
             )
+
+    def _check_whole(self, roster: Roster, clients: Iterable[ClientId], what: str) -> None:
+        least = self._terms.minimum_summands
+        check_whole(roster.partition, tuple(clients), least=least, what=what)
 
     @property
     def _own(self) -> int:

@@ -156,7 +156,7 @@ class Cohort:
 
     def sign(self, without: Collection[int] = ()) -> None:
         for own in self.positions(without):
-            signature = self.participants[own].sign(self.survivors, self.people[own])
+            signature = self.participants[own].sign(self.survivors, self.people[own], self.roster)
             self.collector.add_signature(self.id(own), signature)
         self.collector.close_signatures()
 

@@ -29,7 +29,7 @@ def test_steps_cannot_be_repeated_or_left_out() -> None:
     participant = cohort.participants[0]
     words = np.zeros(cohort.words.n_words, dtype=np.uint32)
     with pytest.raises(RoundError):
-        participant.sign(pack(range(4), 4), cohort.people[0])
+        participant.sign(pack(range(4), 4), cohort.people[0], cohort.roster)
     with pytest.raises(RoundError):
         participant.give({}, cohort.roster)
     cohort.share()
@@ -72,11 +72,11 @@ def test_a_set_is_signed_once_also_after_a_restart() -> None:
     cohort.share()
     cohort.mask()
     person = cohort.people[0]
-    first = cohort.participants[0].sign(pack(range(4), 4), person)
+    first = cohort.participants[0].sign(pack(range(4), 4), person, cohort.roster)
     cohort.restart(0)
-    assert cohort.participants[0].sign(pack(range(4), 4), person) == first
+    assert cohort.participants[0].sign(pack(range(4), 4), person, cohort.roster) == first
     with pytest.raises(RevealRefused, match="another set"):
-        cohort.participants[0].sign(pack({0, 1, 2}, 4), person)
+        cohort.participants[0].sign(pack({0, 1, 2}, 4), person, cohort.roster)
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_sets_that_are_not_signed(survivors: set[int], match: str) -> None:
     for own in range(6):
         cohort.collector.add_vector(cohort.id(own), cohort.masked(own))
     with pytest.raises(RevealRefused, match=match):
-        cohort.participants[0].sign(pack(survivors, 7), cohort.people[0])
+        cohort.participants[0].sign(pack(survivors, 7), cohort.people[0], cohort.roster)
     assert cohort.participants[0].phase == "masked"
 
 
@@ -120,7 +120,9 @@ def test_the_minimum_of_summands_counts_survivors() -> None:
     with pytest.raises(RoundError, match="needs 9"):
         cohort.mask(without={1, 2})
     with pytest.raises(RevealRefused, match="needs 9"):
-        cohort.participants[0].sign(pack(set(range(10)) - {1, 2}, 10), cohort.people[0])
+        cohort.participants[0].sign(
+            pack(set(range(10)) - {1, 2}, 10), cohort.people[0], cohort.roster
+        )
 
 
 def test_a_state_belongs_to_one_round_and_client() -> None:
