@@ -321,16 +321,16 @@ class Membership:
             )
         if len({header.client_id for header in contributions}) < found:
             raise RefusedError(f"Round {terms.round} lists a client twice.")
+        if self.is_masked:
+            terms = replace(terms, key_list=_key_list_of(contributions))
+        for header in contributions:
+            self._check_header(terms, header)
         check_whole(
             self.roster.partition,
             [header.client_id for header in contributions],
             least=self.minimum_summands,
             what=f"The sum of round {terms.round}",
         )
-        if self.is_masked:
-            terms = replace(terms, key_list=_key_list_of(contributions))
-        for header in contributions:
-            self._check_header(terms, header)
 
     def _check_header(self, terms: RoundTerms, header: UploadHeader) -> None:
         check_protocol(header.protocol_version)

@@ -93,6 +93,8 @@ class World:
     """
 
     more_protection: ClassVar[dict[str, str]] = {}
+    tested_is_guest: ClassVar[bool] = True
+    """Whether rounds of puppets alone are over whole cells, where sums need cells."""
     """Further settings of the protection."""
 
     def __init__(
@@ -167,11 +169,12 @@ class World:
         return self.authority.new_epoch(**terms)
 
     def partition(self, members: Iterable[PublicIdentity]) -> Partition:
-        """Return the cells: puppets are always together, the client under test may be missing."""
+        """Return the cells of an epoch, where its sums need them."""
         present = [member.client_id for member in members]
-        tested = self.identity.client_id
-        guests = [guest(self.identity, "films")] if tested in present else []
-        return partition_of((one for one in present if one != tested), guests=guests)
+        if not self.tested_is_guest or self.identity.client_id not in present:
+            return partition_of(present)
+        present.remove(self.identity.client_id)
+        return partition_of(present, guests=[guest(self.identity, "films")])
 
     def info(self, **changes: Any) -> FederationInfo:
         found = FederationInfo(

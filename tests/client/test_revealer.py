@@ -119,25 +119,6 @@ def test_killed_before_its_word_arrived(world: AuthorityWorld, key: KeyWatch) ->
     refused(world, key, "was opened with other contributions before")
 
 
-@pytest.mark.parametrize("kind", ["count", "train"])
-def test_another_round_over_the_same_model_with_one_client_more(
-    world: AuthorityWorld, key: KeyWatch, kind: str
-) -> None:
-    """Called given up and repeated, the two sums would give that client's update away."""
-    first = world.honest_round(1, kind)
-    world.run_revealer(lambda: world.reveal(first))
-    assert key.opened == [world.total(first)]
-    world.link.reveals.clear()
-    key.opened.clear()
-    second = world.honest_round(2, "train")
-    world.put_vector(second, world.identity, world.vector(8))
-    world.run_revealer(lambda: world.reveal(second))
-    refused(world, key, "A sum over the same model may have been opened before")
-    same = world.honest_round(3, "train")
-    world.run_revealer(lambda: world.reveal(same))
-    assert key.opened == [world.total(same)]
-
-
 def test_a_round_that_is_published_is_over(world: AuthorityWorld, key: KeyWatch) -> None:
     round_ = world.honest_round()
 

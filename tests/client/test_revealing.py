@@ -58,10 +58,9 @@ def test_fewer_than_three_even_if_the_roster_says_so(tmp_path: Path, key: KeyWat
 
 
 def test_the_rosters_minimum_counts(tmp_path: Path, key: KeyWatch) -> None:
-    world = AuthorityWorld(tmp_path, n_puppets=4)
+    world = AuthorityWorld(tmp_path)
     world.epoch = world.make_epoch(minimum_summands=4)
-    round_ = world.open(1)
-    world.contribute(round_, *world.puppets[:3])
+    round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))
     refused(world, key, "expected at least 4")
 
