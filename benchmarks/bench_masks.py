@@ -109,6 +109,7 @@ def measure(n_clients: int, n_values: int, runs: int, *, malicious: bool) -> Non
         epoch=1,
         terms_digest=bytes(32),
         minimum_summands=10,
+        n_members=n_clients,
         tolerance=tolerance,
     )
     kind = "malicious" if malicious else "semi-honest"

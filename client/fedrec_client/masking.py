@@ -282,4 +282,5 @@ class Masking:
             base_round=record.base_round,
             base_state=record.base_state,
             minimum_summands=member.minimum_summands,
+            n_members=len(member.roster.members),
         )

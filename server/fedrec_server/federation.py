@@ -25,6 +25,7 @@ from fedrec.protection import PROTECTIONS, NoProtection, Protection, VectorSpec
 from fedrec.training.bounds import SumTerms, check_sum, most_users
 from fedrec.training.round_vectors import COUNTS, RoundVectors
 from fedrec.training.rows import ActiveRows, no_active_rows
+from fedrec.wire.mask_terms import tolerance_of
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, RoundKind
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.state import Rules
@@ -204,6 +205,10 @@ class Federation:
             n_items=self.vectors.n_items,
             entries=self.protection.chosen if self.protection.chosen.entries else None,
             partition=self.keys.roster.partition,
+            n_members=len(self.keys.roster.members),
+            tolerance=tolerance_of(self.plan.protection)
+            if self.protection.is_interactive
+            else None,
         )
 
     def info(self, run: str, client_id: ClientId, published: RoundId) -> FederationInfo:

@@ -28,7 +28,15 @@ from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
 from fedrec.wire.messages import MaskMessage, MaskStep, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.federation import Federation
-from fedrec_server.rounds.masking import AFTER, STEP_OF, arrived, invited, seconds_of, without
+from fedrec_server.rounds.masking import (
+    AFTER,
+    STEP_OF,
+    arrived,
+    invited,
+    is_enough,
+    seconds_of,
+    without_vectors,
+)
 from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Phase, Round, Rules
 
@@ -144,7 +152,7 @@ class MaskCollection:
         """Close the present step; return who is left out of it.
 
         Whoever starts from another model than most, and whoever is only summed with others that are
-        not here: of the list of keys, and of the sum.
+        not here: of the list of keys, and of the sum. Of the sum only: these go on taking part.
 
         Raises:
             RoundError: when too few are left to go on.
@@ -159,10 +167,15 @@ class MaskCollection:
             left_out = frozenset(round_.messages["keys"]) - group.keys()
         else:
             left_out = frozenset()
+            here = arrived(round_)
+            if round_.phase in ("sharing", "masking") and not is_enough(
+                self._rules(), round_, here
+            ):
+                raise RoundError(f"Too few whole cells are left with {len(here)} clients.")
             if round_.phase == "masking":
-                left_out = frozenset(round_.accepted) - self._rules().summable(round_.accepted)
-                round_ = replace(round_, accepted=without(round_.accepted, left_out))
-            self._close(self._following(round_), round_.phase)
+                left_out = here - self._rules().summable(here)
+                round_ = without_vectors(round_, left_out)
+            self._close(self._following(round_), round_, round_.phase)
         self._place = (round_.number, AFTER[round_.phase])
         return left_out
 
@@ -224,7 +237,7 @@ class MaskCollection:
                     self._take(collector, step, client_id, body)
             if phase == round_.phase:
                 return collector
-            self._close(collector, phase)
+            self._close(collector, round_, phase)
             phase = AFTER[phase]
 
     def _take(self, collector: Collector, step: MaskStep, client_id: ClientId, body: bytes) -> None:
@@ -238,12 +251,12 @@ class MaskCollection:
         except KeysError:
             raise RoundClosed("This client is not in the round's list of keys.") from None
 
-    def _close(self, collector: Collector, phase: Phase) -> None:
+    def _close(self, collector: Collector, round_: Round, phase: Phase) -> None:
         match phase:
             case "sharing":
                 collector.close_shares()
             case "masking":
-                collector.close_vectors()
+                collector.close_vectors(round_.messages["vector"])
             case "signing":
                 collector.close_signatures()
             case "unmasking":
@@ -298,4 +311,5 @@ class MaskCollection:
             base_round=round_.base_round,
             base_state=base_state,
             minimum_summands=self._rules().needed,
+            n_members=len(federation.keys.roster.members),
         )

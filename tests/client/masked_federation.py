@@ -140,6 +140,7 @@ class MaskedWorld(World):
             base_round=round_.base,
             base_state=self.base_state(round_.base),
             minimum_summands=self.membership(self.puppets[0]).minimum_summands,
+            n_members=len(self.epoch.roster.members),
         )
 
     def material(self, step: MaskStep) -> bytes:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
+from fedrec.identity.cells import Cell, Partition, Standing
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
-from fedrec.ids import RoundId
+from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Protection, VectorSpec
 from fedrec.protection.masks import Collector, MaskTerms, MaskWords, Participant
 from fedrec.simulation.adder import Adder
@@ -42,6 +43,7 @@ class MaskedAdder(Adder):
             secrets_sha256=bytes(32),
             authority_key=bytes(32),
             ca_sha256=bytes(32),
+            partition=_one_cell(person.client_id for person in self._people),
         )
         self._rounds = 0
 
@@ -56,6 +58,7 @@ class MaskedAdder(Adder):
             epoch=1,
             terms_digest=bytes(32),
             minimum_summands=max(3, self._plan.rounds.minimum_summands),
+            n_members=len(self._people),
             tolerance=tolerance_of(self._plan.protection),
         )
         collector = Collector(terms, self._roster, encoding)
@@ -85,3 +88,13 @@ class MaskedAdder(Adder):
             signatures = collector.signatures_for(person.client_id)
             collector.add_answer(person.client_id, participant.give(signatures, self._roster))
         return collector.unmask()
+
+
+def _one_cell(clients: Iterable[ClientId]) -> Partition:
+    """Return a cell of all: a simulation's rounds are of everybody."""
+    core = tuple(clients)
+    return Partition(
+        cell_size=len(core),
+        cells=(Cell(id=1, since=1, core=core),),
+        standings=tuple(Standing(client_id=client_id, since=1) for client_id in core),
+    )

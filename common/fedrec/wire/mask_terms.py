@@ -31,12 +31,14 @@ def mask_terms(
     base_round: RoundId,
     base_state: bytes,
     minimum_summands: int,
+    n_members: int,
 ) -> MaskTerms:
     """Return what all participants of a round must have been told alike.
 
     Args:
         base_state: digest of the model that is trained; clients with another one share no keys.
         minimum_summands: by the plan and the roster.
+        n_members: of the roster.
     """
     return MaskTerms(
         federation=plan.federation.name,
@@ -52,6 +54,7 @@ def mask_terms(
             plan_fingerprint,
         ),
         minimum_summands=minimum_summands,
+        n_members=n_members,
         tolerance=tolerance_of(plan.protection),
     )
 

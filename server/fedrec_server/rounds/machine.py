@@ -134,7 +134,7 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
     if state.reporting is not None:
         return revealing.AWAITED_REPORTS
     here = state.rules.summable(live & state.roster)
-    if not state.rules.suffices(here):
+    if not state.rules.may_begin(here):
         return "clients"
     if not state.expected(state.next_kind or "evaluate") <= here:
         return "clients that were counted; before long the others are counted again without them"
@@ -176,7 +176,7 @@ def _open(state: State, tick: Tick) -> Step:
     if awaited(state, tick.live):
         return state, ()
     asked = state.expected(kind) or asked_of(state.rules, here, number)
-    if not state.rules.suffices(asked):
+    if not state.rules.may_begin(asked):
         return state, ()
     opened = RoundOpened(
         round=number,

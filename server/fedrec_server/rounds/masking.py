@@ -7,7 +7,7 @@ together again, which depends on the graph, is `fedrec_server.mask_collection`'s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -25,10 +25,12 @@ __all__ = [
     "close",
     "count",
     "hear",
+    "is_enough",
     "seconds_of",
     "shortened",
     "task_of",
     "without",
+    "without_vectors",
 ]
 
 T = TypeVar("T")
@@ -66,7 +68,8 @@ def invited(round_: Round) -> frozenset[ClientId]:
         case "masking":
             return frozenset(round_.messages["shares"])
         case "signing":
-            return frozenset(round_.accepted)
+            # Whoever was left out of the sum still helps to take the others' masks off.
+            return frozenset(round_.accepted).union(round_.messages["vector"])
         case "unmasking":
             return frozenset(round_.messages["signature"])
     return round_.asked
@@ -148,8 +151,9 @@ def close(
     if round_.phase != event.phase:
         return round_, ()
     left = len(arrived(round_) - event.left_out)
-    whole = rules.summable(arrived(round_) - event.left_out)
-    if round_.phase in ("collecting", "sharing", "masking") and not rules.suffices(whole):
+    if round_.phase in ("collecting", "sharing", "masking") and not is_enough(
+        rules, round_, arrived(round_) - event.left_out
+    ):
         raise RoundError(f"{left} of the needed {rules.needed} clients are left.")
     after = AFTER[round_.phase]
     ended = MaskStepEnded(
@@ -164,10 +168,24 @@ def close(
     )
     round_ = replace(round_, phase=after, deadline_at=ended.deadline_at)
     if ended.step == "vector":
-        # Who was left out still helps to take the others' masks off.
-        return replace(round_, accepted=without(round_.accepted, event.left_out)), (ended,)
+        return without_vectors(round_, event.left_out), (ended,)
     messages = {step: without(found, event.left_out) for step, found in round_.messages.items()}
     return replace(round_, messages=messages), (ended,)
+
+
+def is_enough(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
+    """Tell whether a round can go on with those whose message of the present step is here."""
+    whole = rules.summable(here)
+    return rules.may_begin(whole) if round_.phase == "collecting" else rules.suffices(whole)
+
+
+def without_vectors(round_: Round, left_out: frozenset[ClientId]) -> Round:
+    """Return a round without some of the vectors; their clients go on taking part."""
+    return replace(
+        round_,
+        accepted=without(round_.accepted, left_out),
+        messages={**round_.messages, "vector": dict.fromkeys(left_out, b"")},
+    )
 
 
 def without(found: Mapping[ClientId, T], left_out: frozenset[ClientId]) -> dict[ClientId, T]:

@@ -30,7 +30,7 @@ def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
     """Tell whether a round has all updates that it wants, though more were asked for."""
     counted = counted_of(rules, here, round_.number)
     wanted = counted_of(rules, round_.asked, round_.number)
-    if not rules.suffices(counted):
+    if not rules.may_begin(counted):
         return False
     if rules.rounds.cells_per_round:
         # Any cells will do; more than are wanted were asked in case that some fail.
@@ -71,7 +71,7 @@ def _chosen(
     wanted = math.ceil(rules.rounds.cells_per_round * over) or len(cells)
     found: frozenset[ClientId] = frozenset()
     for cell in cells:
-        if not wanted and rules.suffices(found):
+        if not wanted and rules.may_begin(found):
             break
         more = present.intersection(cell.members)
         if len(found) + len(more) <= room:

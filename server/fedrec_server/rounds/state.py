@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 from fedrec.config.schema import RoundSettings
 from fedrec.identity.cells import Partition
 from fedrec.identity.whole_cells import core_among, whole_among
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import ProtectionPlan
+from fedrec.protection.masks import Tolerance
 from fedrec.protection.opening import opening_seconds
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
@@ -56,6 +57,8 @@ class Rules:
         exact: whether training rounds are divided by what the last count round found, and so are
             over exactly the clients that it counted.
         partition: who is always summed together.
+        n_members: of the roster.
+        tolerance: under masks, who may be corrupt among them.
     """
 
     run: str
@@ -75,6 +78,8 @@ class Rules:
     n_items: int = 0
     entries: ProtectionPlan | None = None
     partition: Partition = field(default_factory=Partition)
+    n_members: int = 0
+    tolerance: Tolerance | None = None
 
     def summable(self, clients: Collection[ClientId]) -> frozenset[ClientId]:
         """Return those of some clients whose updates may be added up; see `whole_cells`."""
@@ -83,6 +88,13 @@ class Rules:
     def suffices(self, clients: Collection[ClientId]) -> bool:
         """Tell whether a sum over these clients hides one among enough of them."""
         return len(core_among(self.partition, clients)) >= self.needed
+
+    def may_begin(self, clients: Collection[ClientId]) -> bool:
+        """Tell whether a round of these clients is one that they would take part in."""
+        fewest = 0
+        if self.tolerance is not None:
+            fewest = self.tolerance.fewest_listed(self.needed, self.n_members)
+        return self.suffices(clients) and len(clients) >= fewest
 
     def report_seconds(self, kind: RoundKind, n_summands: int) -> float:
         """Return how long clients may take to tell what is in a sum of so many updates."""
@@ -125,7 +137,8 @@ class Round:
         asked: the clients to which the round is offered.
         accepted: the durable updates, by client.
         total: the coordinator's sum, once made.
-        messages: under masks, what clients sent, by step and client; vectors are `accepted`.
+        messages: under masks, what clients sent, by step and client; vectors are `accepted`, and
+            those that came but are left out of the sum are here, without content.
     """
 
     number: RoundId
@@ -139,7 +152,7 @@ class Round:
     accepted: Mapping[ClientId, UploadHeader] = field(default_factory=dict)
     total: Blob | None = None
     messages: Mapping[MaskStep, Mapping[ClientId, bytes]] = field(
-        default_factory=lambda: {"keys": {}, "shares": {}, "signature": {}, "answer": {}}
+        default_factory=lambda: {step: {} for step in get_args(MaskStep)}
     )
 
     @property

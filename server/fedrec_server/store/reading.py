@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from typing import get_args
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
@@ -188,9 +189,7 @@ def _current(rows: sqlite3.Connection) -> Round | None:
 def _mask_messages(
     rows: sqlite3.Connection, round_id: RoundId
 ) -> dict[MaskStep, dict[ClientId, bytes]]:
-    found: dict[MaskStep, dict[ClientId, bytes]] = {
-        "keys": {}, "shares": {}, "signature": {}, "answer": {},
-    }  # fmt: skip
+    found: dict[MaskStep, dict[ClientId, bytes]] = {step: {} for step in get_args(MaskStep)}
     query = "SELECT * FROM mask_messages WHERE round = ? ORDER BY client_id"
     for row in rows.execute(query, (round_id,)):
         found[row["step"]][row["client_id"]] = row["body"]

@@ -113,9 +113,13 @@ def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
     if change.charged:
         insert(rows, "ledger", {"round": change.round, "at": change.at})
     gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
-    # Whose vector is left out still helps to take the others' masks off.
-    table = "contributions" if change.step == "vector" else "mask_messages"
-    rows.executemany(f"DELETE FROM {table} WHERE round = ? AND client_id = ?", gone)
+    if change.step != "vector":
+        rows.executemany("DELETE FROM mask_messages WHERE round = ? AND client_id = ?", gone)
+        return
+    rows.executemany("DELETE FROM contributions WHERE round = ? AND client_id = ?", gone)
+    for client_id in sorted(change.left_out):
+        row: Row = {"round": change.round, "client_id": client_id, "step": "vector", "body": b""}
+        insert(rows, "mask_messages", row)
 
 
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:

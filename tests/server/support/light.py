@@ -133,6 +133,7 @@ class LightClient:
             minimum_summands=max(
                 3, rounds.minimum_clients, rounds.minimum_summands, self._roster.minimum_summands
             ),
+            n_members=len(self._roster.members),
         )
 
     def _message(self, step: MaskStep, body: bytes) -> MaskMessage:

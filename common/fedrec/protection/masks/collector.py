@@ -11,6 +11,7 @@ What it does not give: it cannot tell whether a client masked the vector that it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from hashlib import sha256
 from typing import Literal, TypeVar
 
@@ -19,6 +20,7 @@ import numpy as np
 from fedrec.errors import ConflictingUpload, MalformedUpdate, RoundClosed, RoundError
 from fedrec.identity.public import verify
 from fedrec.identity.roster import Roster
+from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
 from fedrec.protection.masks import positions
 from fedrec.protection.masks.agreement import self_commitment
@@ -26,7 +28,7 @@ from fedrec.protection.masks.graph import ring_neighbours
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, public_key
 from fedrec.protection.masks.keystream import WORD, add_words
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
-from fedrec.protection.masks.parameters import GraphParameters, parameters_for
+from fedrec.protection.masks.parameters import GraphParameters
 from fedrec.protection.masks.terms import MaskTerms
 from fedrec.protection.masks.unmasking import Left, Stayed, recover, unmask
 from fedrec.protection.masks.words import MaskWords
@@ -104,7 +106,7 @@ class Collector:
     @property
     def graph(self) -> GraphParameters:
         """The graph's numbers, once the list of keys is closed."""
-        return parameters_for(len(self._key_list.keys), self._terms.tolerance)
+        return self._terms.graph_of(len(self._key_list.keys))
 
     def add_keys(self, advertisement: KeyAdvertisement) -> None:
         """Take a client's keys.
@@ -122,7 +124,9 @@ class Collector:
         """Return the participants, for all of them to see.
 
         Raises:
-            RoundError: when they are too few or a key appears twice.
+            RoundError: when they are too few.
+            RevealRefused: when no client would take part in so short a list.
+            KeysError: when a key appears twice.
             SettingsError: when no graph of so many clients withstands what the terms say.
         """
         self._expect("keys")
@@ -133,7 +137,7 @@ class Collector:
                 f"{self._terms.minimum_summands} to {self._words.plan.max_summands}."
             )
         key_list = KeyList.of(self._advertised.values())
-        graph = parameters_for(count, self._terms.tolerance)
+        graph = self._terms.graph_of(count)
         if graph.complete or not self._terms.tolerance.malicious:
             self._ring = ring_neighbours(self._graph_seed, key_list.participants, graph.degree)
         self._key_list = key_list
@@ -207,27 +211,39 @@ class Collector:
         if _put(self._vectors, own, sha256(message).digest()):
             add_words(self._total, words, 1, n_wide=self._words.n_wide)
 
-    def close_vectors(self) -> bytes:
-        """Return the survivors, packed, for all of them to sign.
+    def close_vectors(self, left_out: Collection[ClientId] = ()) -> bytes:
+        """Return the survivors, packed, for everybody who is still there to sign.
+
+        Args:
+            left_out: who is still there, but whose vectors are not in the sum, because others of
+                their cells dropped out.
 
         Raises:
             RoundError: when too few are left to unmask the sum; no secret is asked for then.
+            PartialCell: when no participant would sign for those whose vectors were added.
         """
         self._expect("vectors")
         survivors = frozenset(self._vectors)
-        self._check_alive(survivors, "sent their vectors", of=frozenset(self._bundles))
+        alive = survivors.union(map(self._key_list.position, left_out))
+        self._check_alive(alive, "sent their vectors", of=frozenset(self._bundles))
+        check_whole(
+            self._roster.partition,
+            [self.participants[own] for own in survivors],
+            least=self._terms.minimum_summands,
+            what="The set of survivors",
+        )
         self._survivors = positions.pack(survivors, self.graph.n_clients)
         self._step = "signatures"
         return self._survivors
 
     def add_signature(self, client_id: ClientId, signature: bytes) -> None:
-        """Take a survivor's signature.
+        """Take the signature of somebody who shared, whether its vector is in the sum or not.
 
         Raises:
             BadSignature: when it is not over the set that `close_vectors` returned.
         """
         self._expect("signatures")
-        own = self._survivor(client_id)
+        own = self._sharer(client_id)
         statement = survivors_statement(self._round_digest, self._shared, self._survivors)
         verify(self._roster.member(client_id).signing_key, statement, signature)
         _put(self._signatures, own, signature)
@@ -248,21 +264,21 @@ class Collector:
 
     def signatures_for(self, client_id: ClientId) -> dict[int, bytes]:
         """Return the signatures that a participant needs: its neighbours', or a quorum of all."""
-        own = self._survivor(client_id)
+        own = self._sharer(client_id)
         if self._terms.tolerance.malicious:
             return dict(self._signatures)
         holders = self._bundles[own].holders
         return {h: self._signatures[h] for h in holders if h in self._signatures}
 
     def add_answer(self, client_id: ClientId, given: GivenShares) -> None:
-        """Take the shares that a survivor gives.
+        """Take the shares that somebody gives who signed.
 
         Raises:
             MalformedUpdate: when they are of others than were entrusted to it, or of the kind
                 that must not be given.
         """
         self._expect("answers")
-        own = self._survivor(client_id)
+        own = self._sharer(client_id)
         entrusted = set(self._inboxes[own]) | ({own} if self.graph.complete else set())
         stayed = set(given.self_owners)
         left = set(given.key_owners)
@@ -333,10 +349,10 @@ class Collector:
         partners = tuple((other, keys[other].mask_key) for other in near & self._vectors.keys())
         return Left(own=owner, private=private, partners=partners)
 
-    def _survivor(self, client_id: ClientId) -> int:
+    def _sharer(self, client_id: ClientId) -> int:
         own = self._key_list.position(client_id)
-        if own not in self._vectors:
-            raise RoundClosed("This client's vector did not arrive in time.")
+        if own not in self._bundles:
+            raise RoundClosed("This client's shares did not arrive in time.")
         return own
 
     def _check_alive(

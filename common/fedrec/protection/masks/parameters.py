@@ -11,7 +11,11 @@ follow hypergeometric laws. By a union bound over all n clients the threshold t 
 - at most the number of neighbours that remain, but for a chance of 2^-30: else the round fails.
 
 Below 32 clients everybody is everybody's neighbour and keeps a share of its own, with
-t = floor(2 n / 3) + 1 as in Bonawitz et al. (CCS 2017); nothing is left to chance then.
+t = floor(2 n / 3) + 1 as in Bonawitz et al. (CCS 2017), or more where more are corrupt; nothing is
+left to chance then.
+
+Who is corrupt is decided by the whole roster: of a list of n clients c are corrupt, where c is the
+corrupt share of all members, rounded up.
 
 What it does not give: a proof that the graph of the honest clients is connected, without which
 sums of parts of them could be told apart. A random graph of these degrees is connected but for
@@ -20,6 +24,7 @@ a chance that is far below the others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
@@ -66,6 +71,23 @@ class Tolerance:
                 "; ".join(problems) + ".", remedy="Use shares such as 0.1.", problems=problems
             )
 
+    def corrupt_among(self, n_members: int) -> int:
+        """Return how many of so many clients are corrupt at most."""
+        # One third of 300 is 100, whatever floating point makes of it.
+        return math.ceil(self.corrupt_share * n_members - 1e-9)
+
+    def fewest_listed(self, minimum_summands: int, n_members: int) -> int:
+        """Return how many keys a list has at least, unless it has those of all members.
+
+        As many as a sum needs, and all corrupt clients besides. Where everybody is in the list the
+        coordinator has chosen nobody to be alone among them.
+        """
+        return min(n_members, minimum_summands + self.corrupt_among(n_members))
+
+    def dropped_among(self, n_clients: int) -> int:
+        """Return how many of so many clients may vanish."""
+        return int(self.dropout_share * n_clients + 1e-9)
+
     def __str__(self) -> str:
         kind = "malicious" if self.malicious else "semi-honest"
         return (
@@ -96,8 +118,13 @@ class GraphParameters:
 
 
 @lru_cache(maxsize=256)
-def parameters_for(n_clients: int, tolerance: Tolerance) -> GraphParameters:
+def parameters_for(
+    n_clients: int, tolerance: Tolerance, *, n_members: int | None = None
+) -> GraphParameters:
     """Return the smallest degree that is safe enough, and the threshold that goes with it.
+
+    Args:
+        n_members: of the roster, of whom the corrupt share is; by default all take part.
 
     Raises:
         SettingsError: where there is none; the remedy says what would do.
@@ -107,21 +134,24 @@ def parameters_for(n_clients: int, tolerance: Tolerance) -> GraphParameters:
             f"Masks need {FEWEST_CLIENTS} to {MAX_CLIENTS} clients, not {n_clients}.",
             remedy="With two, each could compute the other's update.",
         )
-    found = _complete(n_clients, tolerance)
+    # Whoever is to be protected is honest.
+    corrupt = min(n_clients - 1, tolerance.corrupt_among(max(n_members or 0, n_clients)))
+    found = _complete(n_clients, tolerance, corrupt)
     if n_clients >= COMPLETE_BELOW:
-        found = _sparse(n_clients, tolerance)
+        found = _sparse(n_clients, tolerance, corrupt)
     if found is None:
         raise SettingsError(
-            f"No graph on {n_clients} clients withstands {tolerance}.", remedy=_remedy(tolerance)
+            f"No graph on {n_clients} clients withstands {tolerance}: {corrupt} of them corrupt.",
+            remedy=_remedy(tolerance),
         )
     return found
 
 
-def _complete(n_clients: int, tolerance: Tolerance) -> GraphParameters | None:
-    threshold = 2 * n_clients // 3 + 1
-    corrupt, dropped = _counts(n_clients, tolerance)
+def _complete(n_clients: int, tolerance: Tolerance, corrupt: int) -> GraphParameters | None:
+    dropped = tolerance.dropped_among(n_clients)
     power = n_clients + corrupt if tolerance.malicious else 2 * corrupt
-    if 2 * threshold <= power or n_clients - dropped < threshold:
+    threshold = max(2 * n_clients // 3, power // 2) + 1
+    if n_clients - dropped < threshold:
         return None
     return GraphParameters(
         n_clients=n_clients,
@@ -132,10 +162,10 @@ def _complete(n_clients: int, tolerance: Tolerance) -> GraphParameters | None:
     )
 
 
-def _sparse(n_clients: int, tolerance: Tolerance) -> GraphParameters | None:
-    if _needed(tolerance) > 1:
+def _sparse(n_clients: int, tolerance: Tolerance, corrupt: int) -> GraphParameters | None:
+    dropped = tolerance.dropped_among(n_clients)
+    if _needed(tolerance, corrupt / n_clients) > 1:
         return None
-    corrupt, dropped = _counts(n_clients, tolerance)
     log_factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, n_clients)))))
     for degree in _degrees(n_clients):
         captured = _tail(log_factorial, degree, corrupt)
@@ -188,18 +218,11 @@ def _tail(log_factorial: NDArray[np.float64], degree: int, marked: int) -> NDArr
     return np.cumsum(tail[::-1])[::-1]
 
 
-def _counts(n_clients: int, tolerance: Tolerance) -> tuple[int, int]:
-    # One third of 300 is 100, whatever floating point makes of it.
-    shares = (tolerance.corrupt_share, tolerance.dropout_share)
-    corrupt, dropped = (int(share * n_clients + 1e-9) for share in shares)
-    return corrupt, dropped
-
-
-def _needed(tolerance: Tolerance) -> float:
+def _needed(tolerance: Tolerance, corrupt_share: float) -> float:
     """Return what the shares need of all neighbours; nothing works above 1, whatever the size."""
     if tolerance.malicious:
-        return tolerance.corrupt_share + 2 * tolerance.dropout_share
-    return tolerance.corrupt_share + tolerance.dropout_share
+        return corrupt_share + 2 * tolerance.dropout_share
+    return corrupt_share + tolerance.dropout_share
 
 
 def _remedy(tolerance: Tolerance) -> str:

@@ -5,7 +5,9 @@ Every step returns a message and changes the state. The caller stores the state
 message, and after a crash sends the stored message again; `share` and `mask` cannot be called
 twice, because their results are random or would use a mask twice. `sign` fixes for good who
 survived; `give` follows from that set alone, so that whatever the coordinator asks, and however
-often the client restarts, no owner's two secrets are both given away.
+often the client restarts, no owner's two secrets are both given away. Who is not among the
+survivors, because others of its cell dropped out, signs and gives like everybody else: of its own
+secrets the mask key alone is put together then, and its self mask stays on its vector for good.
 
 What it does not give: protection from a state folder that is copied or restored from a backup
 while a round is open; and as many corrupt neighbours as the threshold can unmask a client.
@@ -37,7 +39,7 @@ from fedrec.protection.masks.graph import draw_holders, ring_neighbours
 from fedrec.protection.masks.keys import KeyAdvertisement, KeyList, RoundKeys, private_key
 from fedrec.protection.masks.keystream import Words, add_mask
 from fedrec.protection.masks.messages import GivenShares, Inbox, ShareBundle, survivors_statement
-from fedrec.protection.masks.parameters import GraphParameters, parameters_for
+from fedrec.protection.masks.parameters import GraphParameters
 from fedrec.protection.masks.participant_state import ParticipantState, Phase
 from fedrec.protection.masks.terms import MaskTerms
 
@@ -99,7 +101,7 @@ class Participant(Secret):
         Raises:
             NotInRoster, BadSignature: when an advertisement is not by a member, for this round.
             PartialCell: without some of those with whom others are always summed.
-            RevealRefused: when there are too few participants.
+            RevealRefused: when there are too few participants; see `Tolerance.fewest_listed`.
             SettingsError: when no graph of so many clients withstands what the terms say.
         """
         self._expect("advertised")
@@ -110,13 +112,8 @@ class Participant(Secret):
         expected = state.keys.public_halves()
         if (advertised.mask_key, advertised.share_key) != expected:
             raise KeysError("The list of keys has other keys for this client than it advertised.")
-        count = len(key_list.keys)
-        if count < terms.minimum_summands:
-            raise RevealRefused(
-                f"{count} clients take part, fewer than the {terms.minimum_summands} of a sum."
-            )
         self._check_whole(roster, key_list.participants, "The list of keys")
-        graph = parameters_for(count, terms.tolerance)
+        graph = terms.graph_of(len(key_list.keys))
         holders = _holders(graph, key_list, own, terms, graph_seed)
         return self._share(key_list, own, graph, holders)
 
@@ -145,7 +142,8 @@ class Participant(Secret):
         state.key_list = key_list
         state.holders = holders
         state.self_seed = self_seed
-        state.own_share = self_shares[own + 1] if graph.complete else b""
+        if graph.complete:
+            state.held = {own: (self_shares[own + 1], key_shares[own + 1])}
         state.phase = "shared"
         return ShareBundle(
             holders=holders,
@@ -168,7 +166,7 @@ class Participant(Secret):
         self._expect("shared")
         state, own = self._state, self._own
         shared = positions.unpack(inbox.shared, len(state.key_list.keys))
-        self._check_set(shared, "shared")
+        self._check_sharers(shared)
         if own in inbox.owners or not shared.issuperset(inbox.owners):
             raise MalformedUpdate("Shares came from somebody who did not share.")
         round_digest = self._round_digest
@@ -181,7 +179,7 @@ class Participant(Secret):
             public = state.key_list.keys[other].mask_key
             key = pair_mask_key(round_digest, private, public, own=own, other=other)
             add_mask(masked, key, 1 if own < other else -1, n_wide=n_wide)
-        state.held = held
+        state.held |= held
         state.shared = inbox.shared
         # From here on nobody, not even this client, can take the masks off alone.
         state.keys = RoundKeys(mask=b"", share=b"")
@@ -217,8 +215,8 @@ class Participant(Secret):
 
         Raises:
             PartialCell: without some of those with whom others are always summed.
-            RevealRefused: when the set is too small, leaves this client out, or is another than
-                the one that was signed before.
+            RevealRefused: when it names somebody who did not share, or is another than the one
+                that was signed before.
         """
         self._expect("masked", "signed")
         state = self._state
@@ -231,7 +229,6 @@ class Participant(Secret):
         found = positions.unpack(survivors, count)
         if not found <= positions.unpack(state.shared, count):
             raise RevealRefused("Survivors are named who never shared their secrets.")
-        self._check_set(found, "survived")
         everybody = state.key_list.participants
         self._check_whole(roster, (everybody[one] for one in found), "The set of survivors")
         state.survivors = survivors
@@ -251,7 +248,7 @@ class Participant(Secret):
         self._expect("signed")
         state, graph = self._state, self._graph
         survivors = positions.unpack(state.survivors, len(state.key_list.keys))
-        agreeing = self._agreeing(signatures, survivors, roster)
+        agreeing = self._agreeing(signatures, roster)
         near = len(agreeing & set(state.holders)) + graph.complete
         if near < graph.threshold or len(agreeing) < graph.quorum:
             raise RevealRefused(
@@ -260,8 +257,6 @@ class Participant(Secret):
                 remedy="Too many dropped out, or the coordinator told them different things.",
             )
         self_shares = {o: held[0] for o, held in state.held.items() if o in survivors}
-        if state.own_share:
-            self_shares[self._own] = state.own_share
         key_shares = {o: held[1] for o, held in state.held.items() if o not in survivors}
         return GivenShares(
             self_owners=tuple(sorted(self_shares)),
@@ -270,31 +265,30 @@ class Participant(Secret):
             key_shares=tuple(key_shares[owner] for owner in sorted(key_shares)),
         )
 
-    def _agreeing(
-        self, signatures: Mapping[int, bytes], survivors: frozenset[int], roster: Roster
-    ) -> set[int]:
-        """Return the survivors that signed what this client signed, itself included."""
+    def _agreeing(self, signatures: Mapping[int, bytes], roster: Roster) -> set[int]:
+        """Return those who shared and signed what this client signed, itself included."""
         state = self._state
         statement = survivors_statement(self._round_digest, state.shared, state.survivors)
         own = self._own
         agreeing = {own}
-        for position in survivors.intersection(signatures) - {own}:
+        shared = positions.unpack(state.shared, len(state.key_list.keys))
+        for position in shared.intersection(signatures) - {own}:
             member = roster.member(state.key_list.keys[position].client_id)
             with contextlib.suppress(BadSignature):
                 verify(member.signing_key, statement, signatures[position])
                 agreeing.add(position)
         return agreeing
 
-    def _check_set(self, found: frozenset[int], what: str) -> None:
+    def _check_sharers(self, found: frozenset[int]) -> None:
         """Refuse a set without this client, below the minimum or with too few neighbours."""
         graph = self._graph
         needed = max(graph.threshold, self._terms.minimum_summands)
         near = len(found & set(self._state.holders)) + graph.complete
         if self._own not in found:
-            raise RevealRefused(f"This client is not among those who {what}.")
+            raise RevealRefused("This client is not among those who shared.")
         if len(found) < needed or near < graph.threshold:
             raise RevealRefused(
-                f"{len(found)} clients {what}, {near} of them neighbours; a sum needs {needed} "
+                f"{len(found)} clients shared, {near} of them neighbours; a sum needs {needed} "
                 f"and {graph.threshold}.",
                 remedy="Too many clients dropped out; the next round starts afresh.",
             )
@@ -309,7 +303,7 @@ class Participant(Secret):
 
     @property
     def _graph(self) -> GraphParameters:
-        return parameters_for(len(self._state.key_list.keys), self._terms.tolerance)
+        return self._terms.graph_of(len(self._state.key_list.keys))
 
     @property
     def _round_digest(self) -> bytes:

@@ -31,9 +31,9 @@ class ParticipantState(Secret):
         key_list: all participants; none before the shares were made.
         holders: positions of those who hold this client's shares.
         self_seed: seed of the self mask; empty once the vector is masked.
-        own_share: its own share of that seed in a complete graph, else empty.
         shared: who sent shares, packed; empty before the vector was masked.
-        held: shares held for others: (of the self mask's seed, of the mask key).
+        held: shares by owner: (of the self mask's seed, of the mask key). In a complete graph also
+            its own, from the start; those of others once the vector is masked.
         survivors: the set that was signed, packed; empty before. Never changed afterwards.
     """
 
@@ -43,7 +43,6 @@ class ParticipantState(Secret):
     key_list: KeyList = field(default_factory=lambda: KeyList(()))
     holders: tuple[int, ...] = ()
     self_seed: bytes = b""
-    own_share: bytes = b""
     shared: bytes = b""
     held: dict[int, tuple[bytes, bytes]] = field(default_factory=dict)
     survivors: bytes = b""
@@ -59,7 +58,6 @@ class ParticipantState(Secret):
             "key_list": _text(_pack_keys(one) for one in self.key_list.keys),
             "holders": _text(holder.to_bytes(4, "big") for holder in self.holders),
             "self_seed": encode_bytes(self.self_seed),
-            "own_share": encode_bytes(self.own_share),
             "shared": encode_bytes(self.shared),
             "held": _text(held),
             "survivors": encode_bytes(self.survivors),
@@ -90,7 +88,6 @@ class ParticipantState(Secret):
             ),
             holders=tuple(int.from_bytes(row, "big") for row in _rows(document, "holders", 4)),
             self_seed=document.raw("self_seed"),
-            own_share=document.raw("own_share"),
             shared=document.raw("shared"),
             held=held,
             survivors=document.raw("survivors"),

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from fedrec.errors import SettingsError
+from fedrec.errors import RevealRefused, SettingsError
 from fedrec.ids import RoundId
-from fedrec.protection.masks.parameters import FEWEST_CLIENTS, Tolerance
+from fedrec.protection.masks.parameters import (
+    FEWEST_CLIENTS,
+    GraphParameters,
+    Tolerance,
+    parameters_for,
+)
 
 __all__ = ["MaskTerms"]
 
@@ -23,6 +28,8 @@ class MaskTerms:
         terms_digest: 32 bytes that stand for everything else a client was told of the round:
             kind, plan, catalogue, model. Clients that were told different things share no keys.
         minimum_summands: the sum has at least so many summands, never fewer than 3.
+        n_members: members of the roster. The corrupt share is of these, whoever takes part: all
+            corrupt ones may be in one list.
         tolerance: decides the graph.
     """
 
@@ -32,6 +39,7 @@ class MaskTerms:
     epoch: int
     terms_digest: bytes
     minimum_summands: int
+    n_members: int
     tolerance: Tolerance
 
     def __post_init__(self) -> None:
@@ -44,6 +52,25 @@ class MaskTerms:
                 remedy=f"Set rounds.minimum_summands = {FEWEST_CLIENTS} or more.",
             )
 
+    def graph_of(self, n_listed: int) -> GraphParameters:
+        """Return the graph of a list of so many keys.
+
+        Raises:
+            RevealRefused: when the list is too short.
+            SettingsError: when no graph of so many clients withstands what the terms say.
+        """
+        fewest = self.tolerance.fewest_listed(self.minimum_summands, self.n_members)
+        if n_listed < fewest:
+            corrupt = self.tolerance.corrupt_among(self.n_members)
+            raise RevealRefused(
+                f"{n_listed} clients take part, expected at least {fewest} of {self.n_members} "
+                f"members: {self.minimum_summands} for a sum, and {corrupt} that may be corrupt "
+                "(protection.corrupt_share).",
+                remedy="The round needs more clients: raise rounds.cells_per_round, or wait until "
+                "more are there.",
+            )
+        return parameters_for(n_listed, self.tolerance, n_members=self.n_members)
+
     def parts(self) -> tuple[str | int | bytes, ...]:
         """Return what signatures and key derivations of this round cover first."""
         tolerance = self.tolerance
@@ -54,6 +81,7 @@ class MaskTerms:
             self.epoch,
             self.terms_digest,
             self.minimum_summands,
+            self.n_members,
             tolerance.corrupt_share.hex(),
             tolerance.dropout_share.hex(),
             int(tolerance.malicious),

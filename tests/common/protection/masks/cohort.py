@@ -6,9 +6,12 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 import numpy as np
+from cells import partition_of
 
+from fedrec.identity.cells import Partition
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
+from fedrec.identity.whole_cells import whole_among
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection.masks import (
     Collector,
@@ -34,7 +37,13 @@ SPEC = VectorSpec(
 )
 
 
-def make_terms(tolerance: Tolerance = TEN_TEN, *, round_id: int = 1, minimum: int = 3) -> MaskTerms:
+def make_terms(
+    tolerance: Tolerance = TEN_TEN,
+    *,
+    round_id: int = 1,
+    minimum: int = 3,
+    n_members: int = 3,
+) -> MaskTerms:
     return MaskTerms(
         federation="test",
         run="run",
@@ -42,12 +51,18 @@ def make_terms(tolerance: Tolerance = TEN_TEN, *, round_id: int = 1, minimum: in
         epoch=1,
         terms_digest=b"t" * 32,
         minimum_summands=minimum,
+        n_members=n_members,
         tolerance=tolerance,
     )
 
 
-def make_people(count: int) -> tuple[list[Identity], Roster]:
-    """Return identities in the order of their client ids, and their roster."""
+def make_people(count: int, cell_size: int = 0) -> tuple[list[Identity], Roster]:
+    """Return identities in the order of their client ids, and their roster.
+
+    Args:
+        cell_size: of consecutive cells; without any anybody may be missing from a sum, which is how
+            the arithmetic is tested.
+    """
     people = sorted((Identity.create() for _ in range(count)), key=lambda one: one.client_id)
     roster = Roster(
         federation="test",
@@ -60,6 +75,9 @@ def make_people(count: int) -> tuple[list[Identity], Roster]:
         secrets_sha256=bytes(32),
         authority_key=bytes(32),
         ca_sha256=bytes(32),
+        partition=partition_of((one.client_id for one in people), cell_size)
+        if cell_size
+        else Partition(),
     )
     return people, roster
 
@@ -108,7 +126,9 @@ class Cohort:
         people: tuple[list[Identity], Roster] | None = None,
     ) -> Cohort:
         members, roster = people or make_people(count)
-        terms = make_terms(tolerance, round_id=round_id, minimum=minimum)
+        terms = make_terms(
+            tolerance, round_id=round_id, minimum=minimum, n_members=len(roster.members)
+        )
         words = make_words(spec)
         collector = Collector(terms, roster, words, graph_seed=b"seed of the ring")
         return cls(members, roster, terms, words, random_vectors(count, spec), collector)
@@ -150,9 +170,14 @@ class Cohort:
         return self.participants[own].mask(inbox, words, n_wide=self.words.n_wide)
 
     def mask(self, without: Collection[int] = ()) -> None:
+        """Send the vectors of those whose cells are whole; all others take part without theirs."""
+        here = [self.id(own) for own in self.positions(without)]
+        counted = whole_among(self.roster.partition, here)
         for own in self.positions(without):
-            self.collector.add_vector(self.id(own), self.masked(own))
-        self.survivors = self.collector.close_vectors()
+            message = self.masked(own)
+            if self.id(own) in counted:
+                self.collector.add_vector(self.id(own), message)
+        self.survivors = self.collector.close_vectors(set(here) - counted)
 
     def sign(self, without: Collection[int] = ()) -> None:
         for own in self.positions(without):
