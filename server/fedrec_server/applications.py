@@ -30,7 +30,9 @@ class Applications:
         self._known = {found.invitation: found for found in store.applicants()}
 
     async def apply(self, raw: bytes, invitation: bytes) -> ClientId:
-        """Keep an application, durably; return whose it is. One that is kept already stays.
+        """Keep an application, durably; return whose it is.
+
+        One that is kept already stays, unless its applicant changed its word as a guest.
 
         Args:
             raw: a signed application.
@@ -48,9 +50,11 @@ class Applications:
         key = application.invitation_sha256
         known = self._known.get(key)
         if known is not None:
-            if _read(known.application).identity != application.identity:
+            before = _read(known.application)
+            if before.identity != application.identity:
                 raise InvitationUsed(f"The invitation is {known.client_id[:16]}'s already.")
-            return client_id
+            if before.consent == application.consent:
+                return client_id
         # Taken before anything is awaited: of many at once one gets it.
         made = Applicant(invitation=key, client_id=client_id, application=raw)
         self._known[key] = made
@@ -58,6 +62,8 @@ class Applications:
             await self._work.in_thread(self._store.keep_applicant, made)
         except BaseException:
             del self._known[key]
+            if known is not None:
+                self._known[key] = known
             raise
         return client_id
 

@@ -65,11 +65,13 @@ def add(
     from fedrec_authority.members import find
 
     folder = AuthorityFolder(into)
+    consent = b""
     if identity is None:
-        found = folder.find_joiner(fingerprint)
+        found, consent = folder.find_joiner(fingerprint)
     else:
         found = find(fingerprint, [PublicIdentity.load(identity)], f"keys in {identity}")
-    folder.keep(folder.membership.with_member(found, int(time.time()), users_cap=users_cap))
+    now = int(time.time())
+    folder.keep(folder.membership.with_member(found, now, users_cap=users_cap, consent=consent))
     _finish(into, f"added {found.client_id} {found.label}".strip(), no_rotate, as_json)
 
 
@@ -139,7 +141,7 @@ def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> No
         for member in membership.members
     ]
     rows += [
-        ("applies", identity.client_id, identity.label, "") for identity in folder.applicants()
+        ("applies", identity.client_id, identity.label, "") for identity, _ in folder.applicants()
     ]
     if as_json:
         names = ("state", "client_id", "label", "when")
@@ -226,7 +228,7 @@ def _tell(
                 "epoch": membership.last_epoch,
                 "rotated": made is not None,
                 "members": members,
-                "rounds_can_open": members >= needed,
+                "rounds_can_open": members >= needed and not membership.lacking_core(),
             }
         )
         return
@@ -239,6 +241,8 @@ def _tell(
         typer.echo(
             f"Fewer than the {needed} that the plan needs: no round opens before others join."
         )
+    elif lacking := membership.lacking_core():
+        typer.echo(f"No round opens: {lacking}.")
 
 
 def _day(unix_seconds: int) -> str:
