@@ -180,6 +180,7 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
         plan.protection.name,
         chosen.fingerprint(),
         "authority" if plan.authority_opens else "members",
+        plan.has_cells,
     )
     found = (
         roster.federation,
@@ -187,8 +188,16 @@ def _protection(plan: Plan, n_items: int, roster: Roster, info: FederationInfo) 
         roster.protection,
         roster.protection_fingerprint,
         roster.key_holder,
+        bool(roster.partition.cell_size),
     )
-    names = ("federation", "epoch", "protection", "protection parameters", "key holder")
+    names = (
+        "federation",
+        "epoch",
+        "protection",
+        "protection parameters",
+        "key holder",
+        "division into cells",
+    )
     wrong = [
         f"{name} {there!r} instead of {here!r}"
         for name, there, here in zip(names, found, expected, strict=True)

@@ -325,6 +325,7 @@ def _check_keys(plan: Plan, protection: Protection, keys: KeyEpoch) -> None:
             ("federation", roster.federation, plan.federation.name),
             ("protection", roster.protection, plan.protection.name),
             ("key holder", roster.key_holder, "authority" if plan.authority_opens else "members"),
+            ("division into cells", bool(roster.partition.cell_size), plan.has_cells),
             (
                 "protection fingerprint",
                 roster.protection_fingerprint[:16],

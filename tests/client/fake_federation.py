@@ -7,13 +7,14 @@ can play honest rounds around the client and hostile ones against it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 from blake3 import blake3
+from cells import guest, partition_of
 
 from fedrec.clock import FakeClock
 from fedrec.config.plan import plan_fingerprint, plan_to_json
@@ -24,8 +25,10 @@ from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
 from fedrec.identity.authority_key import write_authority_key
+from fedrec.identity.cells import Partition
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
+from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.model.state import SharedState
 from fedrec.protection import Member
@@ -158,7 +161,17 @@ class World:
             "server_context": self.context,
             "protection_secret": self._secret,
         }
-        return self.authority.new_epoch(**{**terms, **changes})
+        terms |= changes
+        if self.plan.has_cells and "partition" not in terms:
+            terms["partition"] = self.partition(terms["members"])
+        return self.authority.new_epoch(**terms)
+
+    def partition(self, members: Iterable[PublicIdentity]) -> Partition:
+        """Return the cells: puppets are always together, the client under test may be missing."""
+        present = [member.client_id for member in members]
+        tested = self.identity.client_id
+        guests = [guest(self.identity, "films")] if tested in present else []
+        return partition_of((one for one in present if one != tested), guests=guests)
 
     def info(self, **changes: Any) -> FederationInfo:
         found = FederationInfo(

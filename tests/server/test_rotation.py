@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from cells import partition_after
 from server.support.driving import act, gather, poll, running, upload
 from server.support.federations import Bench, authority, identity
 
@@ -35,15 +36,17 @@ class Killed(BaseException):
 def epoch(bench: Bench, number: int, *members: int, by: Authority | None = None) -> KeyEpoch:
     """Return a later epoch of some clients."""
     roster = bench.federation.keys.roster
+    people = [identity(member).public for member in members]
     return (by or authority()).new_epoch(
         federation=roster.federation,
         epoch=number,
-        members=[identity(member).public for member in members],
+        members=people,
         minimum_summands=roster.minimum_summands,
         protection=roster.protection,
         protection_fingerprint=roster.protection_fingerprint,
         server_context=bench.federation.keys.server_context,
         protection_secret=b"",
+        partition=partition_after(roster.partition, people, number),
     )
 
 

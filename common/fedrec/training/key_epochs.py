@@ -37,18 +37,24 @@ def make_epoch(
         revealer: where `protection.key_holder` is "authority", who keeps the secret key, before
             anybody hears of the epoch; members are given the half that encrypts.
         previous: the roster of the epoch before.
-        partition: the cells; None for none.
+        partition: the cells; None for none, where the plan needs none.
 
     Raises:
         SettingsError: when no parameters of the protection can carry these vectors.
         KeysError: when the members cannot form a roster, or the plan wants a revealer and none is
-            given, or the other way round.
+            given, or the other way round; or sums need cells and there are none.
         RosterBreaksCells: the cells do not follow from those of the roster before.
     """
     if (plan.authority_opens) != (revealer is not None):
         raise KeysError(
             f'protection.key_holder is "{plan.protection.key_holder}", but '
             f"{'no' if revealer is None else 'a'} revealer was given.",
+            remedy="Make epochs with `fedrec keys`.",
+        )
+    if plan.has_cells != bool(partition and partition.cell_size):
+        raise KeysError(
+            f"Sums of these settings are {'' if plan.has_cells else 'not '}over whole cells, but "
+            f"{'no' if plan.has_cells else 'a'} cell size was given.",
             remedy="Make epochs with `fedrec keys`.",
         )
     protection = protection_of(plan, n_items)

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 from blake3 import blake3
+from cells import partition_of
 
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import (
@@ -107,10 +108,12 @@ def epoch_of(
 ) -> KeyEpoch:
     """Return a key epoch of clients 0, 1, 2 ..."""
     keyless, secret = protection.generate()
+    members = [identity(n).public for n in range(n_clients)]
     return authority().new_epoch(
         federation="movies",
         epoch=number,
-        members=[identity(n).public for n in range(n_clients)],
+        members=members,
+        partition=partition_of(who.client_id for who in members) if reveals else None,
         minimum_summands=1,
         protection="none",
         protection_fingerprint=protection.chosen.fingerprint(),

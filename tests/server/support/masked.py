@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
+from cells import partition_of
 from numpy.typing import NDArray
 from server.support.driving import gather
 from server.support.federations import CATALOGUE, authority, identity, spec_of
@@ -70,10 +71,12 @@ def federation_of(
 def epoch_of(protection: Masks, numbers: Iterable[int], *, epoch: int = 1) -> KeyEpoch:
     """Return a key epoch of some clients."""
     context, secret = protection.generate()
+    members = [identity(n).public for n in numbers]
     return authority().new_epoch(
         federation="movies",
         epoch=epoch,
-        members=[identity(n).public for n in numbers],
+        members=members,
+        partition=partition_of(member.client_id for member in members),
         minimum_summands=1,
         protection="masks",
         protection_fingerprint=protection.chosen.fingerprint(),
