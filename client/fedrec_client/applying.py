@@ -23,9 +23,9 @@ SHOWN_CHARS = 16
 """So much of a client id is enough for `fedrec keys roster add`."""
 
 
-def guest_word(identity: Identity, settings: Settings) -> bytes:
-    """Return this client's signature that it may be missing from sums of its federation."""
-    return identity.sign(guest_consent(settings.federation.name, identity.client_id))
+def guest_word(identity: Identity, federation: str) -> bytes:
+    """Return this client's signature that it may be missing from sums of a federation."""
+    return identity.sign(guest_consent(federation, identity.client_id))
 
 
 def waiting_words(identity: Identity) -> str:
@@ -84,7 +84,7 @@ class Applying:
     def _wait(self) -> bytes:
         consent = b""
         if self._settings.client.when_away == "go_on":
-            consent = guest_word(self._identity, self._settings)
+            consent = guest_word(self._identity, self._settings.federation.name)
         application = SignedApplication.make(
             self._identity.public, self._invitation, consent=consent
         ).to_json()

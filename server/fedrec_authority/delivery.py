@@ -19,6 +19,7 @@ from fedrec.identity.cells import consents
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.members import Member, Membership
 
 __all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
 
@@ -32,6 +33,7 @@ EventName = Literal[
     "applicant",
     "applicant refused",
     "member admitted",
+    "member left",
     "awaiting",
     "members changed",
     "revealer joined",
@@ -162,15 +164,17 @@ class Delivery:
         """Admit whose invitations say so, in one epoch; list the others for people."""
         membership = self._folder.membership
         # Former members come back by people's word only, whatever they were invited with.
-        known = {member.client_id for member in membership.members}
+        known = {member.client_id: member for member in membership.members}
         federation = plan_from_json(membership.plan_json).federation.name
         waiting, admitted = [], membership
         now = int(self._clock.now())
         for application in applications:
             identity, consent = application.identity, application.consent
-            if identity.client_id in known:
-                continue
+            member = known.get(identity.client_id)
             try:
+                if member is not None:
+                    admitted = self._let_go(application, member, admitted)
+                    continue
                 _check_word(application, federation)
                 invitation = self._folder.invitations.take(application, now)
             except (KeysError, InvitationUsed) as error:
@@ -198,6 +202,21 @@ class Delivery:
             self._once("missing", "awaiting", 0, lacking)
         elif begins or admitted is not membership:
             self._folder.rotate()
+
+    def _let_go(
+        self, application: SignedApplication, member: Member, membership: Membership
+    ) -> Membership:
+        """Return the membership in which a member is a guest, if it applied to become one.
+
+        Raises:
+            KeysError: the word is not its own.
+        """
+        asks = application.is_leave and application.identity == member.identity
+        if not asks or not member.is_present or member.consent:
+            return membership
+        _check_word(application, plan_from_json(membership.plan_json).federation.name)
+        self._about("member left", member.identity, "rounds wait for it no more, by its own word")
+        return membership.with_guest(member.client_id, application.consent)
 
     def _list(self, waiting: tuple[tuple[PublicIdentity, bytes], ...]) -> None:
         if waiting == self._waiting:
@@ -234,7 +253,7 @@ class Delivery:
 def _check_word(application: SignedApplication, federation: str) -> None:
     """Refuse a word as a guest that is not the applicant's, or not for this federation."""
     key, consent = application.identity.signing_key, application.consent
-    if consent and not consents(federation, key, consent):
+    if (consent or application.is_leave) and not consents(federation, key, consent):
         raise KeysError(
             f"It says that rounds may go on without it, but signed no such word for {federation}.",
             remedy="Its owner looks at federation.name in the client's settings file.",

@@ -18,6 +18,7 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import Partition, check, consents, guest_consent
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
+from fedrec.identity.issuer import Issuer
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import check_whole, core_among, whole_among
 from fedrec.ids import ClientId
@@ -189,6 +190,83 @@ def test_a_guest_joins_at_once_and_a_core_member_waits_for_its_cell(world: World
         frozenset(who.client_id for who in everybody[:3]),
         frozenset(everybody[at].client_id for at in (3, 5, 6)),
     }
+
+
+# Who leaves.
+
+
+def leave(who: Identity, consent: bytes) -> SignedApplication:
+    """Return what a member hands in that leaves its cell's core."""
+    return SignedApplication.make(who.public, own(who), consent=consent)
+
+
+def own(who: Identity) -> Credentials:
+    """Return a member's certificate; who issued it is not looked at here."""
+    issuer = Issuer.create()
+    certificate = issuer.issue("client", who.client_id, who.public.tls_key)
+    return who.credentials(certificate, issuer.certificate)
+
+
+def test_leave_leads_to_a_roster_that_passes(world: World) -> None:
+    *stay, goes = everybody = people(5)
+    world.join(*everybody)
+    before = world.roster
+    world.hear(leave(goes, word(goes)))
+    check(before, world.roster)
+    (cell,) = world.partition.cells
+    assert cell.state == "active" and set(cell.core) == {who.client_id for who in stay}
+    assert cell.guests == (goes.client_id,)
+    (told,) = [e for e in world.events if e.name == "member left"]
+    assert told.client_id == goes.client_id
+    # The coordinator repeats itself; nothing happens twice.
+    epochs = list(world.link.installed)
+    world.delivery.look()
+    assert world.link.installed == epochs and world.roster.epoch == before.epoch + 1
+
+
+def test_leave_of_one_of_three_retires_the_cell(world: World) -> None:
+    *stay, goes = everybody = people(3)
+    world.join(*everybody)
+    before = world.roster
+    world.hear(leave(goes, word(goes)))
+    check(before, world.roster)
+    assert [cell.state for cell in world.partition.cells] == ["retired"]
+    assert not world.partition.placed and len(world.roster.members) == 3
+    # Three others that wait make a cell with the two that stayed; the third never waits again.
+    world.join(*(Identity.create(f"late-{n}") for n in range(3)))
+    (cell,) = world.partition.in_use
+    assert {who.client_id for who in stay} < set(cell.core) and len(cell.core) == 5
+    assert goes.client_id not in cell.core
+
+
+@pytest.mark.parametrize(
+    "kind", ["no word", "another's word", "another federation's", "other keys"]
+)
+def test_a_forged_leave_is_refused(world: World, kind: str) -> None:
+    """The coordinator can put nobody out of a core, nor can another member."""
+    *_, victim = everybody = people(4)
+    world.join(*everybody)
+    thief, before = Identity.create("thief"), world.roster
+    forged = {
+        "no word": leave(victim, b""),
+        "another's word": leave(victim, word(everybody[0])),
+        "another federation's": leave(victim, word(victim, "books")),
+        # Its identity under the keys of somebody else's certificate.
+        "other keys": SignedApplication.make(victim.public, own(thief), consent=word(victim)),
+    }[kind]
+    world.hear(forged)
+    assert world.roster == before and not world.folder.membership.is_changed
+    refused = [e for e in world.events if e.name == "applicant refused"]
+    assert len(refused) == (kind != "other keys")
+
+
+def test_who_was_removed_does_not_come_back_by_leaving(world: World) -> None:
+    *_, gone = everybody = people(5)
+    world.join(*everybody)
+    world.folder.keep(world.folder.membership.without_member(gone.client_id, NOW))
+    before = world.folder.rotate().roster
+    world.hear(leave(gone, word(gone)))
+    assert world.roster == before
 
 
 # Histories as an authority makes them, whose sums are those that R3 allows.
