@@ -20,7 +20,7 @@ from fedrec_client.waiting import Waiting
 __all__ = ["SHOWN_CHARS", "Applying", "guest_word", "waiting_words"]
 
 SHOWN_CHARS = 16
-"""So much of a client id is enough for `fedrec keys roster add`."""
+"""So much of a client id is enough for `fedrec keys roster admit`."""
 
 
 def guest_word(identity: Identity, federation: str) -> bytes:
@@ -33,7 +33,7 @@ def waiting_words(identity: Identity) -> str:
     client_id = identity.client_id
     return (
         f"waiting for the data owners: client id {client_id}; where they compare it by telephone "
-        f"they run `fedrec keys roster add {client_id[:SHOWN_CHARS]}`"
+        f"they run `fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
     )
 
 

@@ -228,7 +228,7 @@ class Delivery:
                 "applicant",
                 identity,
                 "compare the whole id with its owner by telephone, then run "
-                f"`fedrec keys roster add {identity.client_id[:16]}`",
+                f"`fedrec keys roster admit {identity.client_id[:16]}`",
             )
 
     def _about(self, name: EventName, identity: PublicIdentity, detail: str) -> None:

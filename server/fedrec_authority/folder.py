@@ -51,7 +51,7 @@ from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
-from fedrec_authority.placing import cell_size_of, place
+from fedrec_authority.placing import cell_size_of, place, resumed
 
 __all__ = [
     "AUTHORITY_PUBLIC_FILE",
@@ -221,7 +221,7 @@ class AuthorityFolder:
             )
         return wanted or last + 1
 
-    def rotate(self, *, number: int = 0) -> KeyEpoch:
+    def rotate(self, *, number: int = 0, resume: int = 0) -> KeyEpoch:
         """Make an epoch of the present members, with a new group key and protection secret.
 
         Killed in between, the next call makes the epoch with the same number, which nobody has
@@ -229,9 +229,10 @@ class AuthorityFolder:
 
         Args:
             number: of the epoch; 0 takes the one after the last.
+            resume: a paused cell that is active again; 0 for none.
 
         Raises:
-            KeysError: nobody is a member, or the number is not above the last one.
+            KeysError: the number is not above the last one, or the cell is not paused.
         """
         following = self.check_number(number)
         authority, _ = self.load_or_create()
@@ -239,7 +240,7 @@ class AuthorityFolder:
         plan = plan_from_json(membership.plan_json)
         previous = self.last_roster
         before = Partition() if previous is None else previous.partition
-        before = replace(before, cell_size=membership.cell_size)
+        before = resumed(replace(before, cell_size=membership.cell_size), resume)
         made = make_epoch(
             authority,
             plan,
