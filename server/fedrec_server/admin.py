@@ -104,7 +104,7 @@ class AdminService(AdminServicer):
     async def ListApplicants(self, request: Message, context: Message) -> Message:
         """Tell the key authority who asked to become a member."""
         roster = self._engine.federation.keys.roster
-        found = self._engine.applications.waiting(roster.contains)
+        found = self._engine.applications.waiting(roster)
         return admin_pb2.Applicants(application=found)
 
     async def InstallEpoch(self, parts: AsyncIterator[Message], context: Message) -> Message:

@@ -132,7 +132,7 @@ def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type:
     world.link.before = decide
     found = call("run")
     assert found.code == 0
-    assert f"fedrec keys roster add {world.identity.client_id[:16]}" in found.err
+    assert f"fedrec keys roster admit {world.identity.client_id[:16]}" in found.err
     assert found.err.count("waiting_to_join") == 1
     assert "apply" not in asked, "it was given a certificate without an invitation"
 

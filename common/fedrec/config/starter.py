@@ -181,4 +181,5 @@ class Starter:
             "output.runs": "runs",
             "parties.address": self.address or None,
             "parties.clients": list(self.clients) or None,
+            "parties.go_on": None,
         }
