@@ -89,8 +89,8 @@ class World:
         plan: further sections of the plan.
     """
 
-    more_protection: ClassVar[dict[str, str]] = {}
-    """Further settings of the protection."""
+    more_protection: ClassVar[dict[str, str]] = {"key_holder": "members"}
+    """Further settings of the protection; its members hold the key, as in the papers."""
 
     def __init__(
         self, folder: Path, *, protection: str = "bfv", n_puppets: int = 3, **plan: Any

@@ -160,7 +160,7 @@ def test_who_holds_the_key_is_never_changed_under_a_client(
     ours: str, theirs: str, given: bool
 ) -> None:
     """Neither is the stricter one: members trust each other in one, the authority in the other."""
-    local = plan(protection__key_holder=ours) if given or ours == "authority" else Plan()
+    local = plan(protection__key_holder=ours) if given or ours == "members" else Plan()
     (found,) = plan_differences(local, plan(protection__key_holder=theirs))
     assert found.key == "protection.key_holder"
     assert found.agreeing == f'protection.key_holder = "{theirs}"'
