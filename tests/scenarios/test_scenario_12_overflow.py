@@ -137,10 +137,6 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
     ("settings", "rule"),
     [
         (
-            {"rounds": {"clients_per_round": 65}, "protection": OPENED},
-            "rounds.recompute_limit",
-        ),
-        (
             {"rounds": {"minimum_clients": 65}, "protection": OPENED},
             "rounds.recompute_limit",
         ),
