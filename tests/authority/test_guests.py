@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from authority.test_authority_folder import NOW, FakeCoordinator
-from common.identity.test_cells import smallest_isolated
+from isolation import smallest_isolated
 
 from fedrec.clock import FakeClock
 from fedrec.config.schema import Plan

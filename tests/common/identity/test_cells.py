@@ -1,17 +1,13 @@
-"""Histories of rosters: what combined sums could isolate, by exact linear algebra.
-
-The oracle is an implementation of its own: sums are rows over the parties, reduced with fractions.
-"""
+"""Histories of rosters: what combined sums could isolate, by exact linear algebra."""
 
 from __future__ import annotations
 
 import hashlib
 import random
 from dataclasses import replace
-from fractions import Fraction
-from itertools import combinations
 
 import pytest
+from isolation import smallest_isolated
 
 from fedrec.errors import RosterBreaksCells
 from fedrec.identity import cells as cells_module
@@ -211,41 +207,6 @@ def test_a_guest_that_held_an_earlier_cell_is_refused() -> None:
 
 
 # What the authority places by itself, played at random.
-
-
-def reduced(rows: list[list[Fraction]]) -> list[list[Fraction]]:
-    """Return a basis of what rows span, in reduced echelon form."""
-    left = list(rows)
-    basis: list[list[Fraction]] = []
-    for column in range(len(rows[0]) if rows else 0):
-        found = next((row for row in left if row[column]), None)
-        if found is None:
-            continue
-        left = [row for row in left if row is not found]
-        pivot = [value / found[column] for value in found]
-        left = [without(pivot, column, row) for row in left]
-        basis = [*(without(pivot, column, row) for row in basis), pivot]
-    return basis
-
-
-def without(pivot: list[Fraction], column: int, row: list[Fraction]) -> list[Fraction]:
-    return [a - row[column] * b for a, b in zip(row, pivot, strict=True)]
-
-
-def rank(rows: list[list[Fraction]]) -> int:
-    return len(reduced(rows))
-
-
-def smallest_isolated(sums: list[set[int]], honest: list[int]) -> int:
-    """Return the fewest honest parties on which some combination of sums does not vanish."""
-    basis = reduced([[Fraction(one in total) for one in honest] for total in sums])
-    for size in range(1, len(honest) + 1):
-        for chosen in combinations(range(len(honest)), size):
-            rest = [at for at in range(len(honest)) if at not in chosen]
-            # Some combination vanishes on the rest iff the rest has a lower rank.
-            if rank([[row[at] for at in rest] for row in basis]) < len(basis):
-                return size
-    return len(honest)
 
 
 def random_history(rng: random.Random, size: int) -> int:
