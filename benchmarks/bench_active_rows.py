@@ -91,7 +91,8 @@ def plan_of(arguments: argparse.Namespace) -> Plan:
             "federation": {"maximum_users": 16_384, "minimum_item_users": LEAST},
             "algorithm": {"name": "fedals", "dim": arguments.dim},
             "update": {"structure": "dense"},
-            "protection": {"name": "bfv"},
+            # No key authority runs beside this federation: the papers' protocol.
+            "protection": {"name": "bfv", "key_holder": "members"},
             "rounds": {"total": arguments.rounds},
         }
     )

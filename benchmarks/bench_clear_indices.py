@@ -67,7 +67,8 @@ def plan_of(n_clients: int, preset: str) -> Plan:
             "federation": {"name": "bench", "maximum_users": 943, "minimum_item_users": 1},
             "algorithm": {"name": "fedmf", "dim": DIM, "learning_rate": 0.5},
             "update": {"structure": "topk", "ratio": 1 / 64, "indices": "clear"},
-            "protection": {"name": "paillier", "preset": preset},
+            # No key authority runs beside this federation: the papers' protocol.
+            "protection": {"name": "paillier", "preset": preset, "key_holder": "members"},
             "rounds": {"total": 1, "minimum_clients": n_clients, "deadline_seconds": 3600},
         }
     )

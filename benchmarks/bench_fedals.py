@@ -36,7 +36,8 @@ def plan_of(rounds: int, n_users: int, *, every_rounds: int = 1) -> Plan:
             "federation": {"name": "bench", "maximum_users": 1 << n_users.bit_length()},
             "algorithm": {"name": "fedals"},
             "update": {"structure": "dense", "clip": 2.0},
-            "protection": {"name": "bfv"},
+            # No key authority runs beside this federation: the papers' protocol.
+            "protection": {"name": "bfv", "key_holder": "members"},
             "evaluation": {"every_rounds": every_rounds},
             "rounds": {"total": rounds, "minimum_clients": N_CLIENTS},
         }

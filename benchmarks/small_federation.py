@@ -33,7 +33,8 @@ def federation(
             "federation": {"name": "bench", "maximum_users": 1024, "minimum_item_users": 1},
             "algorithm": {"dim": max(rank, 2)},
             "update": {"rank": rank},
-            "protection": {"name": protection},
+            # No key authority runs beside this federation: the papers' protocol.
+            "protection": {"name": protection, "key_holder": "members"},
             "rounds": {
                 "total": rounds,
                 "minimum_clients": n_clients,

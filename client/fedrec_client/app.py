@@ -170,6 +170,7 @@ class ClientApp:
                         self._waiting.pause(asked)
                         asked += 1
                         continue
+                    self._say_if_waited_for(membership, journal)
                     ended = self._work(store, membership, link, journal)
                     if ended is not None:
                         return self._outcome(store, ended)
@@ -202,6 +203,17 @@ class ClientApp:
         data = "none" if path is None else str(Path(path).absolute())
         state = self._folder.absolute()
         return f"client id {identity.client_id[:SHOWN_CHARS]}, state {state}, data {data}"
+
+    def _say_if_waited_for(self, membership: Membership, journal: RoundJournal) -> None:
+        """Tell who runs this client that its settings say otherwise than it signed."""
+        cell = membership.roster.partition.cell_of(membership.identity.client_id)
+        waited_for = cell is not None and membership.identity.client_id in cell.core
+        if waited_for and self._settings.client.when_away == "go_on":
+            journal.tell(
+                "waited_for",
+                detail="client.when_away counts when a client applies; rounds go on without this "
+                "one after `fedrec client leave`",
+            )
 
     def _patient(self, link: Link, journal: RoundJournal) -> PatientLink:
         def trouble(error: FedrecError) -> None:

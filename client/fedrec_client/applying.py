@@ -8,6 +8,7 @@ from pathlib import Path
 from fedrec.config.schema import Settings
 from fedrec.errors import StorageError
 from fedrec.identity.application import SignedApplication
+from fedrec.identity.cells import guest_consent
 from fedrec.identity.certificates import check_certificate
 from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import destroy_secret, write_public
@@ -16,10 +17,15 @@ from fedrec_client.connecting import certificate_path, invitation_of
 from fedrec_client.round_journal import RoundJournal
 from fedrec_client.waiting import Waiting
 
-__all__ = ["SHOWN_CHARS", "Applying", "waiting_words"]
+__all__ = ["SHOWN_CHARS", "Applying", "guest_word", "waiting_words"]
 
 SHOWN_CHARS = 16
-"""So much of a client id is enough for `fedrec keys roster add`."""
+"""So much of a client id is enough for `fedrec keys roster admit`."""
+
+
+def guest_word(identity: Identity, federation: str) -> bytes:
+    """Return this client's signature that it may be missing from sums of a federation."""
+    return identity.sign(guest_consent(federation, identity.client_id))
 
 
 def waiting_words(identity: Identity) -> str:
@@ -27,7 +33,7 @@ def waiting_words(identity: Identity) -> str:
     client_id = identity.client_id
     return (
         f"waiting for the data owners: client id {client_id}; where they compare it by telephone "
-        f"they run `fedrec keys roster add {client_id[:SHOWN_CHARS]}`"
+        f"they run `fedrec keys roster admit {client_id[:SHOWN_CHARS]}`"
     )
 
 
@@ -76,7 +82,12 @@ class Applying:
             destroy_secret(Path(self._settings.client.invitation or ""))
 
     def _wait(self) -> bytes:
-        application = SignedApplication.make(self._identity.public, self._invitation).to_json()
+        consent = b""
+        if self._settings.client.when_away == "go_on":
+            consent = guest_word(self._identity, self._settings.federation.name)
+        application = SignedApplication.make(
+            self._identity.public, self._invitation, consent=consent
+        ).to_json()
         asked = 0
         while True:
             found = self._link.apply(application)

@@ -209,6 +209,33 @@ def identity(
     typer.echo("to the key authority, which lists it in the federation's roster.")
 
 
+@app.command()
+def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJson = False) -> None:
+    """Have rounds wait for this client no more, for good: there is no way back.
+
+    It signs that it may be missing, and the key authority makes the roster that says so. The others
+    go on without it, if they are enough. What this client contributed may then become computable
+    from two sums, one with it and one without. While it runs it still takes part; stop it to
+    contribute nothing more.
+    """
+    from fedrec.config.loading import load_settings
+    from fedrec_client.leaving import leave as hand_in
+
+    log_to_stderr(logging.WARNING)
+    found = hand_in(load_settings(settings_file, {"client.state": state}))
+    if as_json:
+        print_json(asdict(found))
+        return
+    typer.echo(f"Handed in: rounds are to go on without {found.client_id}.")
+    typer.echo("The key authority makes the roster that says so when it next looks.")
+    if not found.others_go_on:
+        typer.echo(
+            f"{found.others} others are left of those with whom it was summed, "
+            f"{found.needed} are needed: they wait until {found.needed} more have joined, or begin "
+            "a new federation (`fedrec provision`)."
+        )
+
+
 def _show(event: ClientEvent) -> None:
     """Print one line for an event on stderr."""
     parts = [f"round {event.round}" if event.round is not None else "", event.name, event.detail]

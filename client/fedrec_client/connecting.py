@@ -16,7 +16,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import read_public
 from fedrec.wire.link import Link
 
-__all__ = ["certificate_path", "invitation_of", "invited_link", "open_link"]
+__all__ = ["certificate_path", "invitation_of", "invited_link", "open_link", "own_credentials"]
 
 MAX_CERTIFICATE_BYTES = 16 << 10
 
@@ -36,17 +36,27 @@ def open_link(settings: Settings) -> Link:
         KeysError: this client's certificate is missing, for another key or of another federation.
         CertificateExpired: this machine's clock is outside its dates.
     """
+    return _link(settings, own_credentials(settings))
+
+
+def own_credentials(settings: Settings) -> Credentials:
+    """Return this client's key and certificate.
+
+    Raises:
+        KeysError: the certificate is missing, for another key or of another federation.
+        CertificateExpired: this machine's clock is outside its dates.
+    """
     path = certificate_path(settings)
     certificate = read_public(
         path,
         max_bytes=MAX_CERTIFICATE_BYTES,
         remedy="It is client.certificate: the key authority makes it from identity.pub.json "
-        "(`fedrec keys new`, `keys roster add`). Who was invited names client.invitation.",
+        "(`fedrec keys new`, `keys roster admit`). Who was invited names client.invitation.",
     )
     issuer = read_issuer(Path(settings.client.authority_key))
     own = Identity.load(Path(settings.client.state)).credentials(certificate, issuer)
     own.check(f"client.certificate: {path}")
-    return _link(settings, own)
+    return own
 
 
 def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:

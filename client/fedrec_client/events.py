@@ -18,6 +18,7 @@ EventName = Literal[
     "roster_refused",
     "preparing",
     "joined",
+    "waited_for",
     "epoch_changed",
     "waiting_for_snapshot",
     "waiting",

@@ -12,9 +12,22 @@ from fedrec.ids import RoundId
 from fedrec_client.audit import AuditLog
 from fedrec_client.durable import write_durably
 
-__all__ = ["ROSTER_FILE", "RosterChain"]
+__all__ = ["ROSTER_FILE", "RosterChain", "kept_roster"]
 
 ROSTER_FILE = "roster.json"
+
+
+def kept_roster(folder: Path) -> Roster | None:
+    """Return the newest roster that the client of a state folder believed, if it knows one.
+
+    Raises:
+        KeysError: the file is damaged.
+    """
+    path = folder / ROSTER_FILE
+    if not path.exists():
+        return None
+    remedy = "Restore the client's state folder from a copy."
+    return Roster.from_json(read_public(path, max_bytes=MAX_BYTES, remedy=remedy))
 
 
 class RosterChain:
@@ -50,9 +63,8 @@ class RosterChain:
 
     def _kept_of(self, roster: Roster) -> Roster | None:
         """Return the roster kept of the same federation."""
-        if not self._path.exists():
-            return None
-        remedy = "Restore the client's state folder from a copy."
-        found = Roster.from_json(read_public(self._path, max_bytes=MAX_BYTES, remedy=remedy))
+        found = kept_roster(self._path.parent)
         ours = (roster.federation, roster.authority_key)
-        return found if (found.federation, found.authority_key) == ours else None
+        if found is None or (found.federation, found.authority_key) != ours:
+            return None
+        return found

@@ -12,11 +12,14 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from fedrec.clock import Clock, SystemClock
+from fedrec.config.plan import plan_from_json
 from fedrec.errors import FedrecError, InvitationUsed, KeysError, StorageError, Unreachable
 from fedrec.identity.application import SignedApplication
+from fedrec.identity.cells import consents
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.members import Member, Membership
 
 __all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
 
@@ -30,6 +33,7 @@ EventName = Literal[
     "applicant",
     "applicant refused",
     "member admitted",
+    "member left",
     "awaiting",
     "members changed",
     "revealer joined",
@@ -94,7 +98,7 @@ class Delivery:
         self._link = link
         self._tell = tell
         self._last: dict[str, AuthorityEvent] = {}
-        self._waiting: tuple[PublicIdentity, ...] | None = None
+        self._waiting: tuple[tuple[PublicIdentity, bytes], ...] | None = None
 
     def look(self) -> bool:
         """Admit who is invited and deliver what is missing; tell whether the coordinator answered.
@@ -160,23 +164,28 @@ class Delivery:
         """Admit whose invitations say so, in one epoch; list the others for people."""
         membership = self._folder.membership
         # Former members come back by people's word only, whatever they were invited with.
-        known = {member.client_id for member in membership.members}
+        known = {member.client_id: member for member in membership.members}
+        federation = plan_from_json(membership.plan_json).federation.name
         waiting, admitted = [], membership
         now = int(self._clock.now())
         for application in applications:
-            identity = application.identity
-            if identity.client_id in known:
-                continue
+            identity, consent = application.identity, application.consent
+            member = known.get(identity.client_id)
             try:
+                if member is not None:
+                    admitted = self._let_go(application, member, admitted)
+                    continue
+                _check_word(application, federation)
                 invitation = self._folder.invitations.take(application, now)
             except (KeysError, InvitationUsed) as error:
                 self._about("applicant refused", identity, str(error))
                 continue
             if invitation.confirm:
-                waiting.append(identity)
+                waiting.append((identity, consent))
             else:
-                admitted = admitted.with_member(identity, now)
-                self._about("member admitted", identity, f"invited as {invitation.name}")
+                admitted = admitted.with_member(identity, now, consent=consent)
+                guest = ", a guest: rounds go on without it" if consent else ""
+                self._about("member admitted", identity, f"invited as {invitation.name}{guest}")
         self._list(tuple(waiting))
         if admitted is not membership:
             self._folder.keep(admitted)
@@ -189,20 +198,37 @@ class Delivery:
             # The first members begin together, so that nobody's rounds lack the others.
             detail = "`fedrec keys rotate` begins without them"
             self._once("missing", "awaiting", 0, f"{', '.join(missing)} to apply; {detail}")
+        elif begins and (lacking := admitted.lacking_core()):
+            self._once("missing", "awaiting", 0, lacking)
         elif begins or admitted is not membership:
             self._folder.rotate()
 
-    def _list(self, waiting: tuple[PublicIdentity, ...]) -> None:
+    def _let_go(
+        self, application: SignedApplication, member: Member, membership: Membership
+    ) -> Membership:
+        """Return the membership in which a member is a guest, if it applied to become one.
+
+        Raises:
+            KeysError: the word is not its own.
+        """
+        asks = application.is_leave and application.identity == member.identity
+        if not asks or not member.is_present or member.consent:
+            return membership
+        _check_word(application, plan_from_json(membership.plan_json).federation.name)
+        self._about("member left", member.identity, "rounds wait for it no more, by its own word")
+        return membership.with_guest(member.client_id, application.consent)
+
+    def _list(self, waiting: tuple[tuple[PublicIdentity, bytes], ...]) -> None:
         if waiting == self._waiting:
             return
         self._waiting = waiting
         self._folder.keep_applicants(waiting)
-        for identity in waiting:
+        for identity, _ in waiting:
             self._about(
                 "applicant",
                 identity,
                 "compare the whole id with its owner by telephone, then run "
-                f"`fedrec keys roster add {identity.client_id[:16]}`",
+                f"`fedrec keys roster admit {identity.client_id[:16]}`",
             )
 
     def _about(self, name: EventName, identity: PublicIdentity, detail: str) -> None:
@@ -222,3 +248,13 @@ class Delivery:
         if before != event:
             self._last[about] = event
             self._tell(event)
+
+
+def _check_word(application: SignedApplication, federation: str) -> None:
+    """Refuse a word as a guest that is not the applicant's, or not for this federation."""
+    key, consent = application.identity.signing_key, application.consent
+    if (consent or application.is_leave) and not consents(federation, key, consent):
+        raise KeysError(
+            f"It says that rounds may go on without it, but signed no such word for {federation}.",
+            remedy="Its owner looks at federation.name in the client's settings file.",
+        )

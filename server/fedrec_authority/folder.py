@@ -41,7 +41,7 @@ from fedrec.identity.authority import (
 from fedrec.identity.authority_key import read_authority_key, read_issuer, write_authority_key
 from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, key_of
-from fedrec.identity.document import Document, JsonValue, write_document
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public, replace_secret, write_public
 from fedrec.identity.public import PublicIdentity
@@ -51,7 +51,7 @@ from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
-from fedrec_authority.placing import cell_size_of, place
+from fedrec_authority.placing import cell_size_of, place, resumed
 
 __all__ = [
     "AUTHORITY_PUBLIC_FILE",
@@ -221,7 +221,7 @@ class AuthorityFolder:
             )
         return wanted or last + 1
 
-    def rotate(self, *, number: int = 0) -> KeyEpoch:
+    def rotate(self, *, number: int = 0, resume: int = 0) -> KeyEpoch:
         """Make an epoch of the present members, with a new group key and protection secret.
 
         Killed in between, the next call makes the epoch with the same number, which nobody has
@@ -229,9 +229,10 @@ class AuthorityFolder:
 
         Args:
             number: of the epoch; 0 takes the one after the last.
+            resume: a paused cell that is active again; 0 for none.
 
         Raises:
-            KeysError: nobody is a member, or the number is not above the last one.
+            KeysError: the number is not above the last one, or the cell is not paused.
         """
         following = self.check_number(number)
         authority, _ = self.load_or_create()
@@ -239,7 +240,7 @@ class AuthorityFolder:
         plan = plan_from_json(membership.plan_json)
         previous = self.last_roster
         before = Partition() if previous is None else previous.partition
-        before = replace(before, cell_size=membership.cell_size)
+        before = resumed(replace(before, cell_size=membership.cell_size), resume)
         made = make_epoch(
             authority,
             plan,
@@ -336,15 +337,19 @@ class AuthorityFolder:
         self.invitations.make(authority.issuer, name, path, confirm=confirm, now=now)
         return path
 
-    def find_joiner(self, fingerprint: str) -> PublicIdentity:
+    def find_joiner(self, fingerprint: str) -> tuple[PublicIdentity, bytes]:
         """Return an applicant or former member by what people compared of its client id.
+
+        The other value is its word as a guest, if it gave one when it applied.
 
         Raises:
             KeysError: nobody's or several ones'.
         """
+        words = dict(self.applicants())
         former = [m.identity for m in self.membership.members if not m.is_present]
-        known = {identity.client_id: identity for identity in (*former, *self.applicants())}
-        return find(fingerprint, known.values(), "applicants and former members")
+        known = {identity.client_id: identity for identity in (*former, *words)}
+        found = find(fingerprint, known.values(), "applicants and former members")
+        return found, words.get(found, b"")
 
     def find_member(self, fingerprint: str) -> PublicIdentity:
         """Return a present member by its client id or the beginning of it.
@@ -354,8 +359,11 @@ class AuthorityFolder:
         """
         return find(fingerprint, self.membership.present, "members")
 
-    def applicants(self) -> tuple[PublicIdentity, ...]:
-        """Return who asked to become a member, as the coordinator last told; proofs are checked."""
+    def applicants(self) -> tuple[tuple[PublicIdentity, bytes], ...]:
+        """Return who asked to become a member, as the coordinator last told, and words as guests.
+
+        Proofs are checked.
+        """
         path = self.private / APPLICANTS_FILE
         if not path.exists():
             return ()
@@ -363,14 +371,19 @@ class AuthorityFolder:
         document = Document.parse(raw, _APPLICANTS, str(path))
         entries = document.objects("applicants")
         document.finish()
-        found = tuple(PublicIdentity.from_fields(entry) for entry in entries)
-        for identity in found:
+        found = []
+        for entry in entries:
+            consent = entry.raw("consent")
+            identity = PublicIdentity.from_fields(entry)
             identity.check_proof()
-        return found
+            found.append((identity, consent))
+        return tuple(found)
 
-    def keep_applicants(self, applicants: Iterable[PublicIdentity]) -> None:
+    def keep_applicants(self, applicants: Iterable[tuple[PublicIdentity, bytes]]) -> None:
         """Replace the list of applicants; at most as many as a roster has members."""
-        ordered = sorted(applicants, key=lambda identity: identity.client_id)[:MAX_MEMBERS]
-        entries: list[JsonValue] = [identity.fields() for identity in ordered]
+        ordered = sorted(applicants, key=lambda found: found[0].client_id)[:MAX_MEMBERS]
+        entries: list[JsonValue] = [
+            {**identity.fields(), "consent": encode_bytes(consent)} for identity, consent in ordered
+        ]
         document = write_document(_APPLICANTS, {"applicants": entries})
         write_public(self.private / APPLICANTS_FILE, document)

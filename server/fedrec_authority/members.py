@@ -87,11 +87,29 @@ class Membership:
             if member.is_present
         )
 
-    def with_member(self, identity: PublicIdentity, now: int, *, users_cap: int = 0) -> Membership:
+    @property
+    def core(self) -> int:
+        """How many of the present members are no guests."""
+        return sum(member.is_present and not member.consent for member in self.members)
+
+    def lacking_core(self) -> str:
+        """Say, for people, that no round can open because guests alone make no cell; or nothing."""
+        if self.core >= self.cell_size:
+            return ""
+        return (
+            f'client.when_away is "go_on" for {len(self.present) - self.core} of '
+            f"{len(self.present)} members; at least {self.cell_size} must have "
+            '"wait", so that sums are over them. Invite others'
+        )
+
+    def with_member(
+        self, identity: PublicIdentity, now: int, *, users_cap: int = 0, consent: bytes = b""
+    ) -> Membership:
         """Return the membership with one more member, or with a member's new exchange key.
 
         Args:
             users_cap: users that it has at most; 0 leaves it to the plan, or as it was.
+            consent: its own word, which was checked; a guest that was one stays one.
 
         Raises:
             KeysError: it is a member already, with the same keys.
@@ -110,8 +128,16 @@ class Membership:
             added_at=now,
             removed_at=0,
             users_cap=users_cap or same.users_cap,
+            consent=consent or same.consent,
         )
         return self._of(before.values())
+
+    def with_guest(self, client_id: ClientId, consent: bytes) -> Membership:
+        """Return the membership with a guest more, by its own word, which was checked."""
+        return self._of(
+            replace(member, consent=consent) if member.client_id == client_id else member
+            for member in self.members
+        )
 
     def without_member(self, client_id: ClientId, now: int) -> Membership:
         """Return the membership in which a present member is a former one."""

@@ -15,7 +15,7 @@ from fedrec.errors import KeysError
 from fedrec.identity.cells import FEWEST_IN_CELL, Cell, Partition, Standing
 from fedrec.ids import ClientId
 
-__all__ = ["cell_size_of", "place"]
+__all__ = ["cell_size_of", "place", "resumed"]
 
 
 def cell_size_of(plan: Plan, wanted: int = 0) -> int:
@@ -42,6 +42,23 @@ def cell_size_of(plan: Plan, wanted: int = 0) -> int:
             remedy="Choose a larger --cell-size, or lower rounds.minimum_summands.",
         )
     return wanted or least
+
+
+def resumed(before: Partition, cell_id: int) -> Partition:
+    """Return a partition in which a paused cell is active again; 0 changes nothing.
+
+    Raises:
+        KeysError: there is no such cell, or it is not paused.
+    """
+    cell = next((cell for cell in before.cells if cell.id == cell_id), None)
+    if cell_id and (cell is None or cell.state != "paused"):
+        state = "there is none of that number" if cell is None else f"it is {cell.state}"
+        paused = ", ".join(str(one.id) for one in before.cells if one.state == "paused") or "none"
+        raise KeysError(
+            f"Cell {cell_id} is not paused: {state}. Paused cells: {paused}.",
+            remedy="See `fedrec keys roster list`.",
+        )
+    return before if cell is None else _with(before, replace(cell, state="active"))
 
 
 def place(before: Partition, present: Sequence[Standing], epoch: int) -> Partition:

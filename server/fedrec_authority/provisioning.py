@@ -28,8 +28,17 @@ from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
 from fedrec.reports.toml import settings_to_toml
 from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.placing import cell_size_of
 
-__all__ = ["AUTHORITY_KIT", "CLIENTS", "COORDINATOR_KIT", "Kit", "add_client", "provision"]
+__all__ = [
+    "AUTHORITY_KIT",
+    "CLIENTS",
+    "COORDINATOR_KIT",
+    "Kit",
+    "add_client",
+    "presence_words",
+    "provision",
+]
 
 AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
 COORDINATOR_FILE, CLIENT_FILE = "coordinator.toml", "client.toml"
@@ -128,6 +137,41 @@ def add_client(settings: Settings, into: Path, name: str) -> Kit:
     return _client_kit(settings, path, folder, name, None)
 
 
+def presence_words(settings: Settings) -> str:
+    """Say, for people, whom every round waits for; nothing where it waits for nobody.
+
+    With twice as many clients as a cell needs there are several, and a round goes on without one
+    of them; with fewer, nobody has to know that there are cells.
+    """
+    plan, guests = settings.plan, settings.parties.go_on
+    if not plan.has_cells:
+        return ""
+    size, core = cell_size_of(plan), len(settings.parties.clients) - len(guests)
+    named = f"{', '.join(guests)} may be missing. " if guests else ""
+    if core >= 2 * size:
+        return (
+            f"{named}Rounds are over whole cells of {size} to {2 * size - 1} clients, chosen at "
+            "random and for good: a client that is away keeps its cell out of the round, and the "
+            "others go on."
+        )
+    who = f"the {core} others" if guests else f"all {core} clients"
+    words = (
+        f"{named}In every round {who} must be there: a round waits for whoever is away, and goes "
+        "on by itself when it is back. "
+    )
+    if core > size:
+        return words + (
+            f"One that goes for good (`fedrec client leave`) is waited for no more, as long as "
+            f"{size} are left."
+            + ("" if guests else " parties.go_on names those who may be missing from the start.")
+        )
+    return words + (
+        f"{core} is the fewest, so that none can be marked as one that may be missing. If one of "
+        "them is lost for good, the others cannot go on and begin a new federation: run `fedrec "
+        "provision` again, with --into another folder."
+    )
+
+
 def _check_parties(settings: Settings, interactions: Interactions | None) -> None:
     parties, rounds = settings.parties, settings.rounds
     count = len(parties.clients)
@@ -137,10 +181,38 @@ def _check_parties(settings: Settings, interactions: Interactions | None) -> Non
             f"{rounds.minimum_clients}, so that no round could be published.",
             remedy="Name them in parties.clients, or with --clients a,b,c.",
         )
+    _check_guests(settings)
     if interactions is not None and interactions.n_users < count:
         raise SettingsError(
             f"The data has {interactions.n_users} users for {count} clients.",
             remedy="Name fewer clients.",
+        )
+
+
+def _check_guests(settings: Settings) -> None:
+    """Refuse guests where nobody is waited for, and too many of them."""
+    plan, guests = settings.plan, settings.parties.go_on
+    if not guests:
+        return
+    if not plan.has_cells:
+        raise SettingsError(
+            f"parties.go_on names {', '.join(guests)}, but with these settings rounds wait for "
+            "nobody in particular.",
+            remedy="Leave parties.go_on out.",
+        )
+    core = len(settings.parties.clients) - len(guests)
+    needed = cell_size_of(plan)
+    if core < needed:
+        raise SettingsError(
+            f"parties.go_on leaves {core} clients that rounds wait for; at least {needed} must "
+            'have client.when_away = "wait", so that sums are over them.',
+            remedy="Name fewer in parties.go_on.",
+        )
+    if core < plan.rounds.minimum_clients:
+        raise SettingsError(
+            f"parties.go_on leaves {core} clients that rounds wait for, and rounds.minimum_clients "
+            f"is {plan.rounds.minimum_clients}: guests do not count to it.",
+            remedy=f"Set rounds.minimum_clients = {core}, or name fewer in parties.go_on.",
         )
 
 
@@ -212,6 +284,7 @@ def _client_kit(
             "authority_key": folder.public_key_path.name,
             "invitation": INVITATION_FILE,
             "label": name,
+            **({"when_away": "go_on"} if name in settings.parties.go_on else {}),
         },
     }
     _write_settings(path / CLIENT_FILE, settings, local, f"The settings of {name}")

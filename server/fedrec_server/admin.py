@@ -10,10 +10,10 @@ from fedrec.wire.chunks import Assembler
 from fedrec.wire.convert import blob_from_proto, chunk_from_proto
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
+from fedrec_server.absences import waits_for
 from fedrec_server.engine import Engine
 from fedrec_server.parts import expect_part, next_part
 from fedrec_server.rotation import MAX_EPOCH_BYTES
-from fedrec_server.rounds.machine import awaited
 
 __all__ = ["AdminService"]
 
@@ -51,7 +51,7 @@ class AdminService(AdminServicer):
             finish_reason="" if state.ending is None else state.ending.reason,
             epoch=state.rules.epoch,
             next_epoch=0 if following is None else following.keys.roster.epoch,
-            waits_for=awaited(state, engine.presence.live()),
+            waits_for=waits_for(state, engine.federation.keys.roster, engine.presence),
             authority_heard=engine.presence.last_heard(state.rules.revealer),
             last_event=await engine.work.in_thread(engine.store.last_entry),
         )
@@ -104,7 +104,7 @@ class AdminService(AdminServicer):
     async def ListApplicants(self, request: Message, context: Message) -> Message:
         """Tell the key authority who asked to become a member."""
         roster = self._engine.federation.keys.roster
-        found = self._engine.applications.waiting(roster.contains)
+        found = self._engine.applications.waiting(roster)
         return admin_pb2.Applicants(application=found)
 
     async def InstallEpoch(self, parts: AsyncIterator[Message], context: Message) -> Message:

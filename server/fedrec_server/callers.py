@@ -119,7 +119,8 @@ class Callers:
         if method.startswith((ADMIN, REFLECTION)):
             return frozenset({"operator"})
         if method == APPLY:
-            return frozenset({"applicant"})
+            # A member applies once more to leave its cell's core.
+            return frozenset({"applicant", "member"})
         return frozenset({"revealer"}) if method in SUMS else frozenset({"member", "revealer"})
 
     def _members(self, roster: Roster) -> dict[bytes, ClientId]:

@@ -17,6 +17,7 @@ from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Task, UploadHeader, Wait
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.absences import Absences
 from fedrec_server.admission import Admission
 from fedrec_server.aggregation import Aggregation
 from fedrec_server.applications import Applications
@@ -99,6 +100,7 @@ class Engine:
         self.failpoint = failpoint
         self._maximum_upload_bytes = maximum_upload_bytes
         self.presence = Presence(clock)
+        self._absences = Absences()
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
@@ -265,6 +267,7 @@ class Engine:
                     pass
             except StorageError as error:
                 structlog.get_logger().warning("storage refused", run=self.run, why=error.message)
+        self._absences.notice(self.run, self.state, self.federation.keys.roster, self.presence)
 
     async def _advance_once(self) -> bool:
         if await self.rotation.begin():

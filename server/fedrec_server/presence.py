@@ -22,6 +22,10 @@ class Presence:
         self._seen: dict[ClientId, float] = {}
         self._waiting: Counter[ClientId] = Counter()
 
+    def now(self) -> float:
+        """Return the time by the clock that calls are noted by."""
+        return self._clock.now()
+
     def heard(self, client_id: ClientId) -> None:
         """Note a call of a client."""
         self._seen[client_id] = self._clock.now()

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any, TypeVar
 
 from fedrec.errors import RefusedError, RoundError
-from fedrec.identity.certificates import check_dates, key_of
+from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.convert import (
@@ -172,9 +172,13 @@ class CoordinatorService(CoordinatorServicer):
     async def Apply(self, request: Message, context: Message) -> Message:
         """Keep an application for the key authority, and tell whether it was granted."""
         engine, certificate = self._engine, certificate_of(context)
-        # A connection may be older than the day on which its invitation ran out.
-        check_dates(certificate, "The invitation")
-        client_id = await engine.applications.apply(request.application, key_of(certificate))
+        invited = is_invitation(certificate)
+        if invited:
+            # A connection may be older than the day on which its invitation ran out.
+            check_dates(certificate, "The invitation")
+        client_id = await engine.applications.apply(
+            request.application, key_of(certificate), invited=invited
+        )
         keys = engine.federation.keys
         listed = keys.roster.contains(client_id)
         issued = keys.certificates[client_id] if listed else b""

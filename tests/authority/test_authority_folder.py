@@ -161,7 +161,7 @@ def test_a_swapped_exchange_key_is_not_added(
     folder: AuthorityFolder, people: list[Identity]
 ) -> None:
     swapped = replace(people[3].public, exchange_key=people[0].public.exchange_key)
-    folder.keep_applicants([swapped])
+    folder.keep_applicants([(swapped, b"")])
     with pytest.raises(FedrecError) as refused:
         folder.find_joiner(people[3].client_id)
     assert refused.value.code == "bad_signature"
@@ -421,7 +421,7 @@ def test_an_invitation_admits_one(folder: AuthorityFolder) -> None:
     folder.rotate()
     delivery.look()
     assert len(folder.membership.present) == 3
-    assert folder.find_joiner(admitted.client_id).client_id == admitted.client_id
+    assert folder.find_joiner(admitted.client_id)[0].client_id == admitted.client_id
 
 
 def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder) -> None:
@@ -453,7 +453,7 @@ def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(
     delivery.look()
     told = [e for e in events if e.name == "applicant"]
     assert [e.client_id for e in told] == [joiner.client_id]
-    assert folder.find_joiner(joiner.client_id[:16]) == joiner.public
+    assert folder.find_joiner(joiner.client_id[:16]) == (joiner.public, b"")
     assert len(folder.membership.present) == 3
     with pytest.raises(KeysError):
         folder.find_joiner(folder.membership.present[0].client_id)
@@ -522,6 +522,6 @@ def test_an_epoch_for_the_other_key_holder_is_not_made(
 ) -> None:
     members = [person.public for person in people[:3]]
     keys = RevealerKeys(tmp_path / "revealer")
-    with pytest.raises(KeysError, match='"members", but a revealer was given'):
+    with pytest.raises(KeysError, match="takes no revealer, but one was given"):
         make_epoch(Authority.create(), PLAN, 12, members, number=1, revealer=keys)
     assert keys.epochs == ()

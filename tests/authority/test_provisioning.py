@@ -253,3 +253,96 @@ def test_six_commands_for_three_clients(
     separate = [command for command in commands if not command.startswith("fedrec up")]
     assert len(separate) + 1 == 6
     assert all(shlex.split(command)[0] == "fedrec" for command in separate)
+
+
+def told(capsys: pytest.CaptureFixture[str]) -> str:
+    return " ".join(capsys.readouterr().out.split())
+
+
+def guests(here: Path, data: Path, names: str, go_on: str, *, least: int = 3) -> None:
+    """Write federation.toml for some clients, of whom some may be missing."""
+    given = ("--data", data, "--clients", names, "--address", "127.0.0.1:7447")
+    assert call(*given, "--into", "unused") == 0
+    path = here / "federation.toml"
+    text = path.read_text().replace("# go_on = []", f"go_on = [{go_on}]")
+    path.write_text(re.sub(r"(?m)^minimum_clients = .*$", f"minimum_clients = {least}", text))
+
+
+def test_before_the_start_people_hear_whom_rounds_wait_for(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert trial(data) == 0
+    three = told(capsys)
+    assert "In every round all 3 clients must be there" in three
+    assert "3 is the fewest, so that none can be marked" in three
+    assert "begin a new federation: run `fedrec provision` again" in three
+    guests(here, data, "a,b,c,d", "")
+    four = told(capsys)
+    assert "In every round all 4 clients must be there" in four
+    assert "waited for no more, as long as 3 are left. parties.go_on names" in four
+    assert not any("cell" in words for words in (three, four))
+
+
+def test_who_may_be_missing_is_in_its_kit(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guests(here, data, "a,b,c,d", '"d"')
+    capsys.readouterr()
+    assert call("federation.toml") == 0
+    said = told(capsys)
+    assert "d may be missing. In every round the 3 others must be there" in said
+    away = {
+        name: load_settings(here / "kits" / "clients" / name / "client.toml").client.when_away
+        for name in "abcd"
+    }
+    assert away == {"a": "wait", "b": "wait", "c": "wait", "d": "go_on"}
+
+
+def test_many_clients_hear_of_cells(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--data", data, "--clients", "7", "--address", "127.0.0.1:7447")
+    assert call(*given) == 0
+    assert "whole cells of 3 to 5 clients" in told(capsys)
+
+
+@pytest.mark.parametrize(
+    ("clients", "go_on", "said"),
+    [
+        ("a,b,c", '"a", "b", "c"', 'at least 3 must have client.when_away = "wait"'),
+        ("a,b,c,d", '"c", "d"', "leaves 2 clients that rounds wait for; at least 3"),
+        ("a,b,c,d", '"e"', "parties.go_on: 'e' is none of the clients"),
+    ],
+)
+def test_too_few_that_wait_make_no_kit(
+    here: Path,
+    data: Path,
+    clients: str,
+    go_on: str,
+    said: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    guests(here, data, clients, go_on)
+    assert call("federation.toml") == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+    assert not (here / "kits").exists()
+
+
+def test_guests_do_not_count_to_the_fewest_clients(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guests(here, data, "a,b,c,d,e", '"d"', least=5)
+    assert call("federation.toml") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "leaves 4 clients" in said and "Set rounds.minimum_clients = 4" in said
+
+
+def test_nobody_is_a_guest_where_nobody_is_waited_for(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guests(here, data, "a,b,c,d", '"d"')
+    path = here / "federation.toml"
+    text = path.read_text().replace('key_holder = "authority"', 'key_holder = "members"')
+    path.write_text(text)
+    assert call("federation.toml") == 2
+    assert "rounds wait for nobody in particular" in " ".join(capsys.readouterr().err.split())

@@ -92,10 +92,10 @@ class World:
         plan: further sections of the plan.
     """
 
-    more_protection: ClassVar[dict[str, str]] = {}
+    more_protection: ClassVar[dict[str, str]] = {"key_holder": "members"}
+    """Further settings of the protection; its members hold the key, as in the papers."""
     tested_is_guest: ClassVar[bool] = True
     """Whether rounds of puppets alone are over whole cells, where sums need cells."""
-    """Further settings of the protection."""
 
     def __init__(
         self, folder: Path, *, protection: str = "bfv", n_puppets: int = 3, **plan: Any

@@ -25,6 +25,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         minimum_item_users = 1
         [algorithm]
         dim = 4
+        [protection]
+        key_holder = "members"
         [data]
         path = "data.csv"
         [client]
@@ -104,7 +106,8 @@ def exposing(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
     monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
     path = world.folder / "fedrec.toml"
     text = path.read_text().replace("dim = 4", 'name = "ease"')
-    path.write_text(text + '[update]\nstructure = "dense"\n[protection]\nname = "none"\n')
+    text = text.replace('key_holder = "members"', 'name = "none"')
+    path.write_text(text + '[update]\nstructure = "dense"\n')
     return made
 
 
@@ -132,7 +135,7 @@ def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type:
     world.link.before = decide
     found = call("run")
     assert found.code == 0
-    assert f"fedrec keys roster add {world.identity.client_id[:16]}" in found.err
+    assert f"fedrec keys roster admit {world.identity.client_id[:16]}" in found.err
     assert found.err.count("waiting_to_join") == 1
     assert "apply" not in asked, "it was given a certificate without an invitation"
 

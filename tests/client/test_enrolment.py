@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from client.authority_federation import AuthorityWorld
 from client.fake_federation import World
 
 from fedrec.algorithms import FedMFSettings
@@ -197,7 +198,7 @@ def test_a_silent_settings_file_means_the_safe_defaults(
 
 
 def test_a_silent_settings_file_joins_a_stricter_federation(tmp_path: Path) -> None:
-    world = World(
+    world = AuthorityWorld(
         tmp_path,
         federation={"name": "films", "minimum_item_users": 20, "maximum_users": 64},
         rounds={"minimum_clients": 4, "minimum_summands": 4},

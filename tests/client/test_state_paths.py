@@ -36,6 +36,8 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
         minimum_item_users = 1
         [algorithm]
         dim = 4
+        [protection]
+        key_holder = "members"
         [data]
         path = "data.csv"
         [client]

@@ -314,7 +314,7 @@ def test_the_authority_as_a_process(found: Found) -> None:
         while not told or told[-1]["name"] != "applicant":
             told.append(json.loads(process.stdout.readline()))
         short = told[-1]["client_id"][:16]
-        added = [*command, "roster", "add", short, "--into", str(keys)]
+        added = [*command, "roster", "admit", short, "--into", str(keys)]
         assert subprocess.run(added, check=True, capture_output=True).returncode == 0
         while told[-1]["name"] != "epoch delivered":
             told.append(json.loads(process.stdout.readline()))

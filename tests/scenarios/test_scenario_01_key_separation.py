@@ -234,8 +234,9 @@ def test_scenario_01_under_masks_the_coordinator_has_no_secret_of_a_client(
         assert {client.result().failed for client in working} == {False}
     keys = {key for s in states for key in (s.keys.mask, s.keys.share) if key}
     shares = {held[1] for state in states for held in state.held.values()}
-    # Three rounds (count, train, evaluate) of three clients: two keys each, two shares held.
-    assert (len(keys), len(shares)) == (18, 18)
+    # Three rounds (count, train, evaluate) of three clients: two keys each; of each key three
+    # shares, one of which its owner keeps.
+    assert (len(keys), len(shares)) == (18, 27)
     secrets["keys of rounds"] = [form for key in keys for form in (key, key.hex().encode())]
     secrets["shares of mask keys"] = [share[-32:] for share in shares]
     served.assert_none_of(secrets)

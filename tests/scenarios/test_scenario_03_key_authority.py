@@ -113,12 +113,13 @@ def test_scenario_03_authority_fewer_than_the_minimum(world: AuthorityWorld, key
 def test_scenario_03_authority_another_cohort_for_the_same_round(
     tmp_path: Path, key: KeyWatch
 ) -> None:
-    """The first list is opened; the second, which differs by one client, never is."""
-    world = AuthorityWorld(tmp_path, n_puppets=4)
+    """The first list is opened; the second, which differs by a guest, never is."""
+    world = AuthorityWorld(tmp_path)
     round_ = world.honest_round()
+    world.put_vector(round_, world.identity, world.vector(8))
     world.run_revealer(lambda: world.reveal(round_))
     assert len(key.opened) == len(world.link.reveals) == 1
-    round_.contributions.pop(world.puppets[3].client_id)
+    round_.contributions.pop(world.identity.client_id)
     world.link.reveals.clear()
     key.opened.clear()
     world.run_revealer(lambda: world.reveal(round_))

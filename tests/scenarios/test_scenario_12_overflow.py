@@ -101,7 +101,7 @@ def test_scenario_12_every_user_of_every_client_at_the_clip(name: str, sign: int
         {
             "federation": {"maximum_users": 64},
             "update": {"rank": 2},
-            "protection": {"name": protection, "preset": preset},
+            "protection": {"name": protection, "preset": preset, "key_holder": "members"},
             "rounds": {"recompute_limit": 8},
         }
     )
@@ -136,10 +136,6 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
 @pytest.mark.parametrize(
     ("settings", "rule"),
     [
-        (
-            {"rounds": {"clients_per_round": 65}, "protection": OPENED},
-            "rounds.recompute_limit",
-        ),
         (
             {"rounds": {"minimum_clients": 65}, "protection": OPENED},
             "rounds.recompute_limit",

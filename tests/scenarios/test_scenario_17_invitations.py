@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from server.support.federations import Bench, authority, identity
+from server.support.federations import Bench, authority, credentials, identity
 from server.support.serving import Serving, serving
 from tls import credentials as strangers
 
@@ -90,12 +90,14 @@ def test_scenario_17_applicant_calls_next_task(tmp_path: Path) -> None:
             with pytest.raises(NotInRoster) as told:
                 call()
             assert told.value.code == "not_a_member"
+    other, own = Identity.create("another"), credentials(0)
     with (
         serving(Bench.of(3), tmp_path) as found,
         found.link(0) as link,
         pytest.raises(RefusedError),
     ):
-        link.apply(b"members have no use for it")
+        # A member invites nobody: it applies for itself alone, to be a guest.
+        link.apply(SignedApplication.make(other.public, own).to_json())
 
 
 def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

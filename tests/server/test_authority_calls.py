@@ -21,8 +21,6 @@ FIRST, REVEALER = RoundId(1), 1000
 def held_by_the_authority() -> Bench:
     """Return a federation whose revealer is client 1000."""
     bench = Bench.of(3, minimum_clients=2)
-    protection = bench.federation.plan.protection.model_copy(update={"key_holder": "authority"})
-    plan = bench.federation.plan.model_copy(update={"protection": protection})
     roster = bench.federation.keys.roster
     keys = authority().new_epoch(
         federation=roster.federation,
@@ -35,7 +33,7 @@ def held_by_the_authority() -> Bench:
         protection_secret=b"",
         revealer=identity(REVEALER).public,
     )
-    return Bench(federation=replace(bench.federation, plan=plan, keys=keys))
+    return Bench(federation=replace(bench.federation, keys=keys))
 
 
 def contribution(link: GrpcLink, who: int, run: str) -> None:

@@ -494,7 +494,7 @@ def test_context_with_a_secret_key_stops_the_start(kind: type[Protection]) -> No
     protection = kind(spec, kind.plan(spec))
     context, secret = protection.generate()
     plan = Bench.of(3).federation.plan.model_copy(
-        update={"protection": ProtectionSettings(name=kind.name)}
+        update={"protection": ProtectionSettings(name=kind.name, key_holder="members")}
     )
 
     def start(server_context: bytes, fingerprint: str = protection.chosen.fingerprint()) -> None:

@@ -29,7 +29,7 @@ def status_rows(found: RunStatus) -> list[tuple[str, str]]:
         return [*rows, ("finished", _text(found.finish_reason) or "yes")]
     current = found.current
     if current is None:
-        return [*rows, ("now", _text(f"waiting for {found.waits_for or 'clients'}"))]
+        return [*rows, ("now", _text(f"waits for {found.waits_for or 'clients'}"))]
     if current.phase == "revealing":
         heard = "not heard since the coordinator started"
         if found.authority_heard:

@@ -13,6 +13,7 @@ from typing import Any
 
 from fedrec.config.explain import all_settings, as_toml
 from fedrec.config.schema import Plan
+from fedrec.protection import PROTECTIONS
 from fedrec.section import Section
 
 __all__ = ["Difference", "always_compared", "plan_differences"]
@@ -185,6 +186,9 @@ def _differences(expected: Plan, found: Plan) -> Iterator[Difference]:
                 continue
             if key in _WITH_ENCRYPTION and ours.name == "none" != theirs.name:
                 # Any encryption is more than none; its set and key holder go with it.
+                continue
+            if key == "protection.key_holder" and not PROTECTIONS[theirs.name].needs_reveal:
+                # There is no key to hold.
                 continue
             if section == "privacy" and expected.privacy.mechanism == "none" and name not in given:
                 # Any noise is more than none; its numbers go with it.

@@ -234,10 +234,16 @@ def _validated(given: _Given) -> Settings | None:
             sections[section] = kind.model_validate(values, strict=True)
         except ValidationError as error:
             for found in error.errors(include_url=False):
+                message = found["msg"].removeprefix("Value error, ")
+                if not found["loc"]:
+                    # What goes together in a section; it begins with the setting to look at.
+                    key = f"{section}.{message.partition(':')[0]}"
+                    given.refuse(given.origins[key], f"{section}.{message}")
+                    continue
                 key = f"{section}.{found['loc'][0]}"
                 sentence = wrong_sentence(key, given.values[key], algorithm)
                 if isinstance(given.values[key], Mapping):
-                    sentence = f"{key}: {found['msg'].removeprefix('Value error, ')}"
+                    sentence = f"{key}: {message}"
                 given.refuse(given.origins[key], sentence)
         except ValueError:
             key = "algorithm.name"

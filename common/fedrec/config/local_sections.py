@@ -65,6 +65,13 @@ class ClientSettings(Section):
         description="An invitation of the key authority: at its first start this client makes its "
         "keys, applies with it, and keeps the certificate that it is given.",
     )
+    when_away: Literal["wait", "go_on"] = Field(
+        default="wait",
+        description="What rounds do while this client is away: wait for it, or go on without it, "
+        "as over a guest. What a guest contributed may become computable from two sums, one with "
+        "it and one without. It signs the word when it applies; later there is `fedrec client "
+        "leave`, and no way back.",
+    )
     device: str = Field(
         default="auto",
         pattern=r"^(auto|cpu|cuda|cuda:[0-9]{1,4})$",
@@ -109,6 +116,11 @@ class PartiesSettings(Section):
         description="The clients' names, each the name of its kit's folder: letters, digits and "
         ". _ - as in hospital-a.",
     )
+    go_on: list[str] = Field(
+        default=[],
+        description="Those without whom rounds go on while they are away (client.when_away), if "
+        "they agree to it. All others have to be there in every round.",
+    )
 
     @model_validator(mode="after")
     def _are_names(self) -> Self:
@@ -119,6 +131,9 @@ class PartiesSettings(Section):
             if name.lower() in seen:
                 raise ValueError(f"clients: {name!r} is named twice.")
             seen.add(name.lower())
+        for name in self.go_on:
+            if name not in self.clients:
+                raise ValueError(f"go_on: {name!r} is none of the clients.")
         return self
 
 

@@ -91,13 +91,13 @@ class ProtectionSettings(Section):
         default="default",
         description="Parameter set; `fedrec check` lists the sets and their prices.",
     )
-    key_holder: Literal["members", "authority"] = Field(
-        default="members",
+    key_holder: Literal["authority", "members"] = Field(
+        default="authority",
         description="Who holds the secret key and opens sums (bfv, paillier, ckks). "
+        "authority: only the data owners' key authority, for which every closed round waits; "
+        "clients can encrypt and open nothing; under ckks all clients are taken to be honest. "
         "members: the papers' protocol; every client has it and decrypts the published ciphertext "
-        "sum, and everybody is taken to be honest but curious. authority: only the data owners' "
-        "key authority, for which every closed round waits; clients can encrypt and open nothing; "
-        "under ckks all clients are taken to be honest.",
+        "sum, and everybody is taken to be honest but curious.",
     )
     corrupt_share: float = Field(
         default=0.1,

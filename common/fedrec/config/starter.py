@@ -5,7 +5,6 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.config.explain import all_settings, as_toml, section_sentences
@@ -101,10 +100,7 @@ class Starter:
     @property
     def plan(self) -> Plan:
         """The algorithm with the protection that the file will name."""
-        holder: Literal["authority", "members"] = (
-            "authority" if PROTECTIONS[self.protection].needs_reveal else "members"
-        )
-        protection = ProtectionSettings(name=self.protection, key_holder=holder)
+        protection = ProtectionSettings(name=self.protection)
         return TUNED[self.algorithm].model_copy(update={"protection": protection})
 
     def text(self, file: str = "run.toml") -> str:
@@ -181,4 +177,5 @@ class Starter:
             "output.runs": "runs",
             "parties.address": self.address or None,
             "parties.clients": list(self.clients) or None,
+            "parties.go_on": None,
         }

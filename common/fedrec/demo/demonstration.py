@@ -29,7 +29,6 @@ from fedrec.demo.second_act import SecondAct, run_second_act
 from fedrec.demo.workspace import DEVICE, DemoData, load_data, provisioned
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
-from fedrec.protection import PROTECTIONS
 from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
 from fedrec.reports.figures import SizeBar
@@ -80,7 +79,7 @@ class DemoOptions:
     def plan(self) -> Plan:
         """Return the plan: the settings of `fedrec init`, but for what was chosen."""
         rank = {"rank": self.rank} if self.rank else {}
-        protection = {"name": self.protection, "preset": self.preset} | _opened(self.protection)
+        protection = {"name": self.protection, "preset": self.preset}
         return self._plan(self.algorithm, self.rounds, protection, rank)
 
     def second_plan(self) -> Plan | None:
@@ -88,7 +87,7 @@ class DemoOptions:
         if not self.second_act or self.algorithm != FIRST:
             return None
         name = "none" if self.protection == "none" else "bfv"
-        return self._plan(SECOND, 0, {"name": name} | _opened(name), {})
+        return self._plan(SECOND, 0, {"name": name}, {})
 
     def _plan(
         self, algorithm: str, rounds: int, protection: dict[str, str], update: dict[str, int]
@@ -108,11 +107,6 @@ class DemoOptions:
                 },
             }
         )
-
-
-def _opened(protection: str) -> dict[str, str]:
-    """Return who opens the sums of a protection with a key: two services, not all members."""
-    return {"key_holder": "authority"} if PROTECTIONS[protection].needs_reveal else {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

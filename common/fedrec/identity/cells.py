@@ -23,13 +23,22 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 from fedrec.errors import BadSignature, KeysError, RosterBreaksCells
 from fedrec.identity.document import Document, JsonValue, encode_bytes
-from fedrec.identity.public import verify
+from fedrec.identity.public import fingerprint, verify
 from fedrec.ids import ClientId, canonical
 
 if TYPE_CHECKING:
     from fedrec.identity.roster import Roster
 
-__all__ = ["FEWEST_IN_CELL", "Cell", "CellState", "Partition", "Standing", "check", "guest_consent"]
+__all__ = [
+    "FEWEST_IN_CELL",
+    "Cell",
+    "CellState",
+    "Partition",
+    "Standing",
+    "check",
+    "consents",
+    "guest_consent",
+]
 
 CellState: TypeAlias = Literal["active", "paused", "retired"]
 
@@ -40,6 +49,15 @@ _MOST_TOLD = 3
 def guest_consent(federation: str, client_id: ClientId) -> bytes:
     """Return what a client signs that may be missing from sums of its cell."""
     return canonical("fedrec guest v1", federation, client_id)
+
+
+def consents(federation: str, signing_key: bytes, consent: bytes) -> bool:
+    """Tell whether the owner of a signing key signed that it may be missing from sums."""
+    try:
+        verify(signing_key, guest_consent(federation, fingerprint(signing_key)), consent)
+    except BadSignature:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,12 +348,7 @@ def _consents(roster: Roster, client_id: ClientId) -> bool:
     found = roster.partition.standing(client_id)
     if found is None or not roster.contains(client_id):
         return False
-    key = roster.member(client_id).signing_key
-    try:
-        verify(key, guest_consent(roster.federation, client_id), found.consent)
-    except BadSignature:
-        return False
-    return True
+    return consents(roster.federation, roster.member(client_id).signing_key, found.consent)
 
 
 def _short(client_id: ClientId) -> str:

@@ -47,8 +47,9 @@ def make_epoch(
     """
     if (plan.authority_opens) != (revealer is not None):
         raise KeysError(
-            f'protection.key_holder is "{plan.protection.key_holder}", but '
-            f"{'no' if revealer is None else 'a'} revealer was given.",
+            f'protection.name is "{plan.protection.name}" and protection.key_holder '
+            f'"{plan.protection.key_holder}", which takes {"a" if revealer is None else "no"} '
+            f"revealer, but {'none' if revealer is None else 'one'} was given.",
             remedy="Make epochs with `fedrec keys`.",
         )
     if plan.has_cells != bool(partition and partition.cell_size):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec_authority.cli import backup, roster, running
+from fedrec_authority.cli import backup, cells, roster, running
 
 if TYPE_CHECKING:
     from fedrec.config.schema import Plan
@@ -26,14 +26,18 @@ app = typer.Typer(
         "  fedrec keys identity client-1/state --label hospital-a\n"
         "  fedrec keys new run.toml --client a.pub.json --client b.pub.json --into keys\n"
         "  fedrec keys invite hospital-d\n"
-        "  fedrec keys roster add 9f86d081884c7d65\n"
+        "  fedrec keys roster admit 9f86d081884c7d65\n"
         "  fedrec keys show keys/epoch.json"
     ),
 )
 
 
 app.add_typer(roster.app, name="roster")
+roster.app.command("list")(cells.list_members)
+roster.app.command("cells")(cells.sizes)
+roster.app.command()(cells.resume)
 app.command()(roster.rotate)
+app.command("replace")(roster.replace_member)
 app.command()(roster.invite)
 app.add_typer(running.app, name="authority")
 app.command()(backup.backup)

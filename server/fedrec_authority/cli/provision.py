@@ -62,7 +62,7 @@ def provision(
     """
     from fedrec.cli.init import client_names
     from fedrec.config.loading import load_settings
-    from fedrec_authority.provisioning import add_client
+    from fedrec_authority.provisioning import add_client, presence_words
     from fedrec_authority.provisioning import provision as make_kits
 
     if add:
@@ -77,8 +77,11 @@ def provision(
     settings = load_settings(settings_file, overrides)
     items, interactions = _items(settings, data, catalogue)
     kits = make_kits(settings, into, items, interactions=interactions)
-    shown = {"settings": str(settings_file), "n_items": len(items)}
+    presence = presence_words(settings)
+    shown = {"settings": str(settings_file), "n_items": len(items), "presence": presence}
     _show(kits, into, settings.parties.address, as_json, extra=shown)
+    if presence and not as_json:
+        typer.echo(f"\n{presence}")
 
 
 def _write_settings(

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec.cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.members import Membership
 
-__all__ = ["KeysFolder", "app", "invite", "rotate"]
+__all__ = ["KeysFolder", "app", "invite", "replace_member", "rotate", "tell"]
 
 FEWEST_SUMMANDS = 3
 """Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
@@ -29,22 +28,22 @@ NoRotate = Annotated[
 ]
 
 app = typer.Typer(
-    help="Add members, remove them, and list them and who applies.",
+    help="Admit members, remove them, list them, and see how they are summed.",
     no_args_is_help=True,
     add_completion=False,
     epilog=(
         "Examples:\n"
         "  fedrec keys roster list\n"
-        "  fedrec keys roster add 9f86d081884c7d65\n"
-        "  fedrec keys roster add 9f86d081884c7d65 --identity hospital-d.pub.json\n"
+        "  fedrec keys roster admit 9f86d081884c7d65\n"
+        "  fedrec keys roster admit 9f86d081884c7d65 --identity hospital-d.pub.json\n"
         "  fedrec keys roster remove 60303ae22b998861\n"
-        "  fedrec keys roster replace 60303ae22b998861 identity.pub.json"
+        "  fedrec keys roster cells --corrupt-share .2"
     ),
 )
 
 
 @app.command()
-def add(
+def admit(
     fingerprint: Fingerprint,
     identity: Annotated[
         Path | None,
@@ -65,11 +64,13 @@ def add(
     from fedrec_authority.members import find
 
     folder = AuthorityFolder(into)
+    consent = b""
     if identity is None:
-        found = folder.find_joiner(fingerprint)
+        found, consent = folder.find_joiner(fingerprint)
     else:
         found = find(fingerprint, [PublicIdentity.load(identity)], f"keys in {identity}")
-    folder.keep(folder.membership.with_member(found, int(time.time()), users_cap=users_cap))
+    now = int(time.time())
+    folder.keep(folder.membership.with_member(found, now, users_cap=users_cap, consent=consent))
     _finish(into, f"added {found.client_id} {found.label}".strip(), no_rotate, as_json)
 
 
@@ -96,7 +97,6 @@ def remove(
     _finish(into, f"removed {found.client_id} {found.label}".strip(), no_rotate, as_json)
 
 
-@app.command("replace")
 def replace_member(
     old: Annotated[str, typer.Argument(metavar="OLD", help="The member's present client id.")],
     new: Annotated[
@@ -119,41 +119,6 @@ def replace_member(
     folder.keep(folder.membership.with_successor(before.client_id, after, int(time.time())))
     what = f"replaced {before.client_id} by {after.client_id} {after.label}".strip()
     _finish(into, what, no_rotate, as_json)
-
-
-@app.command("list")
-def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> None:
-    """Show present and former members, and who applies."""
-    from fedrec_authority.folder import AuthorityFolder
-
-    folder = AuthorityFolder(into)
-    membership = folder.membership
-    rows = [
-        (
-            "member" if member.is_present else "former",
-            member.client_id,
-            member.identity.label,
-            f"added {_day(member.added_at)}"
-            + (f", removed {_day(member.removed_at)}" if member.removed_at else ""),
-        )
-        for member in membership.members
-    ]
-    rows += [
-        ("applies", identity.client_id, identity.label, "") for identity in folder.applicants()
-    ]
-    if as_json:
-        names = ("state", "client_id", "label", "when")
-        print_json(
-            {
-                "epoch": membership.last_epoch,
-                "is_changed": membership.is_changed,
-                "clients": [dict(zip(names, row, strict=True)) for row in rows],
-            }
-        )
-        return
-    print_table(rows, title=f"after epoch {membership.last_epoch}")
-    if membership.is_changed:
-        typer.echo("Members changed since; `fedrec keys rotate` makes the epoch that says so.")
 
 
 def invite(
@@ -197,7 +162,7 @@ def rotate(
     from fedrec_authority.folder import AuthorityFolder
 
     made = AuthorityFolder(into).rotate(number=epoch)
-    _tell(into, "rotated", made, AuthorityFolder(into).membership, as_json)
+    tell(into, "rotated", made, AuthorityFolder(into).membership, as_json)
 
 
 def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
@@ -205,10 +170,10 @@ def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
 
     folder = AuthorityFolder(into)
     made = None if no_rotate else folder.rotate()
-    _tell(into, what, made, folder.membership, as_json)
+    tell(into, what, made, folder.membership, as_json)
 
 
-def _tell(
+def tell(
     into: Path, what: str, made: KeyEpoch | None, membership: Membership, as_json: bool
 ) -> None:
     from fedrec.config.plan import plan_from_json
@@ -226,7 +191,7 @@ def _tell(
                 "epoch": membership.last_epoch,
                 "rotated": made is not None,
                 "members": members,
-                "rounds_can_open": members >= needed,
+                "rounds_can_open": members >= needed and not membership.lacking_core(),
             }
         )
         return
@@ -239,7 +204,5 @@ def _tell(
         typer.echo(
             f"Fewer than the {needed} that the plan needs: no round opens before others join."
         )
-
-
-def _day(unix_seconds: int) -> str:
-    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d")
+    elif lacking := membership.lacking_core():
+        typer.echo(f"No round opens: {lacking}.")

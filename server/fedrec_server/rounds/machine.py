@@ -63,7 +63,7 @@ from fedrec_server.rounds.events import (
 from fedrec_server.rounds.selection import asked_of, counted_of, has_all, joining
 from fedrec_server.rounds.state import Round, Rules, State
 
-__all__ = ["awaited", "step"]
+__all__ = ["absent", "awaited", "step"]
 
 
 def step(state: State, event: Event) -> Step:
@@ -139,6 +139,17 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
     if not state.expected(state.next_kind or "evaluate") <= here:
         return "clients that were counted; before long the others are counted again without them"
     return ""
+
+
+def absent(state: State, live: frozenset[ClientId]) -> frozenset[ClientId]:
+    """Return who keeps a round from opening by not being there; guests never do."""
+    if not awaited(state, live) or state.reporting is not None:
+        return frozenset()
+    here = live & state.roster
+    counted = state.expected(state.next_kind or "evaluate")
+    cells = [cell.core for cell in state.rules.partition.cells if cell.state == "active"]
+    wanted = frozenset().union(*cells) if state.rules.partition.cell_size else state.roster
+    return (counted or wanted) - here
 
 
 def _open(state: State, tick: Tick) -> Step:

@@ -169,14 +169,10 @@ class SqliteStore(Store):
         return reading.installed_epoch(self._connection)
 
     def keep_applicant(self, applicant: Applicant) -> None:
-        """Keep who used an invitation.
-
-        Raises:
-            sqlite3.IntegrityError: it is used already.
-        """
+        """Keep what somebody handed in with an invitation, in place of what it did before."""
         with self._transaction() as rows:
             row: Row = {name: getattr(applicant, name) for name in Applicant.__slots__}
-            insert(rows, "applicants", row)
+            insert(rows, "applicants", row, verb="REPLACE")
 
     def applicants(self) -> list[Applicant]:
         """Return all applicants, in the order of their ids."""

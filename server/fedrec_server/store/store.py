@@ -160,7 +160,7 @@ class Store(ABC):
 
     @abstractmethod
     def keep_applicant(self, applicant: Applicant) -> None:
-        """Keep what somebody handed in with an invitation that nobody used before."""
+        """Keep what somebody handed in with an invitation, in place of what it did before."""
 
     @abstractmethod
     def applicants(self) -> list[Applicant]:

@@ -216,15 +216,15 @@ def listed(fedrec: Fedrec, keys: Path) -> dict[str, list[str]]:
 def test_members_come_and_go_offline(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
     joiner = Identity.load_or_create(tmp_path / "d", "d")
     into = ("--into", keys)
-    unknown = fedrec("keys", "roster", "add", joiner.client_id, *into)
+    unknown = fedrec("keys", "roster", "admit", joiner.client_id, *into)
     assert unknown.code == 5 and "nobody's" in unknown.err
     identity = tmp_path / "d" / "identity.pub.json"
-    wrong = fedrec("keys", "roster", "add", "0" * 16, "--identity", identity, *into)
+    wrong = fedrec("keys", "roster", "admit", "0" * 16, "--identity", identity, *into)
     assert wrong.code == 5 and joiner.client_id in wrong.err
     short = joiner.client_id[:16]
-    added = fedrec("keys", "roster", "add", short, "--identity", identity, *into, "--json").json
+    added = fedrec("keys", "roster", "admit", short, "--identity", identity, *into, "--json").json
     assert (added["epoch"], added["members"], added["rotated"]) == (2, 4, True)
-    assert fedrec("keys", "roster", "add", short, "--identity", identity, *into).code == 5
+    assert fedrec("keys", "roster", "admit", short, "--identity", identity, *into).code == 5
     assert KeyEpoch.load(keys / "epoch.json").roster.contains(joiner.client_id)
 
     removed = fedrec("keys", "roster", "remove", short, *into, "--no-rotate", "--json").json
@@ -234,7 +234,7 @@ def test_members_come_and_go_offline(fedrec: Fedrec, tmp_path: Path, keys: Path)
     assert "fedrec keys rotate" in fedrec("keys", "roster", "list", *into).out
     assert fedrec("keys", "rotate", *into, "--json").json["epoch"] == 3
     assert not KeyEpoch.load(keys / "epoch.json").roster.contains(joiner.client_id)
-    again = fedrec("keys", "roster", "add", short, *into, "--json").json
+    again = fedrec("keys", "roster", "admit", short, *into, "--json").json
     assert (again["epoch"], again["members"]) == (4, 4)
 
 

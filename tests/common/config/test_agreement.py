@@ -160,10 +160,19 @@ def test_who_holds_the_key_is_never_changed_under_a_client(
     ours: str, theirs: str, given: bool
 ) -> None:
     """Neither is the stricter one: members trust each other in one, the authority in the other."""
-    local = plan(protection__key_holder=ours) if given or ours == "authority" else Plan()
+    local = plan(protection__key_holder=ours) if given or ours == "members" else Plan()
     (found,) = plan_differences(local, plan(protection__key_holder=theirs))
     assert found.key == "protection.key_holder"
     assert found.agreeing == f'protection.key_holder = "{theirs}"'
+
+
+@pytest.mark.parametrize("name", ["none", "masks"])
+def test_who_holds_a_key_that_there_is_not_matters_to_nobody(name: str) -> None:
+    theirs = plan(protection__name=name, protection__key_holder="members")
+    for holder in ("members", "authority"):
+        ours = plan(protection__name=name, protection__key_holder=holder)
+        assert plan_differences(ours, theirs) == ()
+    assert plan_differences(plan(protection__name=name), theirs) == ()
 
 
 def test_whoever_agreed_to_no_encryption_takes_any_key_holder() -> None:

@@ -50,9 +50,9 @@ def alone(settings_of, data):
         {"name": "ckks", "preset": "lean"},
         {"name": "paillier", "preset": "packed-2048"},
         {"name": "masks"},
-        {"name": "bfv", "key_holder": "authority"},
+        {"name": "bfv", "key_holder": "members"},
     ],
-    ids=["none", "bfv", "ckks", "paillier", "masks", "bfv by the authority"],
+    ids=["none", "bfv", "ckks", "paillier", "masks", "bfv by its members"],
 )
 def test_the_same_bits_for_every_number_of_clients_and_protection(
     settings_of, data, alone, protection, n_clients

@@ -151,9 +151,6 @@ class Bench:
         kind = Veiled if veiled or reveals else NoProtection
         protection = kind(spec, kind.plan(spec))
         plan = plan_of(**rounds)
-        if reveals:
-            held = plan.protection.model_copy(update={"key_holder": "authority"})
-            plan = plan.model_copy(update={"protection": held})
         if privacy is not None:
             plan = plan.model_copy(update={"privacy": privacy})
         return cls(

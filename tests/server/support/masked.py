@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from cells import partition_of
+from cells import partition_after, partition_of
 from numpy.typing import NDArray
 from server.support.driving import gather
 from server.support.federations import CATALOGUE, authority, identity, spec_of
@@ -26,6 +26,7 @@ from fedrec.config.schema import (
     RoundSettings,
 )
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.protection import Masks, NoProtection
 from fedrec.training.round_vectors import RoundVectors
@@ -68,15 +69,21 @@ def federation_of(
     )
 
 
-def epoch_of(protection: Masks, numbers: Iterable[int], *, epoch: int = 1) -> KeyEpoch:
-    """Return a key epoch of some clients."""
+def epoch_of(
+    protection: Masks, numbers: Iterable[int], *, epoch: int = 1, previous: Roster | None = None
+) -> KeyEpoch:
+    """Return a key epoch of some clients: one cell, or what follows from the roster before."""
     context, secret = protection.generate()
     members = [identity(n).public for n in numbers]
+    cells = partition_of(member.client_id for member in members)
+    if previous is not None:
+        cells = partition_after(previous.partition, members, epoch)
     return authority().new_epoch(
         federation="movies",
         epoch=epoch,
         members=members,
-        partition=partition_of(member.client_id for member in members),
+        previous=previous,
+        partition=cells,
         minimum_summands=1,
         protection="masks",
         protection_fingerprint=protection.chosen.fingerprint(),

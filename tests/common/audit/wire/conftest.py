@@ -30,7 +30,8 @@ def made(folder: Path) -> Workspace:
         {
             "algorithm": {"name": "fedmf", "dim": 4},
             "update": {"structure": "dense"},
-            "protection": {"name": "bfv"},
+            # What members decrypt is published as it was added up, and audited as that.
+            "protection": {"name": "bfv", "key_holder": "members"},
         }
     )
     return prepare(folder, plan, demo, n_clients=3)

@@ -1,0 +1,193 @@
+"""`fedrec keys roster list`, `cells` and `resume`: who is summed with whom."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from fractions import Fraction
+from math import log2
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec_authority.cli.roster import KeysFolder, tell
+
+if TYPE_CHECKING:
+    from fedrec.identity.cells import Partition
+    from fedrec.ids import ClientId
+
+__all__ = ["list_members", "resume", "sizes"]
+
+_BITS = (20, 40)
+_ABSENT = {"1 %": 0.01, "10 %": 0.10}
+_PRESENCE = {"waiting": "waits for others to be summed with", "guest": "guest"}
+
+
+def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> None:
+    """Show present and former members, whether rounds wait for them, and who applies."""
+    from fedrec.identity.cells import Partition
+    from fedrec_authority.folder import AuthorityFolder
+
+    folder = AuthorityFolder(into)
+    membership, roster = folder.membership, folder.last_roster
+    partition = Partition() if roster is None else roster.partition
+    rows = [
+        (
+            "member" if member.is_present else "former",
+            member.client_id,
+            member.identity.label,
+            *_place(partition, member.client_id if member.is_present else None),
+            f"added {_day(member.added_at)}"
+            + (f", removed {_day(member.removed_at)}" if member.removed_at else ""),
+        )
+        for member in membership.members
+    ]
+    rows += [
+        ("applies", identity.client_id, identity.label, 0, "guest" if consent else "", "")
+        for identity, consent in folder.applicants()
+    ]
+    if as_json:
+        names = ("state", "client_id", "label", "cell", "presence", "when")
+        print_json(
+            {
+                "epoch": membership.last_epoch,
+                "is_changed": membership.is_changed,
+                "cell_size": partition.cell_size,
+                "paused": [cell.id for cell in partition.in_use if cell.state == "paused"],
+                "clients": [dict(zip(names, row, strict=True)) for row in rows],
+            }
+        )
+        return
+    # With one, everybody is in it, and nobody has to know the word.
+    many = len(partition.in_use) > 1
+    paused = {cell.id for cell in partition.in_use if cell.state == "paused"}
+    told = [
+        (
+            *(state, client_id, label, _cell(cell, paused) if many else ""),
+            *(_PRESENCE.get(presence, ""), when),
+        )
+        for state, client_id, label, cell, presence, when in rows
+    ]
+    print_table(told, title=f"after epoch {membership.last_epoch}")
+    if membership.is_changed:
+        typer.echo("Members changed since; `fedrec keys rotate` makes the epoch that says so.")
+
+
+def sizes(
+    corrupt_share: Annotated[
+        str, typer.Option(help="Share of the clients that may be in league, at most .5.")
+    ] = ".1",
+    clients: Annotated[
+        int, typer.Option(min=0, help="How many clients; 0 takes the present members.")
+    ] = 0,
+    into: KeysFolder = Path("keys"),
+    as_json: AsJson = False,
+) -> None:
+    """Say how large cells have to be where some clients are in league, and what that costs.
+
+    A client hides among the honest clients of its cell alone. Larger cells have more of them, and
+    more often one that is away, which keeps the whole cell out of a round. The size is
+    rounds.minimum_summands, set before the federation begins, and 3 at least; it stays for good.
+    """
+    from fedrec.errors import SettingsError
+    from fedrec_authority.cell_sizes import HONEST, size_needed, too_few_honest
+    from fedrec_authority.folder import AuthorityFolder
+
+    share = _share(corrupt_share)
+    members = clients or len(AuthorityFolder(into).membership.present)
+    if members < HONEST:
+        raise SettingsError(
+            f"{members} clients make no cell; {HONEST} are needed.",
+            remedy="Give --clients with how many there will be.",
+        )
+    found = {"smallest": HONEST} | {
+        f"2^-{bits}": size_needed(members, share, bits) for bits in _BITS
+    }
+    chances = {size: float(too_few_honest(members, share, size)) for size in found.values() if size}
+    if as_json:
+        rows = [
+            {"below": below, "size": size}
+            | ({} if size is None else {"chance": chances[size], "counted": _counted(size)})
+            for below, size in found.items()
+        ]
+        print_json({"clients": members, "corrupt_share": float(share), "sizes": rows})
+        return
+    print_table(
+        [
+            (below, "none", "")
+            if size is None
+            else (
+                below,
+                str(size),
+                _power(chances[size]),
+                *map("{:.2f}".format, _counted(size).values()),
+            )
+            for below, size in found.items()
+        ],
+        title=f"{members} clients, {float(share):.0%} of them in league",
+        headers=(
+            f"a cell has fewer than {HONEST} honest",
+            "size",
+            "chance at most",
+            *(f"counted with {absent} away" for absent in _ABSENT),
+        ),
+    )
+
+
+def resume(
+    cell: Annotated[int, typer.Argument(min=1, metavar="CELL", help="Its number.")],
+    into: KeysFolder = Path("keys"),
+    as_json: AsJson = False,
+) -> None:
+    """Take a paused cell into the next epoch's rounds again."""
+    from fedrec_authority.folder import AuthorityFolder
+
+    folder = AuthorityFolder(into)
+    made = folder.rotate(resume=cell)
+    tell(into, f"resumed cell {cell}", made, folder.membership, as_json)
+
+
+def _place(partition: Partition, client_id: ClientId | None) -> tuple[int, str]:
+    """Return a member's cell, 0 for none, and whether rounds wait for it."""
+    if client_id is None or not partition.cell_size:
+        return 0, ""
+    cell = partition.cell_of(client_id)
+    if cell is None:
+        return 0, "waiting"
+    return cell.id, "guest" if client_id in cell.guests else "core"
+
+
+def _cell(number: int, paused: set[int]) -> str:
+    if not number:
+        return ""
+    return f"cell {number}" + (", paused" if number in paused else "")
+
+
+def _share(text: str) -> Fraction:
+    from fedrec.errors import SettingsError
+
+    try:
+        share = Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        share = Fraction(-1)
+    if not 0 <= share <= Fraction(1, 2):
+        raise SettingsError(
+            f"--corrupt-share: {text!r} is no number from 0 to .5.", remedy="As in .1 for a tenth."
+        )
+    return share
+
+
+def _counted(size: int) -> dict[str, float]:
+    """Return the share of clients that a round counts while some are away."""
+    from fedrec_authority.cell_sizes import counted_share
+
+    return {absent: counted_share(size, share) for absent, share in _ABSENT.items()}
+
+
+def _power(chance: float) -> str:
+    return "0" if not chance else "1" if chance >= 1 else f"2^{log2(chance):.1f}"
+
+
+def _day(unix_seconds: int) -> str:
+    return datetime.fromtimestamp(unix_seconds, UTC).strftime("%Y-%m-%d")

@@ -1,0 +1,73 @@
+"""For whom a round waits before it opens, in words for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+import structlog
+
+from fedrec.identity.roster import Roster
+from fedrec.ids import ClientId
+from fedrec_server.presence import LIVE_SECONDS, Presence
+from fedrec_server.rounds.machine import absent, awaited
+from fedrec_server.rounds.state import State
+
+__all__ = ["Absences", "waits_for"]
+
+_MOST_NAMED = 3
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+
+
+class Absences:
+    """Logs whom a round waits for: once for each such wait that lasts."""
+
+    def __init__(self) -> None:
+        self._missing: frozenset[ClientId] = frozenset()
+        self._since = 0.0
+        self._is_told = False
+
+    def notice(self, run: str, state: State, roster: Roster, presence: Presence) -> None:
+        """Look who is here; called as time passes."""
+        missing, now = absent(state, presence.live()), presence.now()
+        if missing != self._missing:
+            self._missing, self._since, self._is_told = missing, now, False
+        # Clients that come one after the other are no news.
+        if missing and not self._is_told and now >= self._since + LIVE_SECONDS:
+            log = structlog.get_logger().bind(run=run)
+            log.info("round waits", waits_for=waits_for(state, roster, presence))
+            self._is_told = True
+
+
+def waits_for(state: State, roster: Roster, presence: Presence) -> str:
+    """Return who has to come before a round opens, and when each was last heard of; maybe empty."""
+    live = presence.live()
+    why, missing = awaited(state, live), absent(state, live)
+    if not why or not missing:
+        return why
+    named = [
+        f"{roster.member(one).label or one[:16]}, {_heard(presence, one)}"
+        for one in islice(sorted(missing, key=presence.last_heard), _MOST_NAMED)
+    ]
+    if len(missing) > _MOST_NAMED:
+        named.append(f"{len(missing) - _MOST_NAMED} more")
+    return f"{_joined(named)}; goes on by itself when {_back(missing)}"
+
+
+def _heard(presence: Presence, client_id: ClientId) -> str:
+    at = presence.last_heard(client_id)
+    if not at:
+        return "not heard since the coordinator started"
+    ago = presence.now() - at
+    for seconds, unit in _UNITS:
+        if ago >= seconds:
+            return f"last heard {ago / seconds:.0f} {unit} ago"
+    return "last heard just now"
+
+
+def _back(missing: Collection[ClientId]) -> str:
+    return "it is back" if len(missing) == 1 else "they are back"
+
+
+def _joined(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"
