@@ -103,8 +103,8 @@ class ProtectionSettings(Section):
         default=0.1,
         ge=0,
         lt=1,
-        description="Share of a round's clients that may pool what they know with the "
-        "coordinator without reading anybody's update (masks).",
+        description="Share of the roster's clients, rounded up, that may pool what they know with "
+        "the coordinator without reading anybody's update (masks).",
     )
     dropout_share: float = Field(
         default=0.1,
