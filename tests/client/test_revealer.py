@@ -164,7 +164,7 @@ def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path: Pat
 
 
 def test_above_the_limit_the_tags_alone_are_looked_at(tmp_path: Path) -> None:
-    rounds = {"recompute_limit": 3, "clients_per_round": 6}
+    rounds = {"recompute_limit": 3, "cells_per_round": 2}
     world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)
     round_ = world.honest_round()
     world.run_revealer(lambda: world.reveal(round_))

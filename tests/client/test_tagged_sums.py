@@ -28,7 +28,7 @@ def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
 
 TAGGED: dict[str, Any] = {
     "n_puppets": 5,
-    "rounds": {"recompute_limit": 3, "clients_per_round": 6},
+    "rounds": {"recompute_limit": 3, "cells_per_round": 2},
 }
 
 

@@ -94,7 +94,7 @@ def check_secret_stayed(bench: Bench) -> None:
 
 
 def test_more_updates_than_it_adds_up(found: Found, revealing: Revealers) -> None:
-    plan = plan_of("bfv", 5, key_holder="authority", recompute_limit=3, clients_per_round=5)
+    plan = plan_of("bfv", 5, key_holder="authority", recompute_limit=3)
     federation = found(plan, 5)
     revealing(federation)
     federation.start_all()
@@ -108,7 +108,6 @@ def test_indices_in_the_clear(found: Found, revealing: Revealers, limit: int) ->
         key_holder="authority",
         total=1,
         minimum_clients=4,
-        clients_per_round=4,
         recompute_limit=limit,
     )
     federation = found(plan, 4, bench=Alone)

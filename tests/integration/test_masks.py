@@ -12,7 +12,15 @@ from integration.conftest import Found
 from integration.support.bench import Bench, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.links import Passing, poll
-from integration.support.masked import PHASES, Gate, everybody, let_it_drop_out, phase_of
+from integration.support.masked import (
+    N_CLIENTS,
+    PHASES,
+    Gate,
+    everybody,
+    let_it_drop_out,
+    phase_of,
+    without_cell_of,
+)
 
 from fedrec.errors import RoundClosed
 from fedrec.ids import ClientId, RoundId
@@ -35,7 +43,8 @@ def test_the_others_go_on_without_a_client_that_drops_out(found: Found, step: Ma
         gate.opened.set()
     counted = check_against_one_process(federation)
     # Whose vector arrived is in the sum, whether it stays or not.
-    assert counted[2] == ({0, 1, 2, 3} if step != "signature" else {0, 1, 2, 3, 4})
+    left = without_cell_of(federation, 4)
+    assert counted[2] == (left if step != "signature" else set(range(N_CLIENTS)))
 
 
 def test_answers_of_fewer_are_enough_after_a_while(found: Found) -> None:
@@ -47,7 +56,7 @@ def test_answers_of_fewer_are_enough_after_a_while(found: Found) -> None:
     finally:
         gate.opened.set()
     counted = check_against_one_process(federation)
-    assert counted[1] == {0, 1, 2, 3, 4}
+    assert counted[1] == set(range(N_CLIENTS))
 
 
 @pytest.mark.parametrize("step", ["shares", "vector", "signature", "answer"])
@@ -94,7 +103,7 @@ def test_a_vector_after_its_client_was_declared_dropped_is_refused(found: Found)
     finally:
         gate.opened.set()
     counted = check_against_one_process(federation)
-    assert counted[2] == {0, 1, 2, 3}
+    assert counted[2] == without_cell_of(federation, 4)
     assert len(refused) == 1
 
 
@@ -126,15 +135,15 @@ def swapped_keys(raw: bytes) -> bytes:
 
 
 def one_less(raw: bytes) -> bytes:
-    """Return survivors without the first of five."""
-    return bytes([raw[0] & (raw[0] - 1)])
+    """Return survivors without the first of them."""
+    return bytes([raw[0] & (raw[0] - 1), *raw[1:]])
 
 
 @pytest.mark.parametrize(
     ("step", "change", "event"),
     [
         ("shares", swapped_keys, "mask_keys_refused"),
-        ("signature", one_less, "survivors_refused"),
+        ("signature", one_less, "partial_cell"),
         ("answer", lambda raw: b"", "shares_refused"),
         ("vector", lambda raw: raw[:-1], "mask_inbox_refused"),
     ],
@@ -142,7 +151,7 @@ def one_less(raw: bytes) -> bytes:
 def test_a_client_that_is_told_something_else_gives_nothing(
     found: Found, step: MaskStep, change: Any, event: str
 ) -> None:
-    """Scenarios 6 and 7 over the wire: the lie costs the round one client, and is written down."""
+    """Scenarios 6 and 7 over the wire: the lie costs the round one cell, and is written down."""
     victim = 4
     federation = everybody(found, {victim: lambda link: Falsifying(link, step, change)}, 2)
     bench = federation.bench
@@ -156,15 +165,16 @@ def test_a_client_that_is_told_something_else_gives_nothing(
         if round_ is None or round_.number != 2 or round_.phase != PHASES[step]:
             return False
         here = round_.accepted if step == "vector" else round_.messages[step]
-        return len(here) >= 4
+        return len(here) >= N_CLIENTS - 1
 
     poll(stuck)
     federation.clock.jump(61)
     counted = check_against_one_process(federation)
     with_victim = step in ("signature", "answer")
-    assert (victim in counted[1]) == with_victim
+    left = set(range(N_CLIENTS)) if with_victim else without_cell_of(federation, victim)
+    assert counted[1] == left
     assert audit_of(bench, victim) == [event]
-    assert all(not audit_of(bench, number) for number in range(5) if number != victim)
+    assert all(not audit_of(bench, number) for number in range(N_CLIENTS) if number != victim)
 
 
 class Repeating(Passing):

@@ -9,7 +9,7 @@ from integration.conftest import Found
 from integration.support.bench import Bench, merged, plan_of
 from integration.support.children import Child, ClientProcess, KillClient, close_all
 from integration.support.links import poll
-from integration.support.masked import Gate, everybody, let_it_drop_out
+from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_out
 
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT, mechanism_of
@@ -81,7 +81,7 @@ def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
 def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     found: Found, step: MaskStep, charged: int
 ) -> None:
-    """The rounds of the others go on, with the noise of four, where three are enough."""
+    """The rounds of the others go on, with the noise of six, where three are enough."""
     plan = noisy("masks", mechanism="gaussian").model_copy(
         update={"rounds": plan_of("masks", 3, mask_step_seconds=60.0).rounds}
     )
@@ -95,11 +95,10 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     for client in federation.clients:
         assert client.result().reason == "all rounds are published"
     bench = federation.bench
-    assert len({bench.model(number) for number in range(5)}) == 1
-    assert len(federation.published()[2].contributions) == (4 if step != "signature" else 5)
-    for number in range(4):
-        check_ledger(bench, number, plan.rounds.total)
-    check_ledger(bench, 4, charged)
+    assert len({bench.model(number) for number in range(N_CLIENTS)}) == 1
+    assert len(federation.published()[2].contributions) == (6 if step != "signature" else N_CLIENTS)
+    for number in range(N_CLIENTS):
+        check_ledger(bench, number, charged if number == 4 else plan.rounds.total)
     charges = [event.round for event in federation.journal() if event.fields.get("charged")]
     assert charges == [2, 3, 4]
 

@@ -228,7 +228,7 @@ def test_scenario_03_authority_names_of_tags_are_secrets_of_two(world: Authority
 @pytest.mark.parametrize("forge", ["double", "swap"])
 def test_scenario_03_authority_another_sum_above_the_limit(tmp_path: Path, forge: str) -> None:
     """Above `recompute_limit` it takes the coordinator's sum, if its tags are right."""
-    rounds = {"recompute_limit": 3, "clients_per_round": 6}
+    rounds = {"recompute_limit": 3, "cells_per_round": 2}
     world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)
     round_ = world.honest_round()
     payloads = [payload for _, payload in round_.contributions.values()]

@@ -202,7 +202,7 @@ def test_nothing_of_the_networks_is_made_where_they_have_no_use():
     [
         ({"structure": "colr"}, "nobody has asked what a round's low rank"),
         ({"rounds": {"user_fraction": 0.5}}, 'set upload = "table"'),
-        ({"rounds": {"clients_per_round": 3}}, "clients_per_round is 3"),
+        ({"rounds": {"cells_per_round": 3}}, "cells_per_round is 3"),
         ({"weight": 0.0, "mixing": False}, "leaves nothing of PLGC"),
         ({"base": {"name": "fedmf", "batch_size": 1}}, "algorithm.base.batch_size is 1"),
         ({"base": {"name": "pfedrec", "personal_items": False}}, "personal_items is false"),

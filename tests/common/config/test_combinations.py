@@ -98,24 +98,34 @@ OPENED = {"name": "ckks", "key_holder": "authority"}
             "Set rounds.minimum_clients = 5",
         ),
         (
-            plan({"clients_per_round": 4, "minimum_clients": 5}),
+            plan({"clients_per_round": 4, "minimum_clients": 5}, key_holder="members"),
             ("rounds.clients_per_round", "rounds.minimum_clients"),
             "Set rounds.clients_per_round = 5",
         ),
         (
-            plan({"clients_per_round": 65}, **OPENED),
-            ("rounds.recompute_limit", "rounds.clients_per_round"),
-            "Set rounds.recompute_limit = 65",
+            plan({"clients_per_round": 6}),
+            ("rounds.clients_per_round", "protection.name"),
+            "Set rounds.cells_per_round",
+        ),
+        (
+            plan({"cells_per_round": 6}, key_holder="members"),
+            ("rounds.cells_per_round", "protection.name"),
+            "Set rounds.clients_per_round",
         ),
         (
             plan({"minimum_clients": 100}, **OPENED),
             ("rounds.recompute_limit", "rounds.minimum_clients"),
             "Set rounds.recompute_limit = 100",
         ),
-        (plan({"clients_per_round": 1000, "minimum_clients": 100}), None, ""),
+        (plan({"cells_per_round": 1000, "minimum_clients": 100}), None, ""),
         (plan({"minimum_clients": 100}, name="none"), None, ""),
         (
             plan({"over_provision": 1.5}),
+            ("rounds.over_provision", "rounds.cells_per_round"),
+            "leave over_provision out",
+        ),
+        (
+            plan({"over_provision": 1.5}, name="none"),
             ("rounds.over_provision", "rounds.clients_per_round"),
             "leave over_provision out",
         ),
@@ -280,11 +290,12 @@ def test_masks_that_withstand_no_more_are_refused() -> None:
 
 
 def test_masks_are_held_to_every_size_of_a_round() -> None:
-    """At 32 clients the sparse graph begins, in which chance decides how many neighbours stay."""
-    settings = {"name": "masks", "corrupt_share": 0.5, "dropout_share": 0.2}
-    small = {"protection": settings, "rounds": {"minimum_clients": 5, "clients_per_round": 5}}
+    """Of 5 clients, 1 of whom drops out, 4 reach the threshold of 4; of 20, 7 of whom drop out, 13
+    do not reach 14."""
+    settings = {"name": "masks", "corrupt_share": 0.1, "dropout_share": 0.35}
+    small = {"protection": settings, "rounds": {"minimum_clients": 5, "cells_per_round": 1}}
     assert find_conflicts(Plan.model_validate(small)) == []
-    large = {"protection": settings, "rounds": {"minimum_clients": 5, "clients_per_round": 40}}
+    large = {"protection": settings, "rounds": {"minimum_clients": 5, "cells_per_round": 8}}
     (conflict,) = find_conflicts(Plan.model_validate(large))
     assert "Rounds of 5 to 40 clients" in conflict.sentence
 
@@ -317,9 +328,9 @@ def test_without_a_key_there_is_nothing_for_an_authority_to_hold(name: str) -> N
 
 def test_an_authority_opens_no_sums_without_tags_that_it_does_not_add_up() -> None:
     (conflict,) = find_conflicts(
-        held_by_the_authority("ckks", "lean", clients_per_round=10, recompute_limit=9)
+        held_by_the_authority("ckks", "lean", minimum_clients=10, recompute_limit=9)
     )
-    assert conflict.keys == ("rounds.recompute_limit", "rounds.clients_per_round")
+    assert conflict.keys == ("rounds.recompute_limit", "rounds.minimum_clients")
     assert 'protection.name = "bfv", whose sums carry tags' in conflict.sentence
 
 

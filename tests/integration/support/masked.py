@@ -10,20 +10,25 @@ from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
 from integration.support.parties import Federation
 
 from fedrec.config.schema import Plan
+from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
 
 __all__ = [
+    "N_CLIENTS",
     "PHASES",
     "Gate",
     "everybody",
     "let_it_drop_out",
     "phase_of",
     "until_others_are_done",
+    "without_cell_of",
 ]
 
 Found = Callable[..., Federation]
+
+N_CLIENTS = 9
 
 PHASES = {
     "keys": "collecting",
@@ -77,22 +82,31 @@ def keys_of(federation: Federation, round_id: int) -> int:
 def everybody(
     found: Found, held: Mapping[int, Wrap], round_id: int, plan: Plan | None = None
 ) -> Federation:
-    """Start five clients, and have all of them in one round.
+    """Start nine clients, three cells, and have all of them in one round.
 
     Args:
-        held: by number, what a client of 1 to 4 is held at.
+        held: by number, what a client of 1 to 8 is held at.
         plan: of rounds of three or more under masks whose steps take 60 seconds.
     """
-    federation = found(plan or plan_of("masks", 3, mask_step_seconds=60.0), 5)
+    federation = found(plan or plan_of("masks", 3, mask_step_seconds=60.0), N_CLIENTS)
     first = Gate("keys", round_id)
     federation.client(0, wrap=first)
-    for number in range(1, 5):
+    for number in range(1, N_CLIENTS):
         federation.client(number, wrap=held.get(number, Passing))
     try:
-        poll(lambda: keys_of(federation, round_id) == 4)
+        poll(lambda: keys_of(federation, round_id) == N_CLIENTS - 1)
     finally:
         first.opened.set()
     return federation
+
+
+def without_cell_of(federation: Federation, number: int) -> set[int]:
+    """Return the clients that are summed when one drops out: those of the other cells."""
+    bench = federation.bench
+    ids = [Identity.load(bench.state(each)).client_id for each in range(bench.n_clients)]
+    cell = federation.coordinator.engine.state.rules.partition.cell_of(ids[number])
+    assert cell is not None and len(cell.core) == 3
+    return {each for each, client_id in enumerate(ids) if client_id not in cell.core}
 
 
 def let_it_drop_out(federation: Federation, gate: Gate, step: MaskStep) -> None:
