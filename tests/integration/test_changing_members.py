@@ -74,9 +74,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: s
     try:
         invitation = invite(federation.bench)
         # Under masks a single joiner is summed with others at once as a guest only.
-        joiner = federation.client(
-            3, client__invitation=invitation, client__when_away="go_on"
-        )
+        joiner = federation.client(3, client__invitation=invitation, client__when_away="go_on")
         waits = joiner.wait_for("waiting_to_join")
         assert gate.reached.wait(DEADLINE_SECONDS)
         assert owners.delivery.look()
