@@ -1,7 +1,8 @@
 """Sums over part of those who are always summed together: the key is not used, nobody applies them.
 
-The coordinator lies here; its own selection is tested in `tests/server/rounds/test_selection.py`,
-clients under masks in `tests/client/test_masked_cells.py`.
+The coordinator lies here; its own selection is tested in
+`tests/server/rounds/test_cell_histories.py`, clients under masks in
+`tests/client/test_masked_cells.py`.
 """
 
 from __future__ import annotations
