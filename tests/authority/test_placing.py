@@ -50,3 +50,28 @@ def test_epochs_follow_each_other_and_a_place_goes_to_new_keys(tmp_path: Path) -
         folder.membership.with_successor(new.client_id, people[0].public, 3)
     with pytest.raises(KeysError, match="cells of"):
         folder.begin(MASKS, 12, cell_size=9)
+
+
+@pytest.mark.parametrize(("algorithm", "least"), [("ease", 32), ("fedals", 32), ("fedmf", 3)])
+def test_exact_counts_of_single_users_need_large_cells(
+    tmp_path: Path, algorithm: str, least: int
+) -> None:
+    for size in (3, 31, 32):
+        plan = Plan.model_validate(
+            {
+                "federation": {"name": "t"},
+                "algorithm": {"name": algorithm},
+                "update": {"structure": "dense"},
+                "protection": {"name": "masks"},
+                "rounds": {"minimum_summands": size, "minimum_clients": size},
+            }
+        )
+        folder = AuthorityFolder(tmp_path / str(size))
+        membership = folder.begin(plan, 12)
+        folder.keep(membership.with_member(Identity.create().public, 1, users_cap=1))
+        if size >= least:
+            assert folder.rotate().roster.epoch == 1
+            continue
+        with pytest.raises(KeysError, match="one user each"):
+            folder.rotate()
+        assert folder.newest is None, "no epoch was made"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from fedrec.config.algorithm import divides_by_count
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError
 from fedrec.identity.authority import Authority
@@ -15,6 +16,9 @@ from fedrec.identity.roster import Roster
 from fedrec.training.layout import protection_of
 
 __all__ = ["make_epoch"]
+
+FEWEST_SINGLE_USERS = 32
+"""Members of a cell at least where exact sums are of one user each."""
 
 
 def make_epoch(
@@ -42,7 +46,7 @@ def make_epoch(
     Raises:
         SettingsError: when no parameters of the protection can carry these vectors.
         KeysError: when the members cannot form a roster, or the plan wants a revealer and none is
-            given, or the other way round; or sums need cells and there are none.
+            given, or the other way round; or sums need cells and there are none, or larger ones.
         RosterBreaksCells: the cells do not follow from those of the roster before.
     """
     if (plan.authority_opens) != (revealer is not None):
@@ -58,6 +62,8 @@ def make_epoch(
             f"{'no' if plan.has_cells else 'a'} cell size was given.",
             remedy="Make epochs with `fedrec keys`.",
         )
+    if partition is not None and divides_by_count(plan):
+        _check_single_users(partition)
     protection = protection_of(plan, n_items)
     context, secret = protection.generate()
     with secret:
@@ -77,4 +83,16 @@ def make_epoch(
             revealer=None if revealer is None else revealer.load_or_create().public,
             previous=previous,
             partition=partition,
+        )
+
+
+def _check_single_users(partition: Partition) -> None:
+    """Refuse exact counts of a few users, each of whom is a member of its own."""
+    single = [one for one in partition.standings if one.users_cap == 1]
+    if single and 0 < partition.cell_size < FEWEST_SINGLE_USERS:
+        raise KeysError(
+            f"{len(single)} members have one user each (users_cap), and sums are exact counts of "
+            f"{partition.cell_size} of them or more: too few to hide one user among.",
+            remedy=f"Begin a federation with rounds.minimum_summands = {FEWEST_SINGLE_USERS}, or "
+            'choose an algorithm that sends no exact counts, as algorithm.name = "fedmf".',
         )
