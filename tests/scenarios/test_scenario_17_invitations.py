@@ -55,9 +55,14 @@ def test_scenario_17_invitation_twice(tmp_path: Path) -> None:
     bench, invited = Bench.of(3), invitation()
     crowd = [Identity.create(f"applicant {number}") for number in range(100)]
 
-    def answer(who: Identity) -> str:
+    def answer(who: Identity, attempts: int = 5) -> str:
         try:
             return "" if apply(found, who, invited).listed else "kept"
+        except Unreachable:
+            # A hundred handshakes at once may take a small machine too long: clients try again.
+            if not attempts:
+                raise
+            return answer(who, attempts - 1)
         except FedrecError as error:
             assert "used already" in error.message
             return error.code
