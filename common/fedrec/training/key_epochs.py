@@ -94,5 +94,5 @@ def _check_single_users(partition: Partition) -> None:
             f"{len(single)} members have one user each (users_cap), and sums are exact counts of "
             f"{partition.cell_size} of them or more: too few to hide one user among.",
             remedy=f"Begin a federation with rounds.minimum_summands = {FEWEST_SINGLE_USERS}, or "
-            'choose an algorithm that sends no exact counts, as algorithm.name = "fedmf".',
+            "choose an algorithm that sends no exact counts: algorithm.name.",
         )
