@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextlib import closing
 from dataclasses import asdict
 
-from fedrec.cli.operator_options import OPERATOR_FILE, Address, OperatorFile, open_admin_link
+from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import AsJson, print_json, print_table
 
@@ -20,7 +20,7 @@ EPILOG = (
 
 def status(
     address: Address,
-    operator: OperatorFile = OPERATOR_FILE,
+    operator: OperatorFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Show the round in progress, how many are published, and who was seen."""

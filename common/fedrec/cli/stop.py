@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedrec.cli.operator_options import OPERATOR_FILE, Address, OperatorFile, open_admin_link
+from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.terminal import AsJson, print_json, printable
 
 __all__ = ["EPILOG", "stop"]
@@ -24,7 +24,7 @@ def stop(
     now: Annotated[
         bool, typer.Option("--now", help="Do not wait for the round in progress.")
     ] = False,
-    operator: OperatorFile = OPERATOR_FILE,
+    operator: OperatorFile = None,
     as_json: AsJson = False,
 ) -> None:
     """End the run after the round in progress; what was published stays."""

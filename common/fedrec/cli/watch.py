@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedrec.cli.operator_options import OPERATOR_FILE, Address, OperatorFile, open_admin_link
+from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
 from fedrec.cli.run_status import status_rows
 from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
 
@@ -40,7 +40,7 @@ def watch(
         int, typer.Option(min=0, help="Only events after this number; 0 shows all.")
     ] = 0,
     follow: Annotated[bool, typer.Option(help="Go on as events happen.")] = True,
-    operator: OperatorFile = OPERATOR_FILE,
+    operator: OperatorFile = None,
     record: Annotated[
         Path | None,
         typer.Option(

@@ -95,6 +95,22 @@ def test_status(fedrec: Fedrec, call: list[object]) -> None:
     assert "2 of 3 updates, 2 KiB" in out
 
 
+def test_the_operators_file_is_found_where_kits_have_it(
+    fedrec: Fedrec, call: list[object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    address, own = call[0], Path(str(call[2]))
+    monkeypatch.chdir(tmp_path)
+    assert fedrec("status", address, "--json").json["published_round"] == 1
+    kit = tmp_path / "kits" / "authority"
+    kit.mkdir(parents=True)
+    own.rename(kit / "operator.pem")
+    assert fedrec("status", address, "--json").json["published_round"] == 1
+    (kit / "operator.pem").unlink()
+    refused = fedrec("status", address)
+    assert refused.code != 0
+    assert "operator.pem" in refused.err and "--operator" in refused.err
+
+
 def test_a_round_that_waits_for_the_key_authority() -> None:
     heard = datetime.now().replace(hour=9, minute=12)
     status = admin_pb2.Status(
