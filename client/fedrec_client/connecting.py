@@ -51,7 +51,7 @@ def own_credentials(settings: Settings) -> Credentials:
         path,
         max_bytes=MAX_CERTIFICATE_BYTES,
         remedy="It is client.certificate: the key authority makes it from identity.pub.json "
-        "(`fedrec keys new`, `keys roster admit`). Who was invited names client.invitation.",
+        "(`fedrec keys roster admit`). Who was invited names client.invitation.",
     )
     issuer = read_issuer(Path(settings.client.authority_key))
     own = Identity.load(Path(settings.client.state)).credentials(certificate, issuer)

@@ -119,8 +119,7 @@ class AuthorityFolder:
         raw = read_public(
             path,
             max_bytes=MAX_BYTES,
-            remedy="Run `fedrec keys new SETTINGS --client ...` first, which says for which plan "
-            "epochs are made.",
+            remedy="Check --into; `fedrec provision` makes a federation's keys.",
         )
         return Membership.from_json(raw, str(path))
 
@@ -164,11 +163,8 @@ class AuthorityFolder:
             known.append(self.membership.last_epoch)
         return max(known, default=0)
 
-    def begin(self, plan: Plan, n_items: int, *, cell_size: int = 0) -> Membership:
+    def begin(self, plan: Plan, n_items: int) -> Membership:
         """Return the membership for a plan, with the members that are known already.
-
-        Args:
-            cell_size: of the federation's cells, for good; 0 leaves it to the plan.
 
         Raises:
             KeysError: the folder belongs to another federation.
@@ -183,22 +179,20 @@ class AuthorityFolder:
                 f"{plan.federation.name!r}.",
                 remedy="Choose another folder with --into.",
             )
-        if known:
-            found = self.membership
-            size = cell_size_of(plan, cell_size or found.cell_size)
-            roster = self.last_roster
-            if roster is not None and roster.partition.cells and size != found.cell_size:
+        size = cell_size_of(plan)
+        if not known:
+            return Membership(plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
+        found, roster = self.membership, self.last_roster
+        if roster is not None and roster.partition.cells:
+            if not 0 < size <= found.cell_size:
                 raise KeysError(
-                    f"The cells of {self.path} have {found.cell_size} members, {size} were asked "
-                    "for; sums of smaller or other cells were opened already.",
-                    remedy="Leave --cell-size out, or begin a federation anew with another --into.",
+                    f"The cells of {self.path} have {found.cell_size} members at least, these "
+                    f"settings need {size}; sums of the present ones were opened already.",
+                    remedy="Leave rounds.minimum_summands and the protection as they were, or "
+                    "begin a federation anew with another --into.",
                 )
-            return replace(found, plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
-        return Membership(
-            plan_json=plan_to_json(plan),
-            n_items=n_items,
-            cell_size=cell_size_of(plan, cell_size),
-        )
+            size = found.cell_size
+        return replace(found, plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
 
     def keep(self, membership: Membership) -> None:
         """Replace the record of members in one step; only its owner may read it."""

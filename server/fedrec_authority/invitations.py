@@ -15,7 +15,7 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.certificates import key_of
 from fedrec.identity.document import Document, JsonValue, write_document
 from fedrec.identity.issuer import INVITATION_DAYS, Issuer
-from fedrec.identity.key_files import read_public, replace_secret, write_secret
+from fedrec.identity.key_files import read_public, replace_secret
 from fedrec.ids import ClientId
 
 __all__ = ["INVITATIONS_FILE", "Invitation", "Invitations"]
@@ -56,11 +56,20 @@ class Invitations:
         self._path = path
 
     def make(self, issuer: Issuer, name: str, into: Path, *, confirm: bool, now: int) -> None:
-        """Make an invitation and write it into a new file that its owner alone reads.
+        """Make an invitation and write it into a file that its owner alone reads.
+
+        An earlier one of the same name that nobody used is good no more.
 
         Raises:
-            KeysError: the file exists already.
+            KeysError: somebody applied with an invitation of that name.
         """
+        known = self._known()
+        if any(one.name == name and one.used_by for one in known.values()):
+            raise KeysError(
+                f"{name} has applied with its invitation already.",
+                remedy="Choose another name; new keys of the same party take its place with "
+                "`fedrec keys replace`.",
+            )
         made = issuer.credentials("invitation", name)
         digest = hashlib.sha256(key_of(made.certificate)).hexdigest()
         invitation = Invitation(
@@ -70,8 +79,9 @@ class Invitations:
             confirm=confirm,
         )
         # Known before anybody can use it.
-        self._keep({**self._known(), digest: invitation})
-        write_secret(into, made.to_pem())
+        others = {key: one for key, one in known.items() if one.name != name}
+        self._keep({**others, digest: invitation})
+        replace_secret(into, made.to_pem())
 
     def take(self, application: SignedApplication, now: int) -> Invitation:
         """Return the invitation of an application; from now on it is that applicant's.

@@ -18,30 +18,9 @@ from fedrec.ids import ClientId
 __all__ = ["cell_size_of", "place", "resumed"]
 
 
-def cell_size_of(plan: Plan, wanted: int = 0) -> int:
-    """Return how many fresh members a cell needs; 0 where sums need no cells.
-
-    Args:
-        wanted: what the data owners chose; 0 leaves it to the plan.
-
-    Raises:
-        KeysError: it is too small, or the plan has no cells.
-    """
-    least = max(FEWEST_IN_CELL, plan.rounds.minimum_summands)
-    if plan.protection.name != "masks" and not plan.authority_opens:
-        if wanted:
-            raise KeysError(
-                f"A cell size of {wanted} was asked for, but with these settings members or the "
-                "coordinator read the sums, which have no cells.",
-                remedy='Set protection.key_holder = "authority", or leave --cell-size out.',
-            )
-        return 0
-    if wanted and wanted < least:
-        raise KeysError(
-            f"A cell size of {wanted} was asked for, at least {least} are needed.",
-            remedy="Choose a larger --cell-size, or lower rounds.minimum_summands.",
-        )
-    return wanted or least
+def cell_size_of(plan: Plan) -> int:
+    """Return how many fresh members a cell needs; 0 where sums need no cells."""
+    return max(FEWEST_IN_CELL, plan.rounds.minimum_summands) if plan.has_cells else 0
 
 
 def resumed(before: Partition, cell_id: int) -> Partition:

@@ -109,12 +109,18 @@ def provision(
     return tuple(kits)
 
 
-def add_client(settings: Settings, into: Path, name: str) -> Kit:
-    """Make the kit of one more client.
+def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = False) -> Kit:
+    """Make the kit of one more client, or another invitation in the kit of one that never came.
+
+    Args:
+        settings: the federation's.
+        into: folder of all kits.
+        name: the client's.
+        confirm: whether people compare its client id before it becomes a member.
 
     Raises:
         SettingsError: the name cannot be that of a kit.
-        KeysError: there is one of that name, or nobody made kits here yet.
+        KeysError: it has applied already, or nobody made kits here yet.
     """
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     if not folder.last_epoch:
@@ -128,13 +134,7 @@ def add_client(settings: Settings, into: Path, name: str) -> Kit:
             f"--add: {name!r} cannot be the name of a folder.",
             remedy="Use letters, digits and . _ - as in hospital-d.",
         ) from None
-    path = into / CLIENTS / name
-    if path.exists():
-        raise KeysError(
-            f"{path} exists already.",
-            remedy=f"Choose another name; a used kit is replaced by `fedrec keys invite {name}`.",
-        )
-    return _client_kit(settings, path, folder, name, None)
+    return _client_kit(settings, into / CLIENTS / name, folder, name, None, confirm=confirm)
 
 
 def presence_words(settings: Settings) -> str:
@@ -268,10 +268,12 @@ def _client_kit(
     folder: AuthorityFolder,
     name: str,
     interactions: Interactions | None,
+    *,
+    confirm: bool = False,
 ) -> Kit:
+    invitation = folder.invite(name, confirm=confirm, now=int(time.time()))
     _new_folder(path)
     write_public(path / folder.public_key_path.name, folder.public_key_path.read_bytes())
-    invitation = folder.invite(name, confirm=False, now=int(time.time()))
     replace_secret(path / INVITATION_FILE, invitation.read_bytes())
     if interactions is not None:
         write_interactions(path / INTERACTIONS_FILE, interactions, private=True)

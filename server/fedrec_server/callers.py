@@ -135,7 +135,7 @@ class Callers:
         raw = read_public(
             self._operators,
             max_bytes=MAX_OPERATORS_BYTES,
-            remedy=f"Name the operators' certificates as {name}; `fedrec keys new` makes one.",
+            remedy=f"Name the operators' certificates as {name}; `fedrec provision` makes one.",
         )
         found = split_certificates(raw)
         if not found:

@@ -437,9 +437,29 @@ def test_invitations_run_out_and_are_the_authoritys_own(folder: AuthorityFolder)
     told = {e.label: e.detail for e in events if e.name == "applicant refused"}
     assert "ran out" in told["late"] and "no such invitation" in told["foreign"]
     assert len(folder.membership.present) == 3 and link.installed == []
-    for name in ("late", "../up", "", "a b"):
+    for name in ("../up", "", "a b"):
         with pytest.raises(KeysError):
             folder.invite(name, confirm=False, now=NOW)
+
+
+def test_another_invitation_of_a_name_takes_the_place_of_one_that_nobody_used(
+    folder: AuthorityFolder,
+) -> None:
+    link, events = FakeCoordinator(), list[AuthorityEvent]()
+    delivery = Delivery(folder, link, events.append, clock=FakeClock(NOW))
+    first = Credentials.load(folder.invite("d", confirm=False, now=NOW), "it")
+    second = Credentials.load(folder.invite("d", confirm=False, now=NOW), "it")
+    who, thief = Identity.create("d"), Identity.create("t")
+    link.waiting = [
+        SignedApplication.make(thief.public, first),
+        SignedApplication.make(who.public, second),
+    ]
+    delivery.look()
+    (refused,) = [e for e in events if e.name == "applicant refused"]
+    assert refused.client_id == thief.client_id and "no such invitation" in refused.detail
+    assert who.client_id in {member.client_id for member in folder.membership.present}
+    with pytest.raises(KeysError, match="d has applied"):
+        folder.invite("d", confirm=False, now=NOW)
 
 
 def test_applicants_are_told_once_and_wait_for_people_where_that_was_asked_for(

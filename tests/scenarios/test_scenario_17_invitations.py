@@ -109,7 +109,7 @@ def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """Told before the client dials, refused by the handshake, and on a connection that is older."""
     old, fresh = invitation(made_days_ago=15), invitation()
     write_secret(tmp_path / "old.pem", old.to_pem())
-    with pytest.raises(CertificateExpired, match=r"client\.invitation.*fedrec keys invite"):
+    with pytest.raises(CertificateExpired, match=r"client\.invitation.*fedrec provision --add"):
         Credentials.load(tmp_path / "old.pem", "client.invitation")
     with serving(Bench.of(3), tmp_path) as found:
         with pytest.raises(Unreachable, match="Refused before a word was said"):

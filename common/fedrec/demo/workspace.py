@@ -197,7 +197,7 @@ def prepare(folder: Path, plan: Plan, data: DemoData, *, n_clients: int) -> Work
 def _make_keys(
     folder: Path, plan: Plan, n_items: int, members: list[PublicIdentity]
 ) -> Mapping[ClientId, bytes]:
-    """Do what `fedrec keys new` does; return the clients' certificates."""
+    """Make all keys that the authority makes; return the clients' certificates."""
     # The demonstration plays all parties; nothing else in this package knows an authority's folder.
     from fedrec_authority.folder import AuthorityFolder
 

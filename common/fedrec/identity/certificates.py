@@ -55,7 +55,7 @@ CERTIFICATE_FILE = "client.crt"
 _SEPARATOR = b"-----BEGIN CERTIFICATE-----"
 MARK = "fedrec:"
 """What the role in a certificate's alternative name begins with."""
-_REMEDY = "Ask the key authority for the file again (`fedrec keys new` and `invite` write them)."
+_REMEDY = "Ask the key authority for the file again (`fedrec provision` and `invite` make them)."
 
 
 def pem_of(key: PrivateKey) -> bytes:
@@ -104,7 +104,7 @@ class Credentials(Secret):
         if len(parts) != 3:
             raise KeysError(
                 f"{setting}: {path} does not hold a private key, its certificate and the issuer's.",
-                remedy="Take the file that the key authority made (`fedrec keys new`).",
+                remedy="Take the file that the key authority made (`fedrec provision`).",
             )
         found = cls(
             private_key=parts[0], certificate=_SEPARATOR + parts[1], issuer=_SEPARATOR + parts[2]
@@ -166,7 +166,7 @@ def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -
             f"{what} is valid from {first:%Y-%m-%d} to {last:%Y-%m-%d}; this machine's clock "
             f"says {present:%Y-%m-%d %H:%M} UTC.",
             remedy="Set the clock; an invitation that ran out is replaced by a new one "
-            "(`fedrec keys invite`).",
+            "(`fedrec provision --add NAME`).",
         )
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedrec.cli.terminal import AsJson, print_json
-from fedrec_authority.cli.roster import KeysFolder
+from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 __all__ = ["backup", "restore"]
 
@@ -20,7 +20,7 @@ PassphraseFile = Annotated[
 
 def backup(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:
@@ -41,7 +41,7 @@ def backup(
 
 def restore(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="What `fedrec keys backup` wrote.")],
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     passphrase_file: PassphraseFile = None,
     as_json: AsJson = False,
 ) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from fractions import Fraction
 from math import log2
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.terminal import AsJson, print_json, print_table
-from fedrec_authority.cli.roster import KeysFolder, tell
+from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder, tell
 
 if TYPE_CHECKING:
     from fedrec.identity.cells import Partition
@@ -24,7 +23,7 @@ _ABSENT = {"1 %": 0.01, "10 %": 0.10}
 _PRESENCE = {"waiting": "waits for others to be summed with", "guest": "guest"}
 
 
-def list_members(into: KeysFolder = Path("keys"), as_json: AsJson = False) -> None:
+def list_members(into: KeysFolder = AUTHORITY_FOLDER, as_json: AsJson = False) -> None:
     """Show present and former members, whether rounds wait for them, and who applies."""
     from fedrec.identity.cells import Partition
     from fedrec_authority.folder import AuthorityFolder
@@ -81,7 +80,7 @@ def sizes(
     clients: Annotated[
         int, typer.Option(min=0, help="How many clients; 0 takes the present members.")
     ] = 0,
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Say how large cells have to be where some clients are in league, and what that costs.
@@ -137,7 +136,7 @@ def sizes(
 
 def resume(
     cell: Annotated[int, typer.Argument(min=1, metavar="CELL", help="Its number.")],
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     as_json: AsJson = False,
 ) -> None:
     """Take a paused cell into the next epoch's rounds again."""

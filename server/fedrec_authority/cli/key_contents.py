@@ -33,7 +33,7 @@ def describe_keys(path: Path) -> list[Content]:
     if not found:
         raise KeysError(
             f"There are no key files in {path}.",
-            remedy="Make some with `fedrec keys identity` or `fedrec keys new`.",
+            remedy="Check the path; `fedrec provision` makes a federation's keys.",
         )
     return found
 

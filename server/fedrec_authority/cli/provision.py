@@ -47,7 +47,19 @@ def provision(
     address: Annotated[
         str, typer.Option(help="parties.address: host:port of the coordinator.")
     ] = "",
-    add: Annotated[str, typer.Option(help="Make the kit of one more client, and no other.")] = "",
+    add: Annotated[
+        str,
+        typer.Option(
+            help="Make the kit of one more client, and no other; again, for an invitation that "
+            "ran out or was lost."
+        ),
+    ] = "",
+    confirm: Annotated[
+        bool,
+        typer.Option(
+            "--confirm", help="With --add: people compare its id before it becomes a member."
+        ),
+    ] = False,
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
     as_json: AsJson = False,
 ) -> None:
@@ -62,12 +74,15 @@ def provision(
     """
     from fedrec.cli.init import client_names
     from fedrec.config.loading import load_settings
-    from fedrec_authority.provisioning import add_client, presence_words
+    from fedrec_authority.provisioning import CLIENTS, add_client, presence_words
     from fedrec_authority.provisioning import provision as make_kits
 
     if add:
-        kit = add_client(load_settings(settings_file), into, add)
+        is_again = (into / CLIENTS / add).is_dir()
+        kit = add_client(load_settings(settings_file), into, add, confirm=confirm)
         _show((kit,), into, "", as_json, extra={})
+        if is_again and not as_json:
+            typer.echo("Its invitation.pem is new; the earlier invitation is good no more.")
         return
     if not settings_file.exists():
         _write_settings(settings_file, data, catalogue, clients, address)

@@ -14,12 +14,15 @@ if TYPE_CHECKING:
     from fedrec.identity.epoch import KeyEpoch
     from fedrec_authority.members import Membership
 
-__all__ = ["KeysFolder", "app", "invite", "replace_member", "rotate", "tell"]
+__all__ = ["AUTHORITY_FOLDER", "KeysFolder", "app", "replace_member", "rotate", "tell"]
 
 FEWEST_SUMMANDS = 3
 """Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
 
-KeysFolder = Annotated[Path, typer.Option("--into", help="Folder of the keys.")]
+AUTHORITY_FOLDER = Path("kits/authority")
+"""Where `fedrec provision` makes the authority's folder, seen from where it ran."""
+
+KeysFolder = Annotated[Path, typer.Option("--into", help="The authority's folder.")]
 Fingerprint = Annotated[
     str, typer.Argument(help="A client id, or at least 16 characters of its beginning.")
 ]
@@ -54,7 +57,7 @@ def admit(
     users_cap: Annotated[
         int, typer.Option(min=0, help="Users that it has at most; 0 leaves it to the plan.")
     ] = 0,
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
     as_json: AsJson = False,
 ) -> None:
@@ -77,7 +80,7 @@ def admit(
 @app.command()
 def remove(
     fingerprint: Fingerprint,
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
     as_json: AsJson = False,
 ) -> None:
@@ -102,7 +105,7 @@ def replace_member(
     new: Annotated[
         Path, typer.Argument(metavar="NEW", help="The same party's new identity.pub.json.")
     ],
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     no_rotate: NoRotate = False,
     as_json: AsJson = False,
 ) -> None:
@@ -121,48 +124,48 @@ def replace_member(
     _finish(into, what, no_rotate, as_json)
 
 
-def invite(
-    name: Annotated[str, typer.Argument(help="Whom it is for; the file is called so.")],
-    confirm: Annotated[
-        bool,
-        typer.Option(
-            "--confirm", help="Have people compare the client's id before it becomes a member."
-        ),
-    ] = False,
-    into: KeysFolder = Path("keys"),
-    as_json: AsJson = False,
-) -> None:
-    """Make an invitation, with which one client applies, once, within fourteen days.
-
-    `fedrec keys authority run` admits whoever applies with it, and makes the epoch that says so.
-    Send the file to its owner in confidence; a stolen one that was used shows as used already.
-    """
-    from fedrec_authority.folder import AuthorityFolder
-
-    folder = AuthorityFolder(into)
-    path = folder.invite(name, confirm=confirm, now=int(time.time()))
-    if as_json:
-        print_json({"invitation": str(path)})
-        return
-    typer.echo(f"Wrote {path}: send it to its owner (client.invitation), with")
-    typer.echo(f"{folder.public_key_path} (client.authority_key) and the federation's settings.")
-
-
 def rotate(
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     epoch: Annotated[
         int, typer.Option(min=0, help="Number of the epoch; 0 takes the one after the last.")
     ] = 0,
+    settings_file: Annotated[
+        Path | None,
+        typer.Option("--settings", metavar="FILE", help="Settings of which some were changed."),
+    ] = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A name or address at which clients call: makes the coordinator's key and "
+            "certificate anew, too. Once for each."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Make the next epoch of the present members: a new group key and new protection keys.
 
-    `fedrec keys authority run` brings it to the coordinator; members notice by themselves.
+    `fedrec keys authority run` brings it to the coordinator; members notice by themselves. With
+    --settings it is for another run, whose settings all parties have to be given.
     """
+    from fedrec.config.loading import load_settings
+    from fedrec.data import Catalogue
     from fedrec_authority.folder import AuthorityFolder
 
-    made = AuthorityFolder(into).rotate(number=epoch)
-    tell(into, "rotated", made, AuthorityFolder(into).membership, as_json)
+    folder = AuthorityFolder(into)
+    folder.check_number(epoch)
+    if settings_file is not None:
+        settings, n_items = load_settings(settings_file), folder.membership.n_items
+        if settings.data.catalogue is not None:
+            n_items = len(Catalogue.load(settings.data.catalogue))
+        folder.keep(folder.begin(settings.plan, n_items))
+    made = folder.rotate(number=epoch)
+    # Where a stolen one was deleted.
+    folder.make_operator()
+    if host:
+        folder.serve_at(host)
+    tell(into, "rotated", made, folder.membership, as_json)
+    if host and not as_json:
+        typer.echo(f"Give {folder.coordinator_path} to the coordinator, and start it again.")
 
 
 def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:

@@ -13,14 +13,13 @@ from collections.abc import Callable
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedrec.cli.operator_options import Address, open_admin_link
 from fedrec.cli.terminal import print_json, printable
-from fedrec_authority.cli.roster import KeysFolder
+from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
 if TYPE_CHECKING:
     from fedrec_authority.delivery import AuthorityEvent
@@ -49,7 +48,7 @@ def authority() -> None:
 @app.command()
 def run(
     address: Address,
-    into: KeysFolder = Path("keys"),
+    into: KeysFolder = AUTHORITY_FOLDER,
     every_seconds: Annotated[float, typer.Option(min=0.1, help="Seconds between two looks.")] = 5.0,
     once: Annotated[
         bool,

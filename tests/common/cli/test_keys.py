@@ -1,4 +1,4 @@
-"""`fedrec keys` from the clients' first start to an epoch that they can open."""
+"""`fedrec keys` beside an authority's process: epochs, members, copies."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
-from cryptography.x509 import DNSName, IPAddress, SubjectAlternativeName, load_pem_x509_certificate
+from cryptography.x509 import IPAddress, SubjectAlternativeName, load_pem_x509_certificate
 
 from fedrec.config.loading import load_settings
 from fedrec.identity.authority import Authority
@@ -17,18 +17,11 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import protection_of
+from fedrec_authority.folder import AuthorityFolder
 
 from .conftest import Fedrec
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def members(fedrec: Fedrec, tmp_path: Path) -> list[Path]:
-    folders = [tmp_path / name for name in ("a", "b", "c")]
-    for folder in folders:
-        assert fedrec("keys", "identity", folder, "--label", folder.name).code == 0
-    return folders
 
 
 @pytest.fixture(params=["bfv", "ckks", "paillier", "masks", "none"])
@@ -38,28 +31,35 @@ def settings_file(fedrec: Fedrec, tmp_path: Path, request: pytest.FixtureRequest
     return path
 
 
-def new_command(settings: Path, members: list[Path], keys: Path) -> list[object]:
-    options: list[object] = []
-    for folder in members:
-        options += ["--client", folder / "identity.pub.json"]
-    return ["keys", "new", settings, *options, "--into", keys, "--items", 20]
+@pytest.fixture
+def keys(tmp_path: Path, settings_file: Path) -> Path:
+    """The folder of an authority with three members."""
+    return keys_of(tmp_path, settings_file)
 
 
-def test_every_member_can_open_the_epoch(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    keys = tmp_path / "keys"
+def keys_of(tmp_path: Path, settings_file: Path) -> Path:
+    """Make the folder of an authority with three members, whose folders are a, b and c."""
+    members = [Identity.load_or_create(tmp_path / name, name).public for name in "abc"]
+    folder = AuthorityFolder(tmp_path / "keys")
+    plan = load_settings(settings_file, environ={}).plan
+    folder.keep(folder.begin(plan, 20).of_exactly(members, 100))
+    folder.rotate()
+    folder.serve_at([])
+    folder.make_operator()
+    return folder.path
+
+
+def test_every_member_can_open_the_epoch(tmp_path: Path, settings_file: Path) -> None:
     text = settings_file.read_text()
     settings_file.write_text(text.replace('key_holder = "authority"', 'key_holder = "members"'))
-    found = fedrec(*new_command(settings_file, members, keys), "--json").json
-    assert (found["epoch"], found["authority_is_new"], len(found["members"])) == (1, True, 3)
+    keys = keys_of(tmp_path, settings_file)
     assert stat.S_IMODE((keys / "authority" / "authority.key").stat().st_mode) == 0o600
     epoch = KeyEpoch.load(keys / "epoch.json")
     protection = protection_of(load_settings(settings_file, environ={}).plan, 20)
     protection.check_context(epoch.server_context)
     assert epoch.roster.protection_fingerprint == protection.chosen.fingerprint()
-    for folder in members:
-        identity = Identity.load(folder)
+    for name in "abc":
+        identity = Identity.load(tmp_path / name)
         _, secrets = open_epoch(
             roster_json=epoch.roster.to_json(),
             server_context=epoch.server_context,
@@ -72,12 +72,7 @@ def test_every_member_can_open_the_epoch(
 
 
 @pytest.mark.parametrize("settings_file", ["bfv", "paillier"], indirect=True)
-def test_an_authority_that_opens_sums_keeps_the_secret_key(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    keys = tmp_path / "keys"
-    told = fedrec(*new_command(settings_file, members, keys)).out
-    assert "no round goes on without it" in told
+def test_an_authority_that_opens_sums_keeps_the_secret_key(fedrec: Fedrec, keys: Path) -> None:
     secret = keys / "authority" / "revealer" / "epoch-00000001.secret"
     assert stat.S_IMODE(secret.stat().st_mode) == 0o600
     found = fedrec("keys", "show", keys, "--json").json["files"]
@@ -95,53 +90,49 @@ def test_an_authority_that_opens_sums_keeps_the_secret_key(
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_the_next_epoch_is_of_the_same_authority(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    command = new_command(settings_file, members, tmp_path / "keys")
-    first = fedrec(*command, "--json").json
-    second = fedrec(*command, "--json").json
-    assert (second["epoch"], second["authority_is_new"]) == (2, False)
-    assert second["authority"] == first["authority"]
-    assert fedrec(*command, "--epoch", 2).code == 5
-    assert fedrec(*command, "--epoch", 9, "--json").json["epoch"] == 9
+def test_the_next_epoch_is_of_the_same_authority(fedrec: Fedrec, keys: Path) -> None:
+    first = KeyEpoch.load(keys / "epoch.json").roster
+    rotate = ("keys", "rotate", "--into", keys)
+    assert fedrec(*rotate, "--json").json["epoch"] == 2
+    second = KeyEpoch.load(keys / "epoch.json").roster
+    assert second.authority_key == first.authority_key
+    assert fedrec(*rotate, "--epoch", 2).code == 5
+    assert fedrec(*rotate, "--epoch", 9, "--json").json["epoch"] == 9
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_a_lost_authority_is_not_replaced_in_silence(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    command = new_command(settings_file, members, tmp_path / "keys")
-    assert fedrec(*command).code == 0
-    (tmp_path / "keys" / "authority" / "authority.key").unlink()
-    outcome = fedrec(*command)
+def test_a_lost_authority_is_not_replaced_in_silence(fedrec: Fedrec, keys: Path) -> None:
+    (keys / "authority" / "authority.key").unlink()
+    outcome = fedrec("keys", "rotate", "--into", keys)
     assert outcome.code == 5
     assert "Restore the folder from a copy" in outcome.err
 
 
-@pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_too_few_or_foreign_members_are_refused(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    keys = tmp_path / "keys"
-    few = fedrec(*new_command(settings_file, members[:1], keys))
-    assert few.code == 5
-    assert "no round could be published" in few.err
-    twice = [members[0], members[0], members[1]]
-    assert fedrec(*new_command(settings_file, twice, keys)).code == 5
-    assert not keys.exists()
-    assert fedrec(*new_command(settings_file, members, keys)).code == 0
-    renamed = [*new_command(settings_file, members, keys)]
-    settings_file.write_text(settings_file.read_text().replace('name = "', 'name = "x-', 1))
-    assert "belongs to the federation" in fedrec(*renamed).err
+@pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
+def test_an_epoch_for_changed_settings(fedrec: Fedrec, settings_file: Path, keys: Path) -> None:
+    rotate = ("keys", "rotate", "--into", keys, "--settings", settings_file)
+    before, text = KeyEpoch.load(keys / "epoch.json").roster, settings_file.read_text()
+    settings_file.write_text(text.replace('preset = "default"', 'preset = "wide"'))
+    assert fedrec(*rotate, "--json").json["epoch"] == 2
+    after = KeyEpoch.load(keys / "epoch.json").roster
+    assert after.protection_fingerprint != before.protection_fingerprint
+    assert after.partition == before.partition
+    # Sums of the present cells were opened, so that nobody may be summed otherwise.
+    for old, new in (
+        ("minimum_summands = 3", "minimum_summands = 4"),
+        ('key_holder = "authority"', 'key_holder = "members"'),
+    ):
+        changed = text.replace(old, new).replace("minimum_clients = 3", "minimum_clients = 4")
+        settings_file.write_text(changed)
+        refused = fedrec(*rotate)
+        assert refused.code == 5 and "begin a federation anew" in refused.err
+    settings_file.write_text(text.replace('name = "', 'name = "x-', 1))
+    assert "belongs to the federation" in fedrec(*rotate).err
+    assert KeyEpoch.load(keys / "epoch.json").roster == after
 
 
 @pytest.mark.parametrize("settings_file", ["bfv"], indirect=True)
-def test_show_tells_no_secret(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    keys = tmp_path / "keys"
-    assert fedrec(*new_command(settings_file, members, keys)).code == 0
+def test_show_tells_no_secret(fedrec: Fedrec, tmp_path: Path, keys: Path) -> None:
     shown = fedrec("keys", "show", tmp_path, "--json")
     kinds = {Path(row["path"]).name: row for row in shown.json["files"]}
     assert set(kinds) == {
@@ -155,7 +146,7 @@ def test_show_tells_no_secret(
     }
     secrets = [
         part
-        for file in (keys / "authority" / "authority.key", members[0] / "identity.key")
+        for file in (keys / "authority" / "authority.key", tmp_path / "a" / "identity.key")
         for part in file.read_text().split('"')
         if len(part) > 40
     ]
@@ -165,24 +156,11 @@ def test_show_tells_no_secret(
     assert kinds["authority.key"]["authority"] == kinds["epoch.json"]["authority"]
 
 
-def test_identity_is_made_once(fedrec: Fedrec, tmp_path: Path) -> None:
-    first = fedrec("keys", "identity", tmp_path / "a", "--label", "one", "--json").json
-    second = fedrec("keys", "identity", tmp_path / "a", "--json").json
-    assert first == second
-    assert first["label"] == "one"
-
-
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_the_coordinator_gets_a_new_certificate_for_other_names(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    keys = tmp_path / "keys"
-    certificate = ["keys", "certificate", "--host", "10.0.0.7", "--into", keys]
-    assert fedrec(*certificate).code == 5, "nobody is an authority yet"
-    assert fedrec(*new_command(settings_file, members, keys)).code == 0
+def test_the_coordinator_gets_a_new_certificate_for_other_names(fedrec: Fedrec, keys: Path) -> None:
     before = Credentials.load(keys / "coordinator.pem", "it")
-    (made,) = fedrec(*certificate, "--json").json.values()
-    assert made == str(keys / "coordinator.pem")
+    told = fedrec("keys", "rotate", "--host", "10.0.0.7", "--into", keys)
+    assert told.code == 0 and f"Give {keys / 'coordinator.pem'} to the coordinator" in told.out
     after = Credentials.load(keys / "coordinator.pem", "it")
     assert after.issuer == before.issuer and after.private_key != before.private_key
     names = load_pem_x509_certificate(after.certificate).extensions
@@ -195,13 +173,6 @@ def test_show_refuses_what_is_no_key_file(fedrec: Fedrec, tmp_path: Path) -> Non
     assert fedrec("keys", "show", tmp_path / "x.json").code == 5
     assert fedrec("keys", "show", tmp_path / "none").code == 5
     assert fedrec("keys", "show", tmp_path).code == 5
-
-
-@pytest.fixture
-def keys(fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]) -> Path:
-    """The folder of an authority with three members."""
-    assert fedrec(*new_command(settings_file, members, tmp_path / "keys")).code == 0
-    return tmp_path / "keys"
 
 
 def listed(fedrec: Fedrec, keys: Path) -> dict[str, list[str]]:
@@ -266,7 +237,7 @@ def test_backup_and_restore_on_another_machine(fedrec: Fedrec, tmp_path: Path, k
 
 def test_without_an_authority_nothing_is_sent(fedrec: Fedrec, tmp_path: Path) -> None:
     found = fedrec("keys", "authority", "run", "127.0.0.1:1", "--into", tmp_path / "none")
-    assert found.code == 5 and "fedrec keys new" in found.err
+    assert found.code == 5 and "fedrec provision" in found.err
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
@@ -277,26 +248,18 @@ def test_the_authority_looks_once(fedrec: Fedrec, keys: Path) -> None:
 
 
 @pytest.mark.parametrize("settings_file", ["none"], indirect=True)
-def test_new_issues_what_every_party_shows_in_a_handshake(
-    fedrec: Fedrec, tmp_path: Path, settings_file: Path, members: list[Path]
-) -> None:
-    keys = tmp_path / "keys"
-    command = new_command(settings_file, members, keys)
-    assert fedrec(*command, "--host", "rec.example").code == 0
+def test_the_authority_issues_what_every_party_shows(tmp_path: Path, keys: Path) -> None:
     issuer, epoch = read_issuer(keys / "authority.pub.json"), KeyEpoch.load(keys / "epoch.json")
     assert epoch.roster.ca_sha256 == certificate_sha256(issuer)
     coordinator = Credentials.load(keys / "coordinator.pem", "coordinator.certificate")
-    names = load_pem_x509_certificate(coordinator.certificate).extensions
-    found = names.get_extension_for_class(SubjectAlternativeName).value
-    assert found.get_values_for_type(DNSName) == ["rec.example", "localhost"]
     assert coordinator.issuer == issuer
     operator = Credentials.load(keys / "operator.pem", "--operator")
     assert (keys / "operator.crt").read_bytes() == operator.certificate
-    for folder in members:
-        certificate = (keys / "clients" / f"{folder.name}.crt").read_bytes()
-        Identity.load(folder).credentials(certificate, issuer).check("client.certificate")
+    for name in "abc":
+        certificate = (keys / "clients" / f"{name}.crt").read_bytes()
+        Identity.load(tmp_path / name).credentials(certificate, issuer).check("it")
     before = [path.read_bytes() for path in sorted(keys.glob("*.pem"))]
-    assert fedrec(*command).code == 0
+    AuthorityFolder(keys).make_operator()
     assert [path.read_bytes() for path in sorted(keys.glob("*.pem"))] == before
     assert stat.S_IMODE((keys / "coordinator.pem").stat().st_mode) == 0o600
     # The key of rosters issues nothing.

@@ -37,7 +37,7 @@ def run_python(code: str) -> str:
         # typer itself takes pydantic to show the types of options.
         (["check", "--help"], HEAVY),
         (["simulate", "--help"], HEAVY),
-        (["keys", "new", "--help"], HEAVY),
+        (["keys", "rotate", "--help"], HEAVY),
     ],
 )
 def test_help_imports_nothing_heavy(arguments: list[str], unwanted: tuple[str, ...]) -> None:
