@@ -25,6 +25,8 @@ from fedrec.protection import VectorSpec
 from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.private_store import PrivateStore
 
+pytestmark = pytest.mark.slow
+
 Vector = NDArray[np.int64]
 
 ROW, WIDTH, BITS = 5, 4, 8

@@ -15,6 +15,8 @@ from fedrec.wire.messages import MaskStep
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.spent import SpentLedger
 
+pytestmark = pytest.mark.slow
+
 NOISE = {"mechanism": "gaussian", "expected_users": 3.0}
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import get_args
 
+import pytest
 from conformance.algorithm_suite import AlgorithmSuite
 
 from fedrec.algorithms import ALGORITHMS
 from fedrec.config.combinations import COMBINATIONS
 from fedrec.config.explain import all_settings
+
+pytestmark = pytest.mark.slow
 
 
 class TestAlgorithms(AlgorithmSuite):

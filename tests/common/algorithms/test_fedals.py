@@ -14,6 +14,8 @@ from fedrec.data import generate, leave_one_out
 from fedrec.errors import TrainingError
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS = 60
 
 

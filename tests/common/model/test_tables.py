@@ -20,6 +20,8 @@ from fedrec.model.tables import BLOCK_BYTES, copy_rows, is_in_files, room_in, ro
 from fedrec.model.tensor_file import file_parts
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS = 60
 GROWTH = Path(__file__).with_name("measure_peak.py")
 

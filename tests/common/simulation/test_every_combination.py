@@ -25,6 +25,8 @@ from fedrec.training.travelling import Travelling
 from fedrec.updates import UPDATES
 from fedrec.wire.messages import RoundKind
 
+pytestmark = pytest.mark.slow
+
 N_CLIENTS, N_USERS, N_ITEMS = 3, 12, 16
 PAIRS = [(row.algorithm, update) for row in COMBINATIONS for update in row.updates]
 REFUSED = [

@@ -22,6 +22,8 @@ from fedrec.training.local_round import train_locally
 from fedrec.training.samplers import draw_samples
 from fedrec.training.user_tables import DeviceTables
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, BATCH = 2000, 20
 POSITIVES_OF_A_STEP = BATCH // 5
 BUDGET = {2: (3, 120), 16: (12, 50), 64: (40, 24)}

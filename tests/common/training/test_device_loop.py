@@ -27,6 +27,8 @@ from fedrec.training.trainer import Trainer
 from fedrec.training.training_round import TrainingRound
 from fedrec.updates.topk import TopK
 
+pytestmark = pytest.mark.slow
+
 META = torch.device("meta")
 OWN = {
     "fedncf": [{"optimiser": "adam"}, {"weight_decay": 1e-5}],

@@ -16,6 +16,8 @@ from conformance import invariance
 from conformance.invariance import CASES, DIMS, SHAPES, differences
 from conformance.shape_dependence import ShapeDependence
 
+pytestmark = pytest.mark.slow
+
 TESTS = Path(__file__).parents[2]
 LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
 """One length of vectors for each algorithm: a process of its own costs some seconds."""
@@ -26,7 +28,17 @@ def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
     assert differences(case) == []
 
 
-@pytest.mark.parametrize("case", [SHAPES, *LARGE])
+@pytest.mark.parametrize(
+    "case",
+    [
+        SHAPES,
+        # Update structures multiply by the same function that the dense case is tried with.
+        *(
+            case if "-dense-" in case else pytest.param(case, marks=pytest.mark.long)
+            for case in LARGE
+        ),
+    ],
+)
 def test_it_is_also_where_shapes_decide_about_bits(case: str) -> None:
     """On every processor, whatever kernels its library would choose."""
     with ShapeDependence():

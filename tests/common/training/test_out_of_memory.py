@@ -17,6 +17,8 @@ from fedrec.training import trainer as trainer_module
 from fedrec.training.samplers import draw_samples
 from fedrec.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 
 class Room:
     """As many users as a test says, where `BlockRoom` counts them."""

@@ -19,6 +19,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, EPOCHS, BATCH = 40, 2, 7
 NAMES = [toy.name for toy in TOYS]
 

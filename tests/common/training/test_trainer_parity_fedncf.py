@@ -12,6 +12,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, RATE, ITEM_SCALE, USER_SCALE, ADAM_RATE = 41, 0.5, 2.0, 2.0, 0.01
 """Steps large enough that float32's rounding of the values does not drown what they changed."""
 SGD = (RATE, RATE * USER_SCALE, RATE * N_ITEMS * ITEM_SCALE)

@@ -12,6 +12,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, SEED, CHUNK, NEAR_A_KINK = 41, 7, 12, 3e-7
 RADII = {
     "full": (0.02, 0.02),

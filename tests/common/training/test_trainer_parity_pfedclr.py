@@ -12,6 +12,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, RATE, PERSONAL_RATE, BATCH, EPOCHS = 41, 0.02, 0.03, 23, 2
 CASES = {
     "clr": {},

@@ -12,6 +12,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, DIM, EPOCHS, GAMMA = 31, 4, 2, 0.02
 OWN = "own_item_embedding"
 LAYERS = [f"{name}_{layer}" for layer in (1, 2, 3, 4) for name in ("weight", "bias")]

@@ -19,6 +19,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, EPOCHS = 30, 3
 BASE = {
     "name": "fedrap", "dim": 4, "learning_rate": 0.3, "item_rate": 8.0, "weight_decay": 2e-3,
