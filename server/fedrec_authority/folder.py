@@ -5,7 +5,8 @@
     authority.pub.json           the public key that clients pin, and the issuer's certificate
     epoch.json                   the newest epoch's public bundle, for the coordinator
     coordinator.pem              the coordinator's key and certificate
-    operator.pem, operator.crt   an operator's, and the certificate alone, for the coordinator
+    operator.pem                 what the authority's process calls with
+    operator.crt                 the certificates of all operators, for the coordinator
     clients/NAME.crt             a member's certificate, for its owner
     authority/authority.key      the private keys: of rosters and of certificates
     authority/membership.json    members that came and went, the plan, the last epoch's number
@@ -51,6 +52,7 @@ from fedrec.ids import ClientId
 from fedrec.training.key_epochs import make_epoch
 from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
+from fedrec_authority.operators import Operators
 from fedrec_authority.placing import cell_size_of, place, resumed
 
 __all__ = [
@@ -81,7 +83,7 @@ class AuthorityFolder:
         self.public_key_path = path / AUTHORITY_PUBLIC_FILE
         self.epoch_path = path / EPOCH_FILE
         self.coordinator_path = path / "coordinator.pem"
-        self.operator_path = path / "operator.pem"
+        self.operators = Operators(path)
         self.certificates = path / "clients"
         self.invitations = Invitations(self.private / INVITATIONS_FILE)
         self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
@@ -267,13 +269,8 @@ class AuthorityFolder:
         replace_secret(self.coordinator_path, made.to_pem())
 
     def make_operator(self) -> None:
-        """Write an operator's key and certificate; one that is here stays."""
-        if self.operator_path.exists():
-            return
-        authority, _ = self.load_or_create()
-        made = authority.issuer.credentials("operator", "operator")
-        write_public(self.operator_path.with_suffix(".crt"), made.certificate)
-        replace_secret(self.operator_path, made.to_pem())
+        """Write what the authority's process calls with; what is here stays."""
+        self.operators.make_own(self.load_or_create()[0].issuer)
 
     def certificate_paths(self, members: Sequence[PublicIdentity]) -> dict[ClientId, Path]:
         """Return where members' certificates lie: under their labels, where these tell them apart.

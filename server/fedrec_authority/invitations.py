@@ -110,6 +110,14 @@ class Invitations:
             self._keep({**known, digest: found})
         return found
 
+    def withdraw(self) -> tuple[str, ...]:
+        """Forget those that nobody applied with; return their names."""
+        known = self._known()
+        if not known:
+            return ()
+        self._keep({key: one for key, one in known.items() if one.used_by})
+        return tuple(sorted(one.name for one in known.values() if not one.used_by))
+
     def unused(self, now: int) -> tuple[str, ...]:
         """Return the names of those that nobody applied with and that have not run out."""
         open_ = [one for one in self._known().values() if not one.used_by]

@@ -7,6 +7,7 @@
                              operator.crt
     clients/NAME/            client.toml, authority.pub.json, invitation.pem, and for a trial
                              interactions.csv
+    operators/NAME.pem       who else may look after the coordinator
 
 A client makes its keys itself at its first start, and applies with its kit's invitation. Nothing in
 a client's kit is of use to whoever steals it once the client has applied.
@@ -36,11 +37,14 @@ __all__ = [
     "COORDINATOR_KIT",
     "Kit",
     "add_client",
+    "add_operator",
     "presence_words",
     "provision",
+    "remove_operator",
 ]
 
 AUTHORITY_KIT, COORDINATOR_KIT, CLIENTS = "authority", "coordinator", "clients"
+OPERATORS = "operators"
 COORDINATOR_FILE, CLIENT_FILE = "coordinator.toml", "client.toml"
 INTERACTIONS_FILE, CATALOGUE_FILE, INVITATION_FILE = (
     "interactions.csv", "catalogue.csv", "invitation.pem",
@@ -122,19 +126,37 @@ def add_client(settings: Settings, into: Path, name: str, *, confirm: bool = Fal
         SettingsError: the name cannot be that of a kit.
         KeysError: it has applied already, or nobody made kits here yet.
     """
-    folder = AuthorityFolder(into / AUTHORITY_KIT)
-    if not folder.last_epoch:
-        raise KeysError(
-            f"There are no kits in {into} yet.", remedy="Run `fedrec provision` without --add."
-        )
-    try:
-        PartiesSettings(clients=[name])
-    except ValueError:
-        raise SettingsError(
-            f"--add: {name!r} cannot be the name of a folder.",
-            remedy="Use letters, digits and . _ - as in hospital-d.",
-        ) from None
+    folder = _known_authority(into)
+    _check_name("--add", name)
     return _client_kit(settings, into / CLIENTS / name, folder, name, None, confirm=confirm)
+
+
+def add_operator(into: Path, name: str) -> tuple[Path, Path]:
+    """Make somebody's credentials for the coordinator's service for operators.
+
+    Returns:
+        Their file, and the list for the coordinator.
+
+    Raises:
+        SettingsError: the name cannot be a file's.
+        KeysError: nobody made kits here yet, or it is the authority's own process.
+    """
+    folder = _known_authority(into)
+    _check_name("--operator", name)
+    made = into / OPERATORS / f"{name}.pem"
+    folder.operators.make(folder.load_or_create()[0].issuer, name, made)
+    return made, folder.operators.list
+
+
+def remove_operator(into: Path, name: str) -> Path:
+    """Take an operator out of the list for the coordinator, and return that.
+
+    Raises:
+        KeysError: nobody made kits here yet, or there is no such operator.
+    """
+    folder = _known_authority(into)
+    folder.operators.remove(name)
+    return folder.operators.list
 
 
 def presence_words(settings: Settings) -> str:
@@ -170,6 +192,26 @@ def presence_words(settings: Settings) -> str:
         "them is lost for good, the others cannot go on and begin a new federation: run `fedrec "
         "provision` again, with --into another folder."
     )
+
+
+def _known_authority(into: Path) -> AuthorityFolder:
+    folder = AuthorityFolder(into / AUTHORITY_KIT)
+    if not folder.last_epoch:
+        raise KeysError(
+            f"There are no kits in {into} yet.",
+            remedy="Run `fedrec provision` alone first, or name their folder with --into.",
+        )
+    return folder
+
+
+def _check_name(option: str, name: str) -> None:
+    try:
+        PartiesSettings(clients=[name])
+    except ValueError:
+        raise SettingsError(
+            f"{option}: {name!r} cannot be the name of a folder.",
+            remedy="Use letters, digits and . _ - as in hospital-d.",
+        ) from None
 
 
 def _check_parties(settings: Settings, interactions: Interactions | None) -> None:
@@ -242,7 +284,7 @@ def _coordinator_kit(
     _new_folder(path)
     write_public(path / folder.epoch_path.name, folder.epoch_path.read_bytes())
     replace_secret(path / folder.coordinator_path.name, folder.coordinator_path.read_bytes())
-    operator = folder.operator_path.with_suffix(".crt")
+    operator = folder.operators.list
     write_public(path / operator.name, operator.read_bytes())
     catalogue.save(path / CATALOGUE_FILE)
     local: dict[str, dict[str, object]] = {

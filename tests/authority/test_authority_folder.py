@@ -21,7 +21,15 @@ from fedrec.errors import (
 )
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.authority import Authority
-from fedrec.identity.certificates import Credentials
+from fedrec.identity.authority_key import read_issuer
+from fedrec.identity.certificates import (
+    Credentials,
+    certificate_sha256,
+    check_certificate,
+    hosts_of,
+    key_of,
+    split_certificates,
+)
 from fedrec.identity.document import encode_bytes
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
@@ -37,6 +45,7 @@ from fedrec_authority.backup import back_up, restore
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.members import find
+from fedrec_authority.renewal import renew_issuer
 
 NOW = 1_700_000_000
 PASSPHRASE = "correct horse battery staple"
@@ -493,8 +502,8 @@ def test_a_restored_authority_remembers_invitations_and_its_operator(
     with pytest.raises(InvitationUsed):
         other.invitations.take(replace(used, identity=thief), NOW)
     other.invitations.take(SignedApplication.make(thief, unused), NOW)
-    operator = Credentials.load(other.operator_path, "--operator")
-    assert operator.to_pem() == folder.operator_path.read_bytes()
+    operator = Credentials.load(other.operators.own, "--operator")
+    assert operator.to_pem() == folder.operators.own.read_bytes()
 
 
 def test_refusals_are_told_and_end_it_where_it_is_no_operator(folder: AuthorityFolder) -> None:
@@ -545,3 +554,57 @@ def test_an_epoch_for_the_other_key_holder_is_not_made(
     with pytest.raises(KeysError, match="takes no revealer, but one was given"):
         make_epoch(Authority.create(), PLAN, 12, members, number=1, revealer=keys)
     assert keys.epochs == ()
+
+
+def test_another_issuer_takes_everything_back_that_the_old_one_gave(
+    folder: AuthorityFolder,
+) -> None:
+    folder.serve_at(["fedrec.example", "10.0.0.7"])
+    folder.make_operator()
+    old, _ = folder.load_or_create()
+    used = invited(folder, Identity.create("a"), "a")
+    folder.invitations.take(used, NOW)
+    folder.invite("late", confirm=False, now=NOW)
+    folder.operators.make(old.issuer, "maria", folder.path / "maria.pem")
+    assert folder.rotate().roster.ca_sha256 == certificate_sha256(old.issuer.certificate)
+
+    renewed = renew_issuer(folder)
+    made = folder.rotate().roster
+    new, _ = folder.load_or_create()
+    assert (renewed.operators, renewed.invited) == (("maria",), ("late",))
+    assert new.public_key == old.public_key and made.authority_key == old.public_key
+    assert made.ca_sha256 == certificate_sha256(new.issuer.certificate)
+    assert read_issuer(folder.public_key_path) == new.issuer.certificate
+    served = Credentials.load(folder.coordinator_path, "it")
+    assert {"fedrec.example", "10.0.0.7"} <= set(hosts_of(served.certificate))
+    own = Credentials.load(folder.operators.own, "it")
+    assert folder.operators.list.read_bytes() == own.certificate
+    for path in folder.certificates.glob("*.crt"):
+        check_certificate(path.read_bytes(), key_of(path.read_bytes()), new.issuer.certificate, "")
+    assert len(list(folder.certificates.glob("*.crt"))) == len(made.members)
+    assert folder.invitations.unused(NOW) == ()
+    with pytest.raises(InvitationUsed):
+        other = SignedApplication.make(Identity.create("b").public, credentials_of(folder, "a"))
+        folder.invitations.take(other, NOW)
+
+
+def credentials_of(folder: AuthorityFolder, name: str) -> Credentials:
+    return Credentials.load(folder.path / "invitations" / f"{name}.pem", "it")
+
+
+def test_operators_are_listed_by_name(folder: AuthorityFolder) -> None:
+    folder.make_operator()
+    issuer = folder.load_or_create()[0].issuer
+    own = folder.operators.list.read_bytes()
+    for _ in range(2):
+        folder.operators.make(issuer, "maria", folder.path / "maria.pem")
+    assert folder.operators.names == ("maria",)
+    listed = split_certificates(folder.operators.list.read_bytes())
+    assert listed == [own, Credentials.load(folder.path / "maria.pem", "it").certificate]
+    for wrong in ("operator", "nobody"):
+        with pytest.raises(KeysError):
+            folder.operators.remove(wrong)
+    with pytest.raises(KeysError, match="own process"):
+        folder.operators.make(issuer, "operator", folder.path / "x.pem")
+    folder.operators.remove("maria")
+    assert folder.operators.list.read_bytes() == own

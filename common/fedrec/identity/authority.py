@@ -16,7 +16,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedrec.identity.cells import Partition, check
 from fedrec.identity.certificates import certificate_sha256
-from fedrec.identity.document import Document, encode_bytes, write_document
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import (
     SECRET_PURPOSE,
@@ -25,7 +25,7 @@ from fedrec.identity.epoch_secrets import (
     wrapping_context,
 )
 from fedrec.identity.issuer import Issuer
-from fedrec.identity.key_files import read_secret, write_secret
+from fedrec.identity.key_files import read_secret, replace_secret, write_secret
 from fedrec.identity.public import PublicIdentity
 from fedrec.identity.roster import Roster
 from fedrec.identity.sealing import KEY_BYTES, seal, wrap
@@ -68,11 +68,19 @@ class Authority(Secret):
         Raises:
             KeysError: when the folder holds an authority already.
         """
-        fields = {
+        write_secret(folder / AUTHORITY_FILE, self._document())
+
+    def renew_issuer(self, folder: Path) -> None:
+        """Make another issuer and write it in place of the one before; the rosters' key stays."""
+        self.issuer = Issuer.create()
+        replace_secret(folder / AUTHORITY_FILE, self._document())
+
+    def _document(self) -> bytes:
+        fields: dict[str, JsonValue] = {
             "signing_key": encode_bytes(self._signing_key.private_bytes_raw()),
             "issuer": encode_bytes(self.issuer.to_pem()),
         }
-        write_secret(folder / AUTHORITY_FILE, write_document(KIND, fields))
+        return write_document(KIND, fields)
 
     @classmethod
     def load(cls, folder: Path) -> Authority:

@@ -28,6 +28,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_der_public_key,
     load_pem_private_key,
 )
+from cryptography.x509.oid import NameOID
 
 from fedrec.errors import CertificateExpired, KeysError
 from fedrec.identity.key_files import read_secret
@@ -40,8 +41,10 @@ __all__ = [
     "certificate_sha256",
     "check_certificate",
     "check_dates",
+    "hosts_of",
     "is_invitation",
     "key_of",
+    "name_of",
     "parsed",
     "pem_of",
     "private_key_of",
@@ -55,7 +58,7 @@ CERTIFICATE_FILE = "client.crt"
 _SEPARATOR = b"-----BEGIN CERTIFICATE-----"
 MARK = "fedrec:"
 """What the role in a certificate's alternative name begins with."""
-_REMEDY = "Ask the key authority for the file again (`fedrec provision` and `invite` make them)."
+_REMEDY = "Ask the key authority for the file again; `fedrec provision` makes them."
 
 
 def pem_of(key: PrivateKey) -> bytes:
@@ -179,6 +182,20 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
     """
     key = parsed(certificate, what).public_key()
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+
+
+def name_of(certificate: bytes) -> str:
+    """Return what people call the holder of a certificate."""
+    names = parsed(certificate, "The certificate").subject
+    return str(names.get_attributes_for_oid(NameOID.COMMON_NAME)[0].value)
+
+
+def hosts_of(certificate: bytes) -> tuple[str, ...]:
+    """Return the names and addresses at which the holder of a certificate is called."""
+    extensions = parsed(certificate, "The certificate").extensions
+    names = extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    addresses = names.get_values_for_type(x509.IPAddress)
+    return (*names.get_values_for_type(x509.DNSName), *(str(found) for found in addresses))
 
 
 @lru_cache(maxsize=16_384)

@@ -60,6 +60,16 @@ def provision(
             "--confirm", help="With --add: people compare its id before it becomes a member."
         ),
     ] = False,
+    operator: Annotated[
+        str,
+        typer.Option(
+            help="Make somebody's credentials for `fedrec status`, `watch` and `stop`, and no kit; "
+            "again, in place of lost ones."
+        ),
+    ] = "",
+    remove_operator: Annotated[
+        str, typer.Option(help="Take an operator's certificate back, and make no kit.")
+    ] = "",
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
     as_json: AsJson = False,
 ) -> None:
@@ -77,6 +87,9 @@ def provision(
     from fedrec_authority.provisioning import CLIENTS, add_client, presence_words
     from fedrec_authority.provisioning import provision as make_kits
 
+    if operator or remove_operator:
+        _change_operators(into, operator, remove_operator, as_json)
+        return
     if add:
         is_again = (into / CLIENTS / add).is_dir()
         kit = add_client(load_settings(settings_file), into, add, confirm=confirm)
@@ -97,6 +110,24 @@ def provision(
     _show(kits, into, settings.parties.address, as_json, extra=shown)
     if presence and not as_json:
         typer.echo(f"\n{presence}")
+
+
+def _change_operators(into: Path, add: str, remove: str, as_json: bool) -> None:
+    from fedrec_authority.provisioning import add_operator, remove_operator
+
+    listed = remove_operator(into, remove) if remove else None
+    made = None
+    if add:
+        made, listed = add_operator(into, add)
+    if as_json:
+        print_json({"made": None if made is None else str(made), "operators": str(listed)})
+        return
+    if made is not None:
+        typer.echo(f"{made}: carry it to {add}, for `fedrec status` and `watch` with --operator.")
+    typer.echo(
+        f"{listed}: carry it to the coordinator, in place of its kit's operator.crt. It is read at "
+        "every call; nothing is started again."
+    )
 
 
 def _write_settings(

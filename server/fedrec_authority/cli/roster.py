@@ -11,8 +11,12 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fedrec.identity.epoch import KeyEpoch
+    from fedrec_authority.folder import AuthorityFolder
     from fedrec_authority.members import Membership
+    from fedrec_authority.renewal import Renewed
 
 __all__ = ["AUTHORITY_FOLDER", "KeysFolder", "app", "replace_member", "rotate", "tell"]
 
@@ -140,6 +144,14 @@ def rotate(
             "certificate anew, too. Once for each."
         ),
     ] = None,
+    new_ca: Annotated[
+        bool,
+        typer.Option(
+            "--new-ca",
+            help="After a theft of the authority's key for certificates: another one, and every "
+            "certificate anew, which are carried by hand. `fedrec stop` the run before.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Make the next epoch of the present members: a new group key and new protection keys.
@@ -150,22 +162,50 @@ def rotate(
     from fedrec.config.loading import load_settings
     from fedrec.data import Catalogue
     from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.renewal import renew_issuer
 
     folder = AuthorityFolder(into)
+    folder.membership  # noqa: B018  # raises where there is no authority
     folder.check_number(epoch)
     if settings_file is not None:
         settings, n_items = load_settings(settings_file), folder.membership.n_items
         if settings.data.catalogue is not None:
             n_items = len(Catalogue.load(settings.data.catalogue))
         folder.keep(folder.begin(settings.plan, n_items))
+    renewed = renew_issuer(folder) if new_ca else None
     made = folder.rotate(number=epoch)
     # Where a stolen one was deleted.
     folder.make_operator()
     if host:
         folder.serve_at(host)
     tell(into, "rotated", made, folder.membership, as_json)
-    if host and not as_json:
+    if as_json:
+        return
+    if renewed is not None:
+        for line in _what_to_carry(folder, renewed):
+            typer.echo(line)
+    elif host:
         typer.echo(f"Give {folder.coordinator_path} to the coordinator, and start it again.")
+
+
+def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
+    """Say what every party needs before it can speak with the others again."""
+    yield "\nThe old certificates are good for nothing now. The new ones are carried by hand:"
+    yield (
+        "- the coordinator is ended, given epoch.json, coordinator.pem and operator.crt of "
+        f"{folder.path} in place of its kit's, and started again, with --resume;"
+    )
+    yield (
+        f"- each client is given {folder.public_key_path} in place of its kit's, and its "
+        f"own of {folder.certificates} as client.crt in its state folder, and started again;"
+    )
+    yield "- here `fedrec keys authority run` is started again."
+    if renewed.operators:
+        names = ", ".join(renewed.operators)
+        yield f"- Other operators need `fedrec provision --operator NAME` again: {names}."
+    if renewed.invited:
+        names = ", ".join(renewed.invited)
+        yield f"- Who has not applied yet needs `fedrec provision --add NAME` again: {names}."
 
 
 def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:

@@ -95,7 +95,7 @@ def run(
             stack.enter_context(closing(revealer))
             revealer.start()
             wait = revealer.wait
-        link = open_admin_link(address, folder.operator_path)
+        link = open_admin_link(address, folder.operators.own)
         delivery = Delivery(folder, stack.enter_context(closing(link)), tell)
         try:
             while True:
