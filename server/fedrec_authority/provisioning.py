@@ -170,7 +170,9 @@ def presence_words(settings: Settings) -> str:
         return ""
     size, core = cell_size_of(plan), len(settings.parties.clients) - len(guests)
     named = f"{', '.join(guests)} may be missing. " if guests else ""
-    if core >= 2 * size:
+    fewest = max(size, plan.rounds.minimum_clients)
+    largest = -(-core // max(1, core // size))
+    if core - largest >= fewest:
         return (
             f"{named}Rounds are over whole cells of {size} to {2 * size - 1} clients, chosen at "
             "random and for good: a client that is away keeps its cell out of the round, and the "
@@ -181,11 +183,16 @@ def presence_words(settings: Settings) -> str:
         f"{named}In every round {who} must be there: a round waits for whoever is away, and goes "
         "on by itself when it is back. "
     )
-    if core > size:
+    if core > fewest:
         return words + (
             f"One that goes for good (`fedrec client leave`) is waited for no more, as long as "
-            f"{size} are left."
+            f"{fewest} are left."
             + ("" if guests else " parties.go_on names those who may be missing from the start.")
+        )
+    if core > size:
+        return words + (
+            f"rounds.minimum_clients is {fewest}: if one of them is lost for good, the others "
+            f"cannot go on. Lower it to {size} or more before the start, and they can."
         )
     return words + (
         f"{core} is the fewest, so that none can be marked as one that may be missing. If one of "

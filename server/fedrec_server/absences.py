@@ -8,9 +8,10 @@ from itertools import islice
 import structlog
 
 from fedrec.identity.roster import Roster
+from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
 from fedrec_server.presence import LIVE_SECONDS, Presence
-from fedrec_server.rounds.machine import absent, awaited
+from fedrec_server.rounds.machine import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
 
 __all__ = ["Absences", "waits_for"]
@@ -44,7 +45,7 @@ def waits_for(state: State, roster: Roster, presence: Presence) -> str:
     live = presence.live()
     why, missing = awaited(state, live), absent(state, live)
     if not why or not missing:
-        return why
+        return _more(state) if why == NOT_ENOUGH else why
     named = [
         f"{roster.member(one).label or one[:16]}, {_heard(presence, one)}"
         for one in islice(sorted(missing, key=presence.last_heard), _MOST_NAMED)
@@ -52,6 +53,19 @@ def waits_for(state: State, roster: Roster, presence: Presence) -> str:
     if len(missing) > _MOST_NAMED:
         named.append(f"{len(missing) - _MOST_NAMED} more")
     return f"{_joined(named)}; goes on by itself when {_back(missing)}"
+
+
+def _more(state: State) -> str:
+    """Say that more have to join, where all are here without whom no round opens."""
+    rules, everybody = state.rules, state.rules.summable(state.roster)
+    here, wanted = len(core_among(rules.partition, everybody)), rules.needed
+    if here >= wanted:
+        return NOT_ENOUGH
+    return (
+        f"more clients: {here} are left that sums are over, {wanted} are needed "
+        "(rounds.minimum_clients, rounds.minimum_summands); the key authority invites others with "
+        "`fedrec provision --add`"
+    )
 
 
 def _heard(presence: Presence, client_id: ClientId) -> str:

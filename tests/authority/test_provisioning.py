@@ -288,6 +288,18 @@ def test_before_the_start_people_hear_whom_rounds_wait_for(
     assert not any("cell" in words for words in (three, four))
 
 
+def test_before_the_start_people_hear_that_the_plan_wants_all_for_good(
+    here: Path, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    guests(here, data, "a,b,c,d,e", "", least=5)
+    capsys.readouterr()
+    assert call("federation.toml") == 0
+    assert (
+        "rounds.minimum_clients is 5: if one of them is lost for good, the others cannot go on. "
+        "Lower it to 3 or more before the start"
+    ) in told(capsys)
+
+
 def test_who_may_be_missing_is_in_its_kit(
     here: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -58,6 +58,21 @@ def test_nobody_came_yet(tmp_path: Path) -> None:
     assert found.endswith(", and 1 more; goes on by itself when they are back")
 
 
+def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:
+    """One of five left for good, and the plan wants five: who joins is all that helps."""
+    bench = Bench.of(4, reveals=True, minimum_clients=5)
+
+    async def scenario() -> str:
+        async with running(bench, tmp_path) as engine:
+            for number in range(4):
+                engine.presence.heard(identity(number).client_id)
+            return words(engine)
+
+    found = asyncio.run(scenario())
+    assert found.startswith("more clients: 4 are left that sums are over, 5 are needed")
+    assert "rounds.minimum_clients" in found and "`fedrec provision --add`" in found
+
+
 def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path: Path) -> None:
     bench, clock = Bench.of(3, reveals=True), FakeClock()
 

@@ -131,6 +131,11 @@ class Starter:
         tuned, about = TUNED[self.algorithm], ALGORITHMS[self.algorithm].about
         summed = min(self.n_clients, _MOST_SUMMED)
         least = _FEWEST_ENCRYPTED if self.protection != "none" else 1
+        enough = -(-2 * summed // 3)
+        if self.plan.has_cells:
+            # Who is away takes its cell along; of one cell, who left is waited for no more.
+            n_cells = max(1, summed // _FEWEST_ENCRYPTED)
+            enough = min(enough, summed - -(-summed // n_cells))
         room = users_with_room(self.n_users) if self.n_users else 0
         opened = PROTECTIONS[self.protection].needs_reveal
         default_room = FederationSettings.model_fields["maximum_users"].default
@@ -149,11 +154,12 @@ class Starter:
             "evaluation.protocol": "full",
             "evaluation.at": 10,
             "rounds.total": tuned.rounds.total,
-            "rounds.minimum_clients": max(least, -(-2 * summed // 3)) if summed else 3,
+            "rounds.minimum_clients": max(least, enough) if summed else 3,
             "rounds.minimum_summands": 3,
         }
         if about.needs_everybody and self.n_clients:
-            values["rounds.minimum_clients"] = self.n_clients
+            if not self.plan.has_cells:
+                values["rounds.minimum_clients"] = self.n_clients
             if self.n_clients > _MOST_SUMMED:
                 values["rounds.recompute_limit"] = self.n_clients
         elif self.n_clients > _MOST_SUMMED:

@@ -63,7 +63,10 @@ from fedrec_server.rounds.events import (
 from fedrec_server.rounds.selection import asked_of, counted_of, has_all, joining
 from fedrec_server.rounds.state import Round, Rules, State
 
-__all__ = ["absent", "awaited", "step"]
+__all__ = ["NOT_ENOUGH", "absent", "awaited", "step"]
+
+NOT_ENOUGH = "clients"
+"""For what a round waits where it has too few clients to open."""
 
 
 def step(state: State, event: Event) -> Step:
@@ -135,7 +138,7 @@ def awaited(state: State, live: frozenset[ClientId]) -> str:
         return revealing.AWAITED_REPORTS
     here = state.rules.summable(live & state.roster)
     if not state.rules.may_begin(here):
-        return "clients"
+        return NOT_ENOUGH
     if not state.expected(state.next_kind or "evaluate") <= here:
         return "clients that were counted; before long the others are counted again without them"
     return ""
@@ -367,10 +370,10 @@ def _close(state: State, round_: Round, now: float) -> Step:
 
 
 def _too_few(rules: Rules, round_: Round, agreeing: Collection[ClientId]) -> str:
-    missing = missing_from(rules.partition, round_.asked) - frozenset(agreeing)
+    missing = missing_from(rules.partition, agreeing)
     reason = f"{len(agreeing)} of the needed {rules.needed} updates arrived in time"
     if missing:
-        reason = f"{len(missing)} clients did not answer without whom others are not summed"
+        reason = f"{len(missing)} without whom the others are not summed did not answer in time"
     astray = len(round_.accepted) - len(agreeing)
     return f"{reason}; {astray} more start from another model" if astray else reason
 

@@ -423,7 +423,7 @@ def test_pair_counts_are_priced_and_said_to_be_disclosed(fedrec: Fedrec, ease_fi
     told = " ".join(found["warnings"])
     assert "discloses to every client, exactly" in told
     assert "Small pair counts are disclosed as such" in told
-    assert "rounds.minimum_clients (now 5)" in told
+    assert "rounds.minimum_clients (now 3)" in told
     out = fedrec("check", ease_file, "--items", 1682).out
     assert "upload" in out
     assert "Small pair counts are disclosed as such" in out

@@ -27,12 +27,24 @@ def test_an_algorithm_that_needs_everybody_waits_for_everybody(
     tmp_path: Path, n_clients: int
 ) -> None:
     path = tmp_path / "run.toml"
-    path.write_text(Starter(algorithm="ease", n_clients=n_clients).text(), encoding="utf-8")
+    starter = Starter(algorithm="ease", n_clients=n_clients, protection="none")
+    path.write_text(starter.text(), encoding="utf-8")
     settings = load_settings(path, environ={})
     assert settings.rounds.minimum_clients == (n_clients or 3)
     assert settings.rounds.clients_per_round == 0
     assert settings.rounds.recompute_limit >= n_clients
     assert "clip" not in path.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("algorithm", ["fedals", "fedmf"])
+@pytest.mark.parametrize(
+    ("n_clients", "least"), [(3, 3), (4, 3), (5, 3), (6, 3), (7, 3), (8, 4), (9, 6), (12, 8)]
+)
+def test_over_whole_cells_a_round_can_lose_one(algorithm: str, n_clients: int, least: int) -> None:
+    """Of one cell one may leave for good while three are left; of several the largest may be away:
+    6 are 3 + 3, 7 are 3 + 4, 8 are 4 + 4, 9 are 3 + 3 + 3."""
+    text = Starter(algorithm=algorithm, n_clients=n_clients, protection="bfv").text()
+    assert f"\nminimum_clients = {least}\n" in text
 
 
 def test_it_leaves_room_for_twice_the_users() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from cells import partition_of
 from server.support.world import AUTHORITY, World, blob, client, rules, statement
 
 from fedrec.errors import NotInRoster, ProtocolError, RefusedError, RoundClosed
@@ -51,6 +52,19 @@ def test_a_round_opens_while_the_authority_is_away() -> None:
     (opened,) = world.tick(0, 1, 2)
     assert isinstance(opened, RoundOpened)
     assert awaited(world.state, frozenset(map(client, range(3)))) == ""
+
+
+def test_a_round_given_up_says_that_others_are_missing() -> None:
+    """Three of four are enough by their number, and not without the fourth."""
+    found = rules(needs_reveal=True, minimum_clients=3, deadline_seconds=10)
+    partition = partition_of(map(client, range(4)))
+    world = World.new(replace(found, revealer=REVEALER, partition=partition), 4)
+    world.tick(0, 1, 2, 3)
+    for number in range(3):
+        world.upload(number)
+    (abandoned,) = world.tick(0, 1, 2, 3, seconds=11)
+    assert isinstance(abandoned, RoundAbandoned)
+    assert abandoned.reason == "1 without whom the others are not summed did not answer in time"
 
 
 def test_the_authority_is_no_client_of_a_round() -> None:
