@@ -11,7 +11,12 @@ from pathlib import Path
 from fedrec.config.schema import Settings
 from fedrec.errors import KeysError
 from fedrec.identity.authority_key import read_issuer
-from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, certificate_sha256
+from fedrec.identity.certificates import (
+    CERTIFICATE_FILE,
+    Credentials,
+    certificate_sha256,
+    is_invitation,
+)
 from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import read_public
 from fedrec.wire.link import Link
@@ -68,6 +73,12 @@ def invitation_of(settings: Settings) -> tuple[Credentials, bytes]:
     """
     client = settings.client
     found = Credentials.load(Path(client.invitation or ""), "client.invitation")
+    if not is_invitation(found.certificate):
+        raise KeysError(
+            f"client.invitation: {client.invitation} is no invitation, but somebody's own "
+            "credentials.",
+            remedy="Name the file invitation.pem of this client's kit.",
+        )
     issuer = read_issuer(Path(client.authority_key))
     if certificate_sha256(found.issuer) != certificate_sha256(issuer):
         raise KeysError(

@@ -170,7 +170,7 @@ class FolderLock:
             os.close(self._handle)
             raise StorageError(
                 f"The state folder {folder} is used by another process (pid {holder}).",
-                remedy="Stop that client, or give this one a state folder of its own.",
+                remedy="Stop that process, or give this one a folder of its own.",
             ) from None
         os.ftruncate(self._handle, 0)
         os.write(self._handle, f"{os.getpid()}\n".encode())

@@ -215,8 +215,10 @@ class Delivery:
         if not asks or not member.is_present or member.consent:
             return membership
         _check_word(application, plan_from_json(membership.plan_json).federation.name)
-        self._about("member left", member.identity, "rounds wait for it no more, by its own word")
-        return membership.with_guest(member.client_id, application.consent)
+        left = membership.with_guest(member.client_id, application.consent)
+        detail = f"rounds wait for it no more, by its own word. {left.too_few()}".strip()
+        self._about("member left", member.identity, detail)
+        return left
 
     def _list(self, waiting: tuple[tuple[PublicIdentity, bytes], ...]) -> None:
         if waiting == self._waiting:

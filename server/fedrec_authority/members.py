@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from fedrec.config.plan import plan_from_json
 from fedrec.errors import KeysError
 from fedrec.identity.cells import Standing
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
@@ -16,6 +17,8 @@ __all__ = ["FEWEST_CHARS", "Member", "Membership", "find"]
 KIND = "fedrec authority membership"
 FEWEST_CHARS = 16
 """Hexadecimal characters of a fingerprint that people compare: 64 bits, found by nobody."""
+FEWEST_SUMMANDS = 3
+"""Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +94,23 @@ class Membership:
     def core(self) -> int:
         """How many of the present members are no guests."""
         return sum(member.is_present and not member.consent for member in self.members)
+
+    def too_few(self) -> str:
+        """Say, for people, that no round can open with so few members; or nothing.
+
+        Guests count to a round's fewest clients only where sums have no cells.
+        """
+        plan = plan_from_json(self.plan_json)
+        needed = plan.rounds.minimum_clients
+        if plan.protection.name != "none":
+            needed = max(needed, plan.rounds.minimum_summands, FEWEST_SUMMANDS)
+        there = self.core if plan.has_cells else len(self.present)
+        if there < needed:
+            return (
+                f"Fewer than the {needed} that the plan needs: no round opens before others join."
+            )
+        lacking = self.lacking_core()
+        return f"No round opens: {lacking}." if lacking else ""
 
     def lacking_core(self) -> str:
         """Say, for people, that no round can open because guests alone make no cell; or nothing."""

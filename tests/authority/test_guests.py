@@ -217,7 +217,7 @@ def test_leave_leads_to_a_roster_that_passes(world: World) -> None:
     assert cell.state == "active" and set(cell.core) == {who.client_id for who in stay}
     assert cell.guests == (goes.client_id,)
     (told,) = [e for e in world.events if e.name == "member left"]
-    assert told.client_id == goes.client_id
+    assert told.client_id == goes.client_id and "no round" not in told.detail
     # The coordinator repeats itself; nothing happens twice.
     epochs = list(world.link.installed)
     world.delivery.look()
@@ -231,6 +231,9 @@ def test_leave_of_one_of_three_retires_the_cell(world: World) -> None:
     world.hear(leave(goes, word(goes)))
     check(before, world.roster)
     assert [cell.state for cell in world.partition.cells] == ["retired"]
+    (told,) = [e for e in world.events if e.name == "member left"]
+    assert "no round opens before others join" in told.detail
+    assert world.folder.membership.too_few(), "guests do not count"
     assert not world.partition.placed and len(world.roster.members) == 3
     # Three others that wait make a cell with the two that stayed; the third never waits again.
     world.join(*(Identity.create(f"late-{n}") for n in range(3)))

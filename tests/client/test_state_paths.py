@@ -179,7 +179,9 @@ def test_an_invitation_that_does_not_fit_is_named(world: World, call: Call) -> N
     write_secret(world.folder / "a.pem", foreign.to_pem())
     (world.folder / "odd.pem").write_text("odd")
     (world.folder / "odd.pem").chmod(0o600)
-    for name in ("a.pem", "odd.pem"):
+    operator = world.authority.issuer.credentials("operator", "operator")
+    write_secret(world.folder / "operator.pem", operator.to_pem())
+    for name in ("a.pem", "odd.pem", "operator.pem"):
         code, said = call("run", "--invitation", name)
         assert code == 5 and "client.invitation" in said
     assert "apply" not in world.link.calls

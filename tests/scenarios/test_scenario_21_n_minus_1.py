@@ -3,6 +3,10 @@
 Forty attackers with keys of their own crowd around one member; the key authority
 signed only the members. Whatever the attackers do, no round opens, so that nothing is uploaded,
 summed or revealed.
+
+Where the key authority admits attackers (sybils), cells limit what they learn: those that come
+later are never in an honest client's core, and of those that come together with honest clients
+chance decides. Beyond that only vetting helps, and the threat model says so.
 """
 
 from __future__ import annotations
@@ -10,14 +14,19 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import numpy as np
 import pytest
+from isolation import smallest_isolated
 from server.support.federations import Bench
 from server.support.serving import serving
 from server.support.world import World, client, rules
 
 from fedrec.errors import NotInRoster
+from fedrec.identity.cells import Partition, Standing
+from fedrec.identity.whole_cells import check_whole, whole_among
 from fedrec.ids import ClientId
 from fedrec.wire.messages import Wait
+from fedrec_authority.placing import place
 from fedrec_server.rounds.events import Polled, Tick
 
 
@@ -61,3 +70,70 @@ def test_scenario_21_too_few_updates_are_never_summed() -> None:
     assert world.state.current is None
     assert world.state.abandoned == 1
     assert not world.published
+
+
+def standings(kind: str, count: int, *, guests: int = 0) -> list[Standing]:
+    """Return members that join, the last of them as guests."""
+    return [
+        Standing(
+            client_id=ClientId(hashlib.sha256(f"{kind} {number}".encode()).hexdigest()),
+            consent=b"word" * 16 if number >= count - guests else b"",
+        )
+        for number in range(count)
+    ]
+
+
+def sums_of(
+    partition: Partition, members: list[Standing], honest: set[ClientId], draws: np.random.Generator
+) -> list[set[ClientId]]:
+    """Return what attackers see of a roster's sums: they choose who is there, and know their own.
+
+    Every honest client is missing now and then, too.
+    """
+    found = []
+    for _ in range(60):
+        here = {one.client_id for one in members if draws.random() < 0.8}
+        counted = whole_among(partition, here)
+        if counted:
+            check_whole(partition, counted, least=3, what="the sum")
+            found.append(set(counted) & honest)
+    return found
+
+
+@pytest.mark.parametrize("cell_size", [3, 4])
+def test_sybils_beside_a_victim(cell_size: int) -> None:
+    """Forty sybils that join later, as core members and as guests, never single anybody out."""
+    people = standings("honest", 5)
+    honest, draws = {one.client_id for one in people}, np.random.default_rng(cell_size)
+    members, partition = people, place(Partition(cell_size=cell_size), people, 1)
+    sums = sums_of(partition, members, honest, draws)
+    for epoch in range(2, 12):
+        # Some stay for an epoch only: the coordinator has them removed.
+        more = standings(f"sybil {epoch}", 4, guests=2)
+        kept = draws.random(len(members) - 5) < 0.7
+        members = [
+            *members[:5],
+            *(one for one, stays in zip(members[5:], kept, strict=True) if stays),
+            *more,
+        ]
+        partition = place(partition, members, epoch)
+        sums += sums_of(partition, members, honest, draws)
+    assert any(total for total in sums)
+    assert smallest_isolated(sums, sorted(honest)) == 5
+
+
+def test_sybils_in_the_batch_of_a_victim_are_what_cells_of_three_do_not_withstand() -> None:
+    """What `keys roster cells --corrupt-share` sizes cells against, and only vetting prevents."""
+    pair = standings("sybil", 2)
+    victim = standings("honest", 1)
+    partition = place(Partition(cell_size=3), [*pair, *victim], 1)
+    sums = sums_of(partition, [*pair, *victim], {victim[0].client_id}, np.random.default_rng(1))
+    assert smallest_isolated(sums, [victim[0].client_id]) == 1
+    # With a tenth of a hundred members corrupt, 13 leaves three honest ones in every cell but
+    # for one chance in 2^40.
+    crowd = [*standings("honest", 90), *standings("sybil", 10)]
+    bad = {one.client_id for one in crowd[90:]}
+    for _ in range(20):
+        cells = place(Partition(cell_size=13), crowd, 1).cells
+        assert len(cells) == 7
+        assert all(len(set(cell.core) - bad) >= 3 for cell in cells)

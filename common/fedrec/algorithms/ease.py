@@ -321,9 +321,9 @@ def _warnings(at: Circumstances) -> list[str]:
     ]
     if at.n_rounds > 1:
         found.append(
-            "Each of the rounds counts another part of the pairs. Set rounds.minimum_clients "
-            f"(now {at.minimum_clients}) to the number of clients: a round that "
-            "closes with fewer sums over fewer users than the others."
+            "Each of the rounds counts another part of the pairs; one that closes without some "
+            "clients counts fewer users than the others. rounds.minimum_clients "
+            f"(now {at.minimum_clients}) says how few may be there."
         )
     if at.n_items > _MANY_ITEMS:
         gibibytes = _WEIGHING_BYTES * at.n_items**2 / 2**30

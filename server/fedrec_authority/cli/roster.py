@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 
 __all__ = ["AUTHORITY_FOLDER", "KeysFolder", "app", "replace_member", "rotate", "tell"]
 
-FEWEST_SUMMANDS = 3
-"""Under encryption nobody opens a sum of fewer clients, whatever the plan says."""
-
 AUTHORITY_FOLDER = Path("kits/authority")
 """Where `fedrec provision` makes the authority's folder, seen from where it ran."""
 
@@ -219,14 +216,9 @@ def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
 def tell(
     into: Path, what: str, made: KeyEpoch | None, membership: Membership, as_json: bool
 ) -> None:
-    from fedrec.config.plan import plan_from_json
     from fedrec.identity.authority import EPOCH_FILE
 
-    plan = plan_from_json(membership.plan_json)
-    needed = plan.rounds.minimum_clients
-    if plan.protection.name != "none":
-        needed = max(needed, plan.rounds.minimum_summands, FEWEST_SUMMANDS)
-    members = len(membership.present)
+    members, too_few = len(membership.present), membership.too_few()
     if as_json:
         print_json(
             {
@@ -234,7 +226,7 @@ def tell(
                 "epoch": membership.last_epoch,
                 "rotated": made is not None,
                 "members": members,
-                "rounds_can_open": members >= needed and not membership.lacking_core(),
+                "rounds_can_open": not too_few,
             }
         )
         return
@@ -243,9 +235,5 @@ def tell(
         typer.echo("No epoch was made; `fedrec keys rotate` makes it.")
     else:
         typer.echo(f"Made epoch {made.roster.epoch}: {into / EPOCH_FILE}")
-    if members < needed:
-        typer.echo(
-            f"Fewer than the {needed} that the plan needs: no round opens before others join."
-        )
-    elif lacking := membership.lacking_core():
-        typer.echo(f"No round opens: {lacking}.")
+    if too_few:
+        typer.echo(too_few)
