@@ -92,8 +92,12 @@ def groupings(n_users: int) -> Mapping[str, list[NDArray[np.int64]]]:
     }
 
 
-def differences(case: str) -> list[str]:
-    """Return a line for every way of training a case's users that gives other bits."""
+def differences(case: str, counts: Sequence[int] = (1, 2)) -> list[str]:
+    """Return a line for every way of training a case's users that gives other bits.
+
+    Args:
+        counts: of threads to train groups with; each user alone is trained with one.
+    """
     if case == SHAPES:
         return differing_shapes()
     party = Party.of(plan_of_case(case), everybody())
@@ -101,7 +105,7 @@ def differences(case: str) -> list[str]:
     with threads(1):
         alone = [party.train(party.users.select(np.array([row]))) for row in range(n_users)]
     assert any(own.vector.any() for own in alone), "nothing was trained"
-    for n_threads in (1, 2):
+    for n_threads in counts:
         for name, groups in groupings(n_users).items():
             for small in (False, True):
                 how = f"{name}, {n_threads} threads, {'little' if small else 'much'} memory"

@@ -71,6 +71,7 @@ def test_it_runs_to_the_end(start: Start, tmp_path: Path) -> None:
     assert second["test"]["ndcg"] > 1.5 * popularity["ndcg"]
 
 
+@pytest.mark.long
 def test_under_masks_nobody_reads_an_update(start: Start, tmp_path: Path) -> None:
     running = demo(
         start, tmp_path, "--protection", "masks", "--rounds", "1", "--no-second-act", "--json"

@@ -71,6 +71,7 @@ def fedrec(folder: Path, *arguments: str) -> str:
     return done.stdout
 
 
+@pytest.mark.long
 def test_a_run_goes_on_with_another_issuer(kits: Path, start: Start, tmp_path: Path) -> None:
     def coordinator(log: str, *more: str) -> tuple[Command, str]:
         made = start(

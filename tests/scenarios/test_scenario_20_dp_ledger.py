@@ -39,7 +39,14 @@ def epsilon_by_dp_accounting(noise: float, rounds: int) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["noisy", "noisy-veiled", "noisy-revealed"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param("noisy", marks=pytest.mark.long),
+        "noisy-veiled",
+        pytest.param("noisy-revealed", marks=pytest.mark.long),
+    ],
+)
 def test_scenario_20_killed_at_every_failpoint(tmp_path: Path, kind: str) -> None:
     """Laplace noise that the coordinator may read, and Gaussian noise that is revealed."""
     path = os.pathsep.join([str(TESTS), os.environ.get("PYTHONPATH", "")])

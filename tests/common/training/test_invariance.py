@@ -42,7 +42,8 @@ def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
 def test_it_is_also_where_shapes_decide_about_bits(case: str) -> None:
     """On every processor, whatever kernels its library would choose."""
     with ShapeDependence():
-        assert differences(case) == []
+        # Threads are part of what decides there.
+        assert differences(case, [2]) == []
 
 
 def test_products_that_follow_from_the_company_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
