@@ -364,6 +364,10 @@ class Engine:
         for change in changes:
             if isinstance(change, RoundPublished | RoundAbandoned):
                 ended = True
+            if isinstance(change, RoundAbandoned) and before.current is not None:
+                # Asked again at once, a client that was killed would cost round after round.
+                missed = before.current.asked - before.current.accepted.keys()
+                self.presence.silent(missed)
             if isinstance(change, RoundPublished) and change.reports_until is not None:
                 self.work.background(self._forget_sums())
             if isinstance(change, SumKept) and self.state.rules.revealer is not None:

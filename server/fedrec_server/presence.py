@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from fedrec.clock import Clock
@@ -21,6 +21,7 @@ class Presence:
         self._clock = clock
         self._seen: dict[ClientId, float] = {}
         self._waiting: Counter[ClientId] = Counter()
+        self._silent: set[ClientId] = set()
 
     def now(self) -> float:
         """Return the time by the clock that calls are noted by."""
@@ -29,6 +30,11 @@ class Presence:
     def heard(self, client_id: ClientId) -> None:
         """Note a call of a client."""
         self._seen[client_id] = self._clock.now()
+        self._silent.discard(client_id)
+
+    def silent(self, clients: Iterable[ClientId]) -> None:
+        """Count clients as away, who were asked and did not answer, until they are heard of."""
+        self._silent.update(clients)
 
     @contextmanager
     def waiting(self, client_id: ClientId) -> Iterator[None]:
@@ -70,4 +76,4 @@ class Presence:
         """Return who is there now."""
         since = self._clock.now() - LIVE_SECONDS
         recent = {client_id for client_id, at in self._seen.items() if at >= since}
-        return frozenset(recent | self._waiting.keys())
+        return frozenset((recent - self._silent) | self._waiting.keys())

@@ -367,6 +367,30 @@ class TestRestart:
 
         asyncio.run(scenario())
 
+    def test_a_killed_client_costs_one_round(self, tmp_path: Path) -> None:
+        """Asked and silent, it is asked again when it comes back."""
+        bench, clock = Bench.of(3, reveals=True), FakeClock()
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path, clock=clock) as engine:
+                await gather(engine, range(3))
+                for number in range(2):
+                    await upload(engine, bench, number)
+                deadline = current(engine.state).deadline_at
+                clock.advance(deadline - clock.now() - 10.0)
+                # Killed while it trained: it was heard of a moment ago.
+                engine.presence.heard(identity(2).client_id)
+                clock.advance(10.0)
+                for _ in range(20):
+                    clock.advance(1.0)
+                    await gather(engine, range(2))
+                assert engine.state.abandoned == 1 and engine.state.current is None
+                await gather(engine, range(3))
+                assert current(engine.state).number == 2
+                await play(engine, bench, range(3))
+
+        asyncio.run(scenario())
+
     def test_a_sum_that_the_key_authority_refuses(self, tmp_path: Path) -> None:
         bench = Bench.of(3, reveals=True)
 
