@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.model.state import SharedState
 from fedrec.training import trainer
 from fedrec.training.blocks import Block, BlockSize
 from fedrec.training.cohort import Chunk
-from fedrec.training.whole_decay import decaying, shrinking
 
 Sample = tuple[int, int]
 """An item and its label."""

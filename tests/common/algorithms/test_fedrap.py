@@ -12,12 +12,12 @@ import torch
 
 from fedrec.algorithms import Circumstances, FedRAP, FedRAPSettings
 from fedrec.algorithms.fedrap import accounted_epsilon
+from fedrec.algorithms.whole_decay import coordinates, shrinking
 from fedrec.config.combinations import check_plan
 from fedrec.config.schema import Plan, UpdateSettings
 from fedrec.data import generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.training.learner import Learner
-from fedrec.training.whole_decay import coordinates, shrinking
 
 N_ITEMS = 61
 

@@ -16,6 +16,16 @@ N_ITEMS, ROUNDS = 60, 3
 COLR = {"structure": "colr", "rank": 3}
 SCOLR = {"structure": "scolr", "rank": 3, "normaliser": "entry"}
 SVD = {"structure": "svd", "rank": 2, "compress": "client"}
+USUAL = {"dim": 11, "batch_size": 32, "local_epochs": 2}
+FEDRAP = {"name": "fedrap", "item_rate": 4.0, "weight_decay": 1e-2, "tolerance": 0.0}
+STOPPING = {"batch_size": 512, "local_epochs": 8, "batch_decay": 0.6, "tolerance": 0.03}
+PLGC = {
+    "name": "plgc",
+    "base": {
+        "name": "fedmf", "dim": 11, "batch_size": 32, "local_epochs": 3, "regularisation": 0.02,
+    },
+    "weight": 0.0,
+}  # fmt: skip
 CASES = {
     "fedmf dense": ({"name": "fedmf"}, {}),
     "fedmf dense, pulled": ({"name": "fedmf", "regularisation": 0.02}, {}),
@@ -42,6 +52,19 @@ CASES = {
         },
         {},
     ),
+    "fedrap": (FEDRAP, {}),
+    "fedrap, later": (FEDRAP | {"schedule": "sin", "sparsity": "l2"}, {}),
+    "fedrap, all that is fixed": (
+        FEDRAP | {"weight_decay": 0.0, "batch_decay": 1.0, "round_decay": 1.0, "sparsity": "none"},
+        {},
+    ),
+    "fedrap, one minibatch": (FEDRAP | {"batch_size": 512, "local_epochs": 5}, {}),
+    "fedrap, stopping": (FEDRAP | STOPPING, {}),
+    "fedrap, stopping in minibatches": (FEDRAP | STOPPING | {"batch_size": 32}, {}),
+    "fedrap-c": (FEDRAP | {"tables": "shared"}, {}),
+    "fedrap-d": (FEDRAP | {"tables": "private"}, {}),
+    "plgc": (PLGC, {}),
+    "plgc, whole tables": (PLGC | {"upload": "table", "rate_factor": 1.0}, {}),
 }
 
 
@@ -51,7 +74,7 @@ def plan_of(case, *, accelerated=True, **changes):
         {
             "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 2},
             # Some users have one minibatch, some several.
-            "algorithm": {"dim": 11, "batch_size": 32, "local_epochs": 2} | algorithm,
+            "algorithm": (USUAL if "base" not in algorithm else {}) | algorithm,
             "update": {"structure": "dense", "clip": 16.0, "fraction_bits": 30} | update,
             "training": {"accelerated": accelerated},
         }
