@@ -87,7 +87,8 @@ class HandMade:
             SharedState(shared), np.arange(self.n_items), 1, torch.device("cpu"), torch.float64
         )
         sums = UnroundedSums(self.n_items)
-        own = {name: torch.from_numpy(values) for name, values in private.items()}
+        # Training writes into what it is given.
+        own = {name: torch.from_numpy(values.copy()) for name, values in private.items()}
         result = trainer.Trainer(algorithm, start).train(self.chunk(), own, sums)
         sums.settle(decaying(algorithm, start), shrinking(algorithm, start))
         return result, sums

@@ -10,6 +10,7 @@ from fedrec.config.algorithm import accelerator_of, algorithm_of, training_path
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.evaluation.metrics import MetricSums
 from fedrec.training.learner import Learner
 
 N_ITEMS, ROUNDS = 60, 3
@@ -92,7 +93,8 @@ def users():
 
 
 def trained(plan, users):
-    """Return the last round's tensors, loss, private tables and the model after it."""
+    """Return the last round's tensors, counts, private tables, the model after it, how many values
+    were clipped, and the summed loss."""
     learner = Learner(plan, N_ITEMS, device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
@@ -101,7 +103,8 @@ def trained(plan, users):
         part = learner.contribute("train", round_id, shared, users, private)
         shared, private = learner.apply("train", round_id, shared, part.vector), part.private
     sums = learner.travelling.unpack("train", shared, part.vector)
-    return learner, sums.changes, sums.counts, private, shared, part.n_clipped
+    loss = MetricSums(sums.metrics).sum_of("loss")
+    return learner, sums.changes, sums.counts, private, shared, part.n_clipped, loss
 
 
 def assert_close(one, other, name):
@@ -125,13 +128,26 @@ def test_three_rounds_agree(case, users):
     for name, values in compiled[4].tensors.items():
         assert_close(values, by_trainer[4].tensors[name], name)
     assert compiled[5] == by_trainer[5] == 0
+    assert_close(compiled[6], by_trainer[6], "loss")
 
 
-def test_what_was_clipped_is_counted_alike(users):
+def test_users_stop_whose_loss_stands_still(users):
+    """Else the cases of stopping above would show nothing."""
+    for case in ("fedrap, stopping", "fedrap, stopping in minibatches"):
+        never = USUAL | CASES[case][0] | {"tolerance": 0.0}
+        stopped, went_on = (
+            trained(plan_of(case), users),
+            trained(plan_of(case, algorithm=never), users),
+        )
+        assert stopped[6] != went_on[6]
+
+
+@pytest.mark.parametrize("case", ["fedmf dense", "fedrap", "plgc", "plgc, whole tables"])
+def test_what_was_clipped_is_counted_alike(case, users):
     """Few values are within a grid step of the limit, so few may fall on either side of it."""
     narrow = {"update": {"structure": "dense", "clip": 0.05, "fraction_bits": 20}}
     found = [
-        trained(plan_of("fedmf dense", accelerated=accelerated, **narrow), users)[5]
+        trained(plan_of(case, accelerated=accelerated, **narrow), users)[5]
         for accelerated in (True, False)
     ]
     assert found[0] > 100
@@ -150,8 +166,30 @@ def test_what_was_clipped_is_counted_alike(users):
                 "protection": {"name": "none"},
             },
         ),
+        (
+            "fedrap",
+            {
+                "algorithm": {"name": "fedrap", "tables": "shared"},
+                "update": {"structure": "colr", "rank": 2},
+            },
+        ),
+        ("fedrap", {"algorithm": {"name": "fedrap", "noise_where": "grad"}}),
+        ("fedrap", {"algorithm": {"name": "fedrap", "noise_where": "upload"}}),
+        ("plgc", {"algorithm": {"name": "plgc"}}),
+        ("plgc", {"algorithm": {"name": "plgc", "mixing": False}}),
+        ("plgc", {"algorithm": {"name": "plgc", "weight": 0.0, "base": {"name": "fedrap"}}}),
     ],
-    ids=["each user's change compressed", "adam", "noise"],
+    ids=[
+        "each user's change compressed",
+        "adam",
+        "noise",
+        "rows that A stands in for",
+        "noise on gradients",
+        "noise on uploads",
+        "a regulariser",
+        "tables that are not mixed",
+        "around another base",
+    ],
 )
 def test_what_they_do_not_do_is_the_trainers(case, changes):
     plan = plan_of(case, **changes)
