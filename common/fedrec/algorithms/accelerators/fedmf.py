@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import GridSum, RoundSums
 
-__all__ = ["CpuRound", "fit", "open_step", "round_of", "take_minibatch"]
+__all__ = ["fit", "open_step", "round_of", "take_minibatch"]
 
 
 class CpuUsers(NamedTuple):

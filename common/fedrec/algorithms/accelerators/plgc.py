@@ -26,8 +26,9 @@ from fedrec.algorithms.accelerators.compiled import (
     shuffled,
     train_in_parts,
 )
-from fedrec.algorithms.accelerators.fedmf import CpuRound, open_step, round_of, take_minibatch
+from fedrec.algorithms.accelerators.fedmf import open_step, round_of, take_minibatch
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.fedmf import FedMF
 from fedrec.algorithms.optimisers import Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
 from fedrec.compiling import COMPILED
@@ -90,7 +91,8 @@ def fit(
     import torch
 
     base, total, own = algorithm.base, sums[_ITEMS], algorithm.own_tables[_ITEMS]
-    common: CpuRound = round_of(base, start, total)
+    assert isinstance(base, FedMF)
+    common = round_of(base, start, total)
     (phase,) = algorithm.phases(start.scalars)
     (optimiser,) = phase.optimisers
     assert isinstance(optimiser, Sgd)
