@@ -2,8 +2,8 @@
 
 With l and G constant in an epoch, Q = l C + (1 - l) G moves by l times what C moves by, and dL/dC
 is l dL/dQ. So an epoch of C is one of FedMF whose rows begin as Q and move l^2 times as fast, after
-which C has moved by 1 / l of what Q has. What is here is around that: mixtures, norms of whole
-tables, and scores.
+which C has moved by 1 / l of what Q has, and by that much of its rounding. What is here is around
+that: mixtures, norms of whole tables, and scores.
 """
 
 from __future__ import annotations
