@@ -1,4 +1,4 @@
-"""A round of FedRAP on ML-100K with the authors' settings: the trainer against the usual loop.
+"""A round of FedRAP on ML-100K with the authors' settings: fedrec against the usual loop.
 
 Dim 32, at most ten epochs of minibatches of 2,048 samples, a shared and an own item table for each
 of the 943 users, weight decay of whole tables, constant weights as released. The loop is a module

@@ -1,4 +1,4 @@
-"""A round of PLGC's mixing over FedMF on ML-100K: the trainer against the usual loop.
+"""A round of PLGC's mixing over FedMF on ML-100K: fedrec against the usual loop.
 
 Dim 32, ten epochs of minibatches of up to 2,048 samples, an own item table for each of the 943
 users beside the shared one, no regulariser. The loop is a module with two embedding tables for each

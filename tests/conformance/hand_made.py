@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from fedrec.algorithms.algorithm import ChunkResult
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.model.state import SharedState
 from fedrec.training import trainer
 from fedrec.training.blocks import Block, BlockSize
 from fedrec.training.cohort import Chunk
-from fedrec.training.whole_decay import decaying, shrinking
 
 Sample = tuple[int, int]
 """An item and its label."""
@@ -87,7 +87,8 @@ class HandMade:
             SharedState(shared), np.arange(self.n_items), 1, torch.device("cpu"), torch.float64
         )
         sums = UnroundedSums(self.n_items)
-        own = {name: torch.from_numpy(values) for name, values in private.items()}
+        # Training writes into what it is given.
+        own = {name: torch.from_numpy(values.copy()) for name, values in private.items()}
         result = trainer.Trainer(algorithm, start).train(self.chunk(), own, sums)
         sums.settle(decaying(algorithm, start), shrinking(algorithm, start))
         return result, sums

@@ -47,6 +47,8 @@ CASES = [
     for dim in (DIMS if "dim" in ALGORITHM_SETTINGS.get(name, {}) else (0,))
 ]
 """An algorithm of the registry, an update structure that it goes with, and a length of vectors."""
+MIXING = "plgc-dense-0-mixing"
+"""PLGC without a regulariser, which compiled code trains."""
 BY_THE_TRAINER = "-trainer"
 """Behind a case that compiled code would train: without it."""
 
@@ -54,15 +56,16 @@ BY_THE_TRAINER = "-trainer"
 def plan_of_case(case: str) -> Plan:
     """Return what a case trains with; batches are shorter than some users' samples."""
     name, structure, dim, *_ = case.split("-")
+    own = {"weight": 0.0} if case == MIXING else {}
     return plan_of(
         name,
         structure,
-        algorithm={"dim": int(dim)} if int(dim) else {},
+        algorithm=({"dim": int(dim)} if int(dim) else {}) | own,
         training={"accelerated": not case.endswith(BY_THE_TRAINER)},
     )
 
 
-CASES += [
+CASES += [MIXING] + [
     case + BY_THE_TRAINER
     for case in CASES
     if case.endswith(f"-{DIMS[-1]}") and accelerator_of(plan_of_case(case)) is not None

@@ -11,12 +11,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.data import UserSplit
 from fedrec.model.state import SharedState
 from fedrec.training.changes import BlockChange
 from fedrec.training.learner import Learner
 from fedrec.training.trainer import Trainer
-from fedrec.training.whole_decay import decaying, shrinking
 
 Tensors = dict[str, NDArray[np.float64]]
 

@@ -38,7 +38,7 @@ class Sgd:
         rates: step sizes by parameter.
         decay: L2 coefficient.
         whole: whether decay moves the rows, too, that a user does not touch in the round. Nobody
-            steps those one by one; see `fedrec.training.whole_decay`.
+            steps those one by one; see `fedrec.algorithms.whole_decay`.
         factor: what the rates are multiplied with after every minibatch.
         per_occurrence: whether an item row moves by the mean over its own samples in the
             minibatch, and not by its share of the mean over all of them.

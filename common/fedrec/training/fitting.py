@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.tensor_products import one_thread
 from fedrec.training.changes import ChangeSink
 from fedrec.training.noisy_uploads import NoisyUploads
 from fedrec.training.trainer import Trainer
-from fedrec.training.whole_decay import decaying, shrinking
 
 if TYPE_CHECKING:
     from fedrec.algorithms.accelerators import Accelerator

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import torch
 
 from fedrec.algorithms.declarations import UpdateTensor
+from fedrec.algorithms.whole_decay import idle_change
 from fedrec.privacy.clipping import shrunk_to
 from fedrec.training.changes import BlockChange
-from fedrec.training.whole_decay import idle_change
 
 __all__ = ["GridSum", "RoundSums", "SumsShape"]
 
@@ -270,8 +270,8 @@ class RoundSums:
         """Add what users' untouched rows have shrunk by; once, when everybody's blocks are added.
 
         Args:
-            tables: from `fedrec.training.whole_decay.decaying`, (n_items, ...).
-            shrinking: from `fedrec.training.whole_decay.shrinking`.
+            tables: from `fedrec.algorithms.whole_decay.decaying`, (n_items, ...).
+            shrinking: from `fedrec.algorithms.whole_decay.shrinking`.
 
         Returns:
             How many values had to be clipped, over all users.
@@ -330,6 +330,11 @@ class RoundSums:
     def add_counts(self, counts: torch.Tensor) -> None:
         """Add what was counted elsewhere, int64 (n_items,)."""
         self._counts[:-1] += counts
+
+    def add_steps(self, steps: torch.Tensor) -> None:
+        """Note how many steps users took whose rows were rounded elsewhere, int64 (n_users,)."""
+        once = torch.ones_like(steps)
+        self._stopped.index_add_(0, steps, torch.stack([once, once], dim=1))
 
     # Sums that several processes make, each its own.
 

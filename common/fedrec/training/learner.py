@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.declarations import GRADES
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.whole_decay import most_steps
 from fedrec.config.algorithm import accelerator_of
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
@@ -35,7 +36,6 @@ from fedrec.training.grid import RoundSums, SumsShape
 from fedrec.training.local_round import train_locally
 from fedrec.training.server_half import ServerHalf
 from fedrec.training.user_tables import DeviceTables, open_tables
-from fedrec.training.whole_decay import most_steps
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner"]

@@ -9,13 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.data.splits import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
 from fedrec.training.engines.engine import Job
-from fedrec.training.whole_decay import decaying, shrinking
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Learner

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 import torch
 
 from fedrec.algorithms.declarations import UploadNoise
+from fedrec.algorithms.whole_decay import idle_change
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
 from fedrec.privacy.random_bits import RandomBits
 from fedrec.training.changes import BlockChange, ChangeSink
-from fedrec.training.whole_decay import idle_change
 
 __all__ = ["NoisyUploads"]
 
@@ -27,7 +27,7 @@ class NoisyUploads:
     Args:
         sums: takes what comes of it.
         tables: what item rows are at the start of the round, (n_items, ...).
-        shrinking: what untouched rows shrink by; see `fedrec.training.whole_decay.shrinking`.
+        shrinking: what untouched rows shrink by; see `fedrec.algorithms.whole_decay.shrinking`.
         bits: where noise comes from; a stream of its own by default. Tests alone give one.
     """
 

@@ -14,11 +14,11 @@ import torch
 from fedrec.algorithms.batch import Batch, Values
 from fedrec.algorithms.optimisers import SMALL, Adam, Gradient, Optimiser, Phase, Sgd
 from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.algorithms.whole_decay import idle_change
 from fedrec.training.blocks import Block
 from fedrec.training.changes import BlockChange
 from fedrec.training.steps import length, step_adam, step_kept_adam, wide
 from fedrec.training.training_round import TrainingRound
-from fedrec.training.whole_decay import idle_change
 from fedrec.training.whole_tables import BlockTables
 
 if TYPE_CHECKING:
@@ -445,8 +445,8 @@ class TrainedBlock:
                         for other in (name, self._algorithm.begun)
                         if other
                     }
-                    left = self._of.whole.first_of(begun, name)
-                    values.index_copy_(0, own, left.mul_(wide(kept, left)))
+                    self._of.whole.begin_table(begun, name)
+                    values.index_copy_(0, own, begun[name].mul_(wide(kept, begun[name])))
                 where = self._start.active[self._item[:n_users]]
                 # Places without an item repeat the first one's row, so that order has no say.
                 there = block.item[:n_users] < self._chunk.n_items

@@ -60,7 +60,8 @@ class Trainer:
         """Train a chunk's users and hand their changes over.
 
         Args:
-            private: the users' private tensors, first axis n_users; they are left as they are.
+            private: the users' private tensors, first axis n_users. On a processor they are written
+                into; on a device they are left as they are.
         """
         try:
             samples, kept = self._prepared(chunk, private)
@@ -96,7 +97,11 @@ class Trainer:
         return replace(found, private=private | kept)
 
     def _prepared(self, chunk: Chunk, private: Tensors) -> tuple[Samples, Tensors]:
-        """Return a chunk's samples, and its own copies of what training writes."""
+        """Return a chunk's samples, and the tensors that training writes.
+
+        On a processor those are the caller's. On a device they are copies: a block that does not
+        fit there comes again.
+        """
         algorithm = self._algorithm
         samples = draw_samples(
             chunk,
@@ -106,10 +111,13 @@ class Trainer:
         )
         if self._round.is_noisy:
             samples = with_every_row(samples, chunk.n_items)
-        kept = self._round.whole.first(private)
-        for name, values in private.items():
-            if name not in kept and (name in self._round.written or name == algorithm.kept_scores):
-                kept[name] = values.clone()
+        whole = self._round.whole
+        names = self._round.written | {algorithm.kept_scores, whole.begun, *whole.copied}
+        kept = {
+            name: private[name] if self._room is None else private[name].clone()
+            for name in private.keys() & names
+        }
+        whole.begin(kept)
         return samples, kept
 
     def _train_blocks(

@@ -9,9 +9,9 @@ import torch
 from fedrec.algorithms.algorithm import RoundStart
 from fedrec.algorithms.kept_moments import own_moments
 from fedrec.algorithms.optimisers import Adam, Gradient, Sgd
+from fedrec.algorithms.whole_decay import decaying, shrinking
 from fedrec.privacy.paper_noise import gaussian_noise
 from fedrec.privacy.random_bits import RandomBits
-from fedrec.training.whole_decay import decaying, shrinking
 from fedrec.training.whole_tables import RoundTables
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ class UserTables(ABC):
 
     @abstractmethod
     def take(self, user_index: torch.Tensor) -> dict[str, torch.Tensor]:
-        """Return some users' rows by name, on the training device."""
+        """Return copies of some users' rows by name, on the training device."""
 
     @abstractmethod
     def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
@@ -59,7 +59,7 @@ class DeviceTables:
     def have_room_for(self, private: PrivateState) -> bool:
         """Return whether a round's tables may lie on the device."""
         if self._n_bytes is None:
-            return True
+            return False
         return 2 * sum(values.nbytes for values in private.tensors.values()) <= self._n_bytes
 
     def copies(self, private: PrivateState) -> dict[str, torch.Tensor]:
@@ -93,8 +93,7 @@ class DeviceTables:
         Args:
             arrays: the same values in the processor's memory; nobody writes into them.
         """
-        if self._n_bytes is not None:
-            self._held = {name: (values, tensors[name]) for name, values in arrays.items()}
+        self._held = {name: (values, tensors[name]) for name, values in arrays.items()}
 
     def _of(self, name: str, values: Table) -> torch.Tensor | None:
         array, tensor = self._held.get(name, (None, None))
@@ -119,14 +118,7 @@ class HeldTables(UserTables):
 
     def finish(self) -> PrivateState:
         """Return the tables in the processor's memory; they stay on the device, too."""
-        # Both are NaN where anything is, and neither makes a table of its own.
-        ends = [
-            end.to(torch.float64)
-            for values in self._tensors.values()
-            if values.numel()
-            for end in torch.aminmax(values)
-        ]
-        self.finite = bool(torch.isfinite(torch.stack(ends)).all()) if ends else True
+        self.finite = _finite(self._tensors)
         arrays = {name: values.cpu().numpy() for name, values in self._tensors.items()}
         self._on_device.keep(arrays, self._tensors)
         return PrivateState(MappingProxyType(arrays))
@@ -135,7 +127,9 @@ class HeldTables(UserTables):
 class ChunkTables(UserTables):
     """Only a chunk's rows on the device; new tables are made beside the old ones.
 
-    Both lie in the processor's memory or in files; see `fedrec.model.tables`.
+    Both lie in the processor's memory or in files; see `fedrec.model.tables`. Rows are copied once
+    each way, as arrays of numpy, which takes large ones in large pages: torch's own take five times
+    as long.
     """
 
     def __init__(self, private: PrivateState, room: TableRoom, device: torch.device) -> None:
@@ -155,10 +149,9 @@ class ChunkTables(UserTables):
     def put(self, user_index: torch.Tensor, rows: Mapping[str, torch.Tensor]) -> None:
         """Write rows to the new tables."""
         where = user_index.cpu().numpy()
+        self.finite = self.finite and _finite(rows)
         for name, values in rows.items():
-            array = values.cpu().numpy()
-            self.finite = self.finite and bool(np.isfinite(array).all())
-            self._new[name].write(where, array)
+            self._new[name].write(where, values.cpu().numpy())
 
     def finish(self) -> PrivateState:
         """Take over everybody else's rows."""
@@ -167,8 +160,20 @@ class ChunkTables(UserTables):
         )
 
 
+def _finite(tensors: Mapping[str, torch.Tensor]) -> bool:
+    """Return whether all values are finite."""
+    # Both are NaN where anything is, and neither makes a table of its own.
+    ends = [
+        end.to(torch.float64)
+        for values in tensors.values()
+        if values.numel()
+        for end in torch.aminmax(values)
+    ]
+    return bool(torch.isfinite(torch.stack(ends)).all()) if ends else True
+
+
 def open_tables(private: PrivateState, room: TableRoom, on_device: DeviceTables) -> UserTables:
     """Return a round's tables, where they fit: on the device, in memory, or in files."""
-    if private.in_files or not on_device.have_room_for(private):
+    if private.tensors and (private.in_files or not on_device.have_room_for(private)):
         return ChunkTables(private, room, on_device.device)
     return HeldTables(private, on_device)

@@ -51,24 +51,24 @@ class RoundTables:
         own = private[next(iter(self.copied))]
         return own.new_ones(len(own), dtype=torch.bool)
 
-    def first(self, private: Tensors) -> Tensors:
-        """Return new copies of the users' tables, those that begin in this round begun."""
-        found = {name: self.first_of(private, name) for name in self.copied}
+    def begin(self, private: Tensors) -> None:
+        """Write into the tables of users who begin in this round what these begin as."""
+        for name in self.copied:
+            self.begin_table(private, name)
         if self.begun and self.copied:
-            found[self.begun] = torch.ones_like(private[self.begun])
-        return found
+            # Blocks still ask who begins: a new tensor, and not these users' own one.
+            private[self.begun] = torch.ones_like(private[self.begun])
 
-    def first_of(self, private: Tensors, name: str) -> torch.Tensor:
-        """Return a new copy of the users' tables of a name, as they begin the round."""
-        own, active = private[name], self.start.active
+    def begin_table(self, private: Tensors, name: str) -> None:
+        """Write the shared rows into a table of users who begin in this round, if it is a copy."""
         if name not in self.copied:
-            return own.clone()
+            return
+        own, active = private[name], self.start.active
         fresh, table = wide(self.fresh(private), own), self.start.shared[self.copied[name]]
         if len(active) == own.shape[1]:
-            return torch.where(fresh, table, own)
-        found = own.clone()
-        found[:, active] = torch.where(fresh, table, own[:, active])
-        return found
+            torch.where(fresh, table, own, out=own)
+        else:
+            own[:, active] = torch.where(fresh, table, own[:, active])
 
     def whole(self, private: Tensors, name: str, users: torch.Tensor) -> torch.Tensor:
         """Return some users' rows of all active items, (n_users, n_active, ...)."""

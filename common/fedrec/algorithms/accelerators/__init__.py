@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from fedrec.algorithms.accelerators.accelerator import Accelerator
 from fedrec.algorithms.algorithm import Algorithm
 from fedrec.algorithms.trained import TrainedAlgorithm
+from fedrec.algorithms.wrapper import Wrapper
 
 __all__ = ["ACCELERATORS", "Accelerator", "accelerator_for"]
 
@@ -31,6 +32,24 @@ ACCELERATORS: Mapping[str, Accelerator] = {
         module="fedrec.algorithms.accelerators.fedncf",
         version=1,
         serves=lambda algorithm: getattr(algorithm.settings, "optimiser", "") == "sgd",
+    ),
+    "fedrap": Accelerator(
+        module="fedrec.algorithms.accelerators.fedrap",
+        version=1,
+        serves=lambda algorithm: (
+            algorithm.update.structure == "dense"
+            and getattr(algorithm.settings, "noise_where", "") == "none"
+        ),
+    ),
+    "plgc": Accelerator(
+        module="fedrec.algorithms.accelerators.plgc",
+        version=1,
+        serves=lambda algorithm: (
+            isinstance(algorithm, Wrapper)
+            and algorithm.base.name == "fedmf"
+            and algorithm.settings.mixing
+            and not algorithm.settings.weight
+        ),
     ),
 }
 """By algorithm; an algorithm without one is trained by the trainer alone."""

@@ -42,7 +42,11 @@ class Accelerator:
         *,
         threads: int,
     ) -> ChunkResult:
-        """Train a chunk of users, on so many threads, and add their rounded changes to `sums`."""
+        """Train a chunk of users, on so many threads, and add their rounded changes to `sums`.
+
+        Args:
+            private: the users' private tensors, first axis n_users; they may be written into.
+        """
         result: ChunkResult = import_module(self.module).fit(
             algorithm, chunk, start, private, sums, threads=threads
         )

@@ -34,11 +34,13 @@ if TYPE_CHECKING:
 __all__ = [
     "Sampled",
     "Space",
+    "add_row",
     "begin_user",
     "dots",
     "error_of",
     "fused",
     "hand_over",
+    "in_steps",
     "open_space",
     "row_at",
     "shuffled",
@@ -363,8 +365,27 @@ def error_of(score, is_positive):
     return error, loss_of_negative
 
 
+@njit(inline="always")
+def in_steps(value, scale, bound):
+    """Return a value in grid steps, and what of it is inside the public range, float32."""
+    units = np.float32(np.rint(value * scale))
+    return units, units if abs(units) <= bound else (bound if units > 0 else -bound)
+
+
 @njit(**COMPILED)
-def hand_over(n_rows, items, has_basis, scale, bound, space, change, counts):
+def add_row(values, weight, scale, bound, total):
+    """Round a row and add it up, so many times; return (clipped values, not finite ones)."""
+    clipped, not_finite = 0, 0
+    for k in range(len(values)):
+        units, inside = in_steps(values[k], scale, bound)
+        clipped += inside != units
+        not_finite += not abs(units) < np.inf
+        total[k] += weight * np.int64(inside)
+    return clipped, not_finite
+
+
+@njit(**COMPILED)
+def hand_over(n_rows, items, has_basis, weight, scale, bound, space, change, counts):
     """Round a user's rows, add them up and close them; return (clipped values, finite)."""
     clipped, not_finite = 0, 0
     row_of, row_item, rows = space.row_of, space.row_item, space.rows
@@ -376,12 +397,7 @@ def hand_over(n_rows, items, has_basis, scale, bound, space, change, counts):
             before = row_at(items, item)
             for k in range(len(values)):
                 values[k] -= before[k]
-        total = row_at(change, item)
-        for k in range(len(values)):
-            units = np.float32(np.rint(values[k] * scale))
-            size = abs(units)
-            inside = units if size <= bound else (bound if units > 0 else -bound)
-            clipped += inside != units
-            not_finite += not size < np.inf
-            total[k] += np.int64(inside)
+        over, beyond = add_row(values, weight, scale, bound, row_at(change, item))
+        clipped += over
+        not_finite += beyond
     return clipped, not_finite == 0

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 
     from fedrec.algorithms.fedmf import FedMF
     from fedrec.training.cohort import Chunk
-    from fedrec.training.grid import RoundSums
+    from fedrec.training.grid import GridSum, RoundSums
 
-__all__ = ["fit"]
+__all__ = ["fit", "open_step", "round_of", "take_minibatch"]
 
 
 class CpuUsers(NamedTuple):
@@ -80,6 +80,31 @@ class CpuRound(NamedTuple):
     counts_entries: bool = False
 
 
+def round_of(algorithm: FedMF, start: RoundStart, total: GridSum) -> CpuRound:
+    """Return what all users of a round have in common.
+
+    Args:
+        total: what their changes of rows are added up to.
+    """
+    settings, items, basis = algorithm.settings, start.shared["item_embedding"], start.basis
+    low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
+    no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
+    return CpuRound(
+        items=items.numpy(),
+        low_items=low_items.numpy(),
+        basis=no_basis if basis is None else basis.numpy(),
+        has_basis=basis is not None,
+        rate=settings.learning_rate,
+        gamma=settings.regularisation,
+        epochs=settings.local_epochs,
+        batch_size=settings.batch_size,
+        negatives_per_positive=settings.negatives_per_positive,
+        scale=total.scale,
+        bound=total.bound,
+        counts_entries=algorithm.structure.counts_entries,
+    )
+
+
 def fit(
     algorithm: FedMF,
     chunk: Chunk,
@@ -93,9 +118,6 @@ def fit(
     import torch
 
     settings, total = algorithm.settings, sums["item_embedding"]
-    items, basis = start.shared["item_embedding"], start.basis
-    low_items = items if basis is None else product_of_blocks(items, basis.T.contiguous())
-    no_basis = np.zeros((1, items.shape[1]), dtype=np.float32)
     members = algorithm.structure.members(
         algorithm.seed, start.round, chunk.user_keys, start.party_key
     )
@@ -107,27 +129,15 @@ def fit(
         vectors=private["user_embedding"].numpy().copy(),
         members=np.ones((1, width), np.float32) if members is None else members.numpy(),
     )
-    common = CpuRound(
-        items=items.numpy(),
-        low_items=low_items.numpy(),
-        basis=no_basis if basis is None else basis.numpy(),
-        has_basis=basis is not None,
-        rate=settings.learning_rate,
-        gamma=settings.regularisation,
-        epochs=settings.local_epochs,
-        batch_size=settings.batch_size,
-        negatives_per_positive=settings.negatives_per_positive,
-        scale=total.scale,
-        bound=total.bound,
-        counts_entries=counts_entries,
-    )
+    common = round_of(algorithm, start, total)
     loss = np.zeros(chunk.n_users, dtype=np.float32)
     clipped = np.zeros(chunk.n_users, dtype=np.int64)
 
     def work(part: int, parts: int, *tables: NDArray[np.int64]) -> bool:
         return bool(_train_part(part, parts, users, common, *tables, loss, clipped))
 
-    shapes = ((len(items), width), (len(items),), (len(items), width if counts_entries else 0))
+    n_items = len(common.items)
+    shapes = ((n_items, width), (n_items,), (n_items, width if counts_entries else 0))
     finite, (change, counts, entries) = train_in_parts(work, chunk.n_users, threads, shapes)
     total.add_sums(torch.from_numpy(change), finite=finite)
     if counts_entries:
@@ -140,7 +150,7 @@ def fit(
     )
 
 
-class _Step(NamedTuple):
+class Step(NamedTuple):
     """Room for a minibatch.
 
     Attributes:
@@ -160,6 +170,20 @@ class _Step(NamedTuple):
     low_gradient: NDArray[np.float32]
     low_vector: NDArray[np.float32]
     rates: NDArray[np.float32]
+
+
+@njit(**COMPILED)
+def open_step(n_rows, dim, width):
+    """Return room for minibatches of as many rows."""
+    return Step(
+        np.zeros(n_rows, dtype=np.float32),
+        np.zeros(n_rows, dtype=np.int64),
+        np.empty(n_rows, dtype=np.int64),
+        np.empty(dim, dtype=np.float32),
+        np.empty(width, dtype=np.float32),
+        np.empty(width, dtype=np.float32),
+        np.empty(width, dtype=np.float32),
+    )
 
 
 @njit(**COMPILED)
@@ -231,26 +255,37 @@ def _move_vector(vector, n_samples, rate, pull, basis, has_basis, step):
 
 
 @njit(**COMPILED)
+def take_minibatch(batch, n_positives, vector, rate, pull, common, space, step):
+    """Do one minibatch's simultaneous step in place, rows by `step.rates`; return the loss before.
+
+    Args:
+        pull: 2 gamma.
+    """
+    basis, has_basis, low_vector = common.basis, common.has_basis, step.low_vector
+    ratio = np.float32(common.low_items.shape[1] / len(vector))
+    if has_basis:
+        for k in range(len(low_vector)):
+            low_vector[k] = dots((row_at(basis, k),), (vector,))[0]
+    else:
+        low_vector[:] = vector
+    n_touched, loss = _gradients(batch, n_positives, vector, common.items, has_basis, space, step)
+    _move_rows(n_touched, common.low_items, has_basis, ratio, pull, space, step)
+    _move_vector(vector, len(batch), rate, pull, basis, has_basis, step)
+    return loss
+
+
+@njit(**COMPILED)
 def _train_part(part, parts, users, common, change, counts, entries, losses, clipped):
     """Train every `parts`-th user from `part` on; return whether all values were finite."""
-    sampled, items, low_items = users.sampled, common.items, common.low_items
-    basis, has_basis, per_positive = common.basis, common.has_basis, common.negatives_per_positive
+    sampled, items, has_basis = users.sampled, common.items, common.has_basis
+    per_positive, batch_size = common.negatives_per_positive, common.batch_size
     scale, bound = np.float32(common.scale), np.float32(common.bound)
-    (n_items, dim), width = items.shape, low_items.shape[1]
-    ratio = np.float32(width / dim)
+    (n_items, dim), width = items.shape, common.low_items.shape[1]
     rate, pull = np.float32(common.rate), np.float32(2.0) * np.float32(common.gamma)
     low_rate = rate * np.float32(math.sqrt(width / dim))
     space = open_space(sampled.pointers, per_positive, n_items, width)
-    step = _Step(
-        np.zeros(len(space.rows), dtype=np.float32),
-        np.zeros(len(space.rows), dtype=np.int64),
-        np.empty(len(space.rows), dtype=np.int64),
-        np.empty(dim, dtype=np.float32),
-        np.empty(width, dtype=np.float32),
-        np.empty(width, dtype=np.float32),
-        np.empty(width, dtype=np.float32),
-    )
-    rates, low_vector, all_finite = step.rates, step.low_vector, True
+    step = open_step(len(space.rows), dim, width)
+    rates, all_finite = step.rates, True
     for user in range(part, len(users.vectors), parts):
         n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
         n_samples, n_rows = begin_user(user, sampled, per_positive, items, has_basis, space)
@@ -260,26 +295,16 @@ def _train_part(part, parts, users, common, change, counts, entries, losses, cli
         loss = 0.0
         for epoch in range(common.epochs):
             places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
-            for start in range(0, n_samples, common.batch_size):
-                batch = places[start : start + common.batch_size]
-                if has_basis:
-                    for k in range(width):
-                        low_vector[k] = dots((row_at(basis, k),), (vector,))[0]
-                else:
-                    low_vector[:] = vector
-                n_touched, part_loss = _gradients(
-                    batch, n_positives, vector, items, has_basis, space, step
-                )
-                loss += part_loss
-                _move_rows(n_touched, low_items, has_basis, ratio, pull, space, step)
-                _move_vector(vector, len(batch), rate, pull, basis, has_basis, step)
+            for start in range(0, n_samples, batch_size):
+                batch = places[start : start + batch_size]
+                loss += take_minibatch(batch, n_positives, vector, rate, pull, common, space, step)
         losses[user] = loss / (n_samples * common.epochs)
         if common.counts_entries:
             for item in space.row_item[:n_rows]:
                 for k in range(width):
                     entries[item, k] += np.int64(members[k])
         clipped[user], finite = hand_over(
-            n_rows, items, has_basis, scale, bound, space, change, counts
+            n_rows, items, has_basis, 1, scale, bound, space, change, counts
         )
         all_finite = all_finite and finite
         for c in range(dim):

@@ -452,7 +452,7 @@ def _train_part(part, parts, users, common, change, counts, network_change, loss
                     rates, layers, ones, space,
                 )  # fmt: skip
         losses[user] = loss / (n_samples * common.epochs)
-        over, rows_finite = hand_over(n_rows, items, False, scale, bound, space, change, counts)
+        over, rows_finite = hand_over(n_rows, items, False, 1, scale, bound, space, change, counts)
         beyond, network_finite = _hand_over_network(
             own_network, network, users.weights[user], network_scale, network_bound, network_change
         )

@@ -201,7 +201,9 @@ def _train_part(part, parts, users, common, change, counts, scores, losses, clip
         losses[user] = loss / (n_samples * common.epochs)
         if common.personal:
             _score_all(scores[user], items, n_rows, head, bias, space)
-        clipped[user], finite = hand_over(n_rows, items, False, scale, bound, space, change, counts)
+        clipped[user], finite = hand_over(
+            n_rows, items, False, 1, scale, bound, space, change, counts
+        )
         all_finite = all_finite and finite and math.isfinite(bias)
         for c in range(dim):
             all_finite = all_finite and math.isfinite(head[c])

@@ -10,12 +10,23 @@ from fedrec.config.algorithm import accelerator_of, algorithm_of, training_path
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
+from fedrec.evaluation.metrics import MetricSums
 from fedrec.training.learner import Learner
 
 N_ITEMS, ROUNDS = 60, 3
 COLR = {"structure": "colr", "rank": 3}
 SCOLR = {"structure": "scolr", "rank": 3, "normaliser": "entry"}
 SVD = {"structure": "svd", "rank": 2, "compress": "client"}
+USUAL = {"dim": 11, "batch_size": 32, "local_epochs": 2}
+FEDRAP = {"name": "fedrap", "item_rate": 4.0, "weight_decay": 1e-2, "tolerance": 0.0}
+STOPPING = {"batch_size": 512, "local_epochs": 8, "batch_decay": 0.6, "tolerance": 0.03}
+PLGC = {
+    "name": "plgc",
+    "base": {
+        "name": "fedmf", "dim": 11, "batch_size": 32, "local_epochs": 3, "regularisation": 0.02,
+    },
+    "weight": 0.0,
+}  # fmt: skip
 CASES = {
     "fedmf dense": ({"name": "fedmf"}, {}),
     "fedmf dense, pulled": ({"name": "fedmf", "regularisation": 0.02}, {}),
@@ -42,6 +53,19 @@ CASES = {
         },
         {},
     ),
+    "fedrap": (FEDRAP, {}),
+    "fedrap, later": (FEDRAP | {"schedule": "sin", "sparsity": "l2"}, {}),
+    "fedrap, all that is fixed": (
+        FEDRAP | {"weight_decay": 0.0, "batch_decay": 1.0, "round_decay": 1.0, "sparsity": "none"},
+        {},
+    ),
+    "fedrap, one minibatch": (FEDRAP | {"batch_size": 512, "local_epochs": 5}, {}),
+    "fedrap, stopping": (FEDRAP | STOPPING, {}),
+    "fedrap, stopping in minibatches": (FEDRAP | STOPPING | {"batch_size": 32}, {}),
+    "fedrap-c": (FEDRAP | {"tables": "shared"}, {}),
+    "fedrap-d": (FEDRAP | {"tables": "private"}, {}),
+    "plgc": (PLGC, {}),
+    "plgc, whole tables": (PLGC | {"upload": "table", "rate_factor": 1.0}, {}),
 }
 
 
@@ -51,7 +75,7 @@ def plan_of(case, *, accelerated=True, **changes):
         {
             "federation": {"seed": 7, "maximum_users": 64, "minimum_item_users": 2},
             # Some users have one minibatch, some several.
-            "algorithm": {"dim": 11, "batch_size": 32, "local_epochs": 2} | algorithm,
+            "algorithm": (USUAL if "base" not in algorithm else {}) | algorithm,
             "update": {"structure": "dense", "clip": 16.0, "fraction_bits": 30} | update,
             "training": {"accelerated": accelerated},
         }
@@ -69,7 +93,8 @@ def users():
 
 
 def trained(plan, users):
-    """Return the last round's tensors, loss, private tables and the model after it."""
+    """Return the last round's tensors, counts, private tables, the model after it, how many values
+    were clipped, and the summed loss."""
     learner = Learner(plan, N_ITEMS, device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
@@ -78,7 +103,8 @@ def trained(plan, users):
         part = learner.contribute("train", round_id, shared, users, private)
         shared, private = learner.apply("train", round_id, shared, part.vector), part.private
     sums = learner.travelling.unpack("train", shared, part.vector)
-    return learner, sums.changes, sums.counts, private, shared, part.n_clipped
+    loss = MetricSums(sums.metrics).sum_of("loss")
+    return learner, sums.changes, sums.counts, private, shared, part.n_clipped, loss
 
 
 def assert_close(one, other, name):
@@ -102,13 +128,26 @@ def test_three_rounds_agree(case, users):
     for name, values in compiled[4].tensors.items():
         assert_close(values, by_trainer[4].tensors[name], name)
     assert compiled[5] == by_trainer[5] == 0
+    assert_close(compiled[6], by_trainer[6], "loss")
 
 
-def test_what_was_clipped_is_counted_alike(users):
+def test_users_stop_whose_loss_stands_still(users):
+    """Else the cases of stopping above would show nothing."""
+    for case in ("fedrap, stopping", "fedrap, stopping in minibatches"):
+        never = USUAL | CASES[case][0] | {"tolerance": 0.0}
+        stopped, went_on = (
+            trained(plan_of(case), users),
+            trained(plan_of(case, algorithm=never), users),
+        )
+        assert stopped[6] != went_on[6]
+
+
+@pytest.mark.parametrize("case", ["fedmf dense", "fedrap", "plgc", "plgc, whole tables"])
+def test_what_was_clipped_is_counted_alike(case, users):
     """Few values are within a grid step of the limit, so few may fall on either side of it."""
     narrow = {"update": {"structure": "dense", "clip": 0.05, "fraction_bits": 20}}
     found = [
-        trained(plan_of("fedmf dense", accelerated=accelerated, **narrow), users)[5]
+        trained(plan_of(case, accelerated=accelerated, **narrow), users)[5]
         for accelerated in (True, False)
     ]
     assert found[0] > 100
@@ -127,8 +166,30 @@ def test_what_was_clipped_is_counted_alike(users):
                 "protection": {"name": "none"},
             },
         ),
+        (
+            "fedrap",
+            {
+                "algorithm": {"name": "fedrap", "tables": "shared"},
+                "update": {"structure": "colr", "rank": 2},
+            },
+        ),
+        ("fedrap", {"algorithm": {"name": "fedrap", "noise_where": "grad"}}),
+        ("fedrap", {"algorithm": {"name": "fedrap", "noise_where": "upload"}}),
+        ("plgc", {"algorithm": {"name": "plgc"}}),
+        ("plgc", {"algorithm": {"name": "plgc", "mixing": False}}),
+        ("plgc", {"algorithm": {"name": "plgc", "weight": 0.0, "base": {"name": "fedrap"}}}),
     ],
-    ids=["each user's change compressed", "adam", "noise"],
+    ids=[
+        "each user's change compressed",
+        "adam",
+        "noise",
+        "rows that A stands in for",
+        "noise on gradients",
+        "noise on uploads",
+        "a regulariser",
+        "tables that are not mixed",
+        "around another base",
+    ],
 )
 def test_what_they_do_not_do_is_the_trainers(case, changes):
     plan = plan_of(case, **changes)

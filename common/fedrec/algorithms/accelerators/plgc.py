@@ -1,0 +1,248 @@
+"""PLGC's mixing over FedMF, compiled: FedMF's own minibatches, on each user's mixture of tables.
+
+With l and G constant in an epoch, Q = l C + (1 - l) G moves by l times what C moves by, and dL/dC
+is l dL/dQ. So an epoch of C is one of FedMF whose rows begin as Q and move l^2 times as fast, after
+which C has moved by 1 / l of what Q has, and by that much of its rounding. What is here is around
+that: mixtures, norms of whole tables, and scores.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+from fedrec.algorithms.accelerators.compiled import (
+    Sampled,
+    add_row,
+    begin_user,
+    dots,
+    hand_over,
+    open_space,
+    row_at,
+    shuffled,
+    train_in_parts,
+)
+from fedrec.algorithms.accelerators.fedmf import open_step, round_of, take_minibatch
+from fedrec.algorithms.algorithm import ChunkResult, RoundStart
+from fedrec.algorithms.fedmf import FedMF
+from fedrec.algorithms.optimisers import Sgd
+from fedrec.algorithms.trained import MOST_SAMPLES
+from fedrec.compiling import COMPILED
+
+if TYPE_CHECKING:
+    import torch
+
+    from fedrec.algorithms.plgc import PLGC
+    from fedrec.training.cohort import Chunk
+    from fedrec.training.grid import RoundSums
+
+__all__ = ["fit"]
+
+_ITEMS = "item_embedding"
+
+
+class CpuUsers(NamedTuple):
+    """Users of a chunk, and what they own.
+
+    Attributes:
+        vectors: p, float32 (n_users, dim).
+        tables: C, a row for each item of the catalogue, float32 (n_users, n_all_items, dim).
+        begun: 0 for users whose C begins as G in this round, float32 (n_users,).
+        scores: of all items of the catalogue, float32 (n_users, n_all_items).
+        weights: how many times a user's change counts in the sum, int64 (n_users,).
+    """
+
+    sampled: Sampled
+    vectors: NDArray[np.float32]
+    tables: NDArray[np.float32]
+    begun: NDArray[np.float32]
+    scores: NDArray[np.float32]
+    weights: NDArray[np.int64]
+
+
+class Mixing(NamedTuple):
+    """What the users have in common beside FedMF's round.
+
+    Attributes:
+        active: rows of the active items in the catalogue, int64 (n_active,).
+        factor: what step sizes are multiplied with after every minibatch.
+        whole: whether users contribute all of C - G, and not how C moved.
+    """
+
+    active: NDArray[np.int64]
+    factor: float
+    whole: bool
+
+
+def fit(
+    algorithm: PLGC,
+    chunk: Chunk,
+    start: RoundStart,
+    private: dict[str, torch.Tensor],
+    sums: RoundSums,
+    *,
+    threads: int,
+) -> ChunkResult:
+    """Train a chunk of users and add their changes up; see `fedrec.training.trainer`."""
+    import torch
+
+    base, total, own = algorithm.base, sums[_ITEMS], algorithm.own_tables[_ITEMS]
+    assert isinstance(base, FedMF)
+    common = round_of(base, start, total)
+    (phase,) = algorithm.phases(start.scalars)
+    (optimiser,) = phase.optimisers
+    assert isinstance(optimiser, Sgd)
+    mixing = Mixing(
+        active=start.active.numpy(),
+        factor=optimiser.factor,
+        whole=algorithm.settings.upload == "table",
+    )
+    users = CpuUsers(
+        sampled=Sampled.of(chunk, seed=algorithm.seed, round_id=start.round, epochs=common.epochs),
+        vectors=private["user_embedding"].numpy(),
+        tables=private[own].numpy(),
+        begun=private[algorithm.begun].numpy(),
+        scores=private[algorithm.kept_scores].numpy(),
+        weights=np.minimum(np.diff(chunk.pointers.numpy()), MOST_SAMPLES),
+    )
+    loss = np.zeros(chunk.n_users, dtype=np.float32)
+    clipped = np.zeros(chunk.n_users, dtype=np.int64)
+
+    def work(part: int, parts: int, *sums: NDArray[np.int64]) -> bool:
+        return bool(_train_part(part, parts, users, common, mixing, *sums, loss, clipped))
+
+    shapes = (common.items.shape, (len(common.items),))
+    finite, (change, _) = train_in_parts(work, chunk.n_users, threads, shapes)
+    total.add_sums(torch.from_numpy(change), finite=finite)
+    sums["samples"].add_sums(torch.from_numpy(users.weights.sum(keepdims=True)), finite=True)
+    users.begun[:] = 1.0
+    return ChunkResult(
+        private=private, loss=torch.from_numpy(loss), clipped=torch.from_numpy(clipped)
+    )
+
+
+@njit(**COMPILED)
+def _square(table, rows):
+    """Return the squared norm of some of a table's rows."""
+    total = 0.0
+    for row in rows:
+        values = row_at(table, row)
+        total += dots((values,), (values,))[0]
+    return total
+
+
+@njit(**COMPILED)
+def _untouched(table, active, row_of):
+    """Return the squared norm of the active rows that a user does not touch."""
+    total = 0.0
+    for item in range(len(active)):
+        if row_of[item] < 0:
+            values = row_at(table, active[item])
+            total += dots((values,), (values,))[0]
+    return total
+
+
+@njit(**COMPILED)
+def _mix(mixed, table, where, row_item, items, share):
+    """Write Q of the rows that a user touches."""
+    for row in range(len(where)):
+        values, own = row_at(mixed, row), row_at(table, where[row])
+        version = row_at(items, row_item[row])
+        for c in range(len(values)):
+            values[c] = version[c] + share * (own[c] - version[c])
+
+
+@njit(**COMPILED)
+def _unmix(mixed, table, where, row_item, items, share):
+    """Move C by what Q has moved by since it was mixed."""
+    for row in range(len(where)):
+        values, own = row_at(mixed, row), row_at(table, where[row])
+        version = row_at(items, row_item[row])
+        for c in range(len(values)):
+            begun = version[c] + share * (own[c] - version[c])
+            own[c] += (values[c] - begun) / share
+
+
+@njit(**COMPILED)
+def _score_all(scores, vector, table, active, items, share):
+    """Write the scores of all active items with Q."""
+    for item in range(len(active)):
+        by_version, by_own = dots((vector,), (row_at(items, item), row_at(table, active[item])))
+        scores[active[item]] = by_version + share * (by_own - by_version)
+
+
+@njit(**COMPILED)
+def _hand_over_table(table, active, items, weight, scale, bound, room, change):
+    """Round all of C - G and add it up; return (clipped values, finite)."""
+    clipped, not_finite = 0, 0
+    for item in range(len(active)):
+        own, version = row_at(table, active[item]), row_at(items, item)
+        for c in range(len(room)):
+            room[c] = own[c] - version[c]
+        over, beyond = add_row(room, weight, scale, bound, row_at(change, item))
+        clipped += over
+        not_finite += beyond
+    return clipped, not_finite == 0
+
+
+@njit(**COMPILED)
+def _train_part(part, parts, users, common, mixing, change, counts, losses, clipped):
+    """Train every `parts`-th user from `part` on; return whether all values were finite."""
+    sampled, items, active = users.sampled, common.items, mixing.active
+    per_positive, batch_size = common.negatives_per_positive, common.batch_size
+    scale, bound = np.float32(common.scale), np.float32(common.bound)
+    n_items, dim = items.shape
+    pull = np.float32(2.0) * np.float32(common.gamma)
+    space = open_space(sampled.pointers, per_positive, n_items, dim)
+    step = open_step(len(space.rows), dim, dim)
+    before, room = np.empty_like(space.rows), np.empty(dim, dtype=np.float32)
+    version_square, all_finite = _square(items, np.arange(n_items)), True
+    for user in range(part, len(users.vectors), parts):
+        n_positives = sampled.pointers[user + 1] - sampled.pointers[user]
+        # Rows are mixed before each epoch, so that it does not matter what they begin as.
+        n_samples, n_rows = begin_user(user, sampled, per_positive, items, True, space)
+        vector, table, weight = users.vectors[user], users.tables[user], users.weights[user]
+        row_item, mixed = space.row_item[:n_rows], space.rows[:n_rows]
+        where = active[row_item]
+        if users.begun[user] == 0.0:
+            for item in range(n_items):
+                row_at(table, active[item])[:] = row_at(items, item)
+        for row in range(n_rows):
+            row_at(before, row)[:] = row_at(table, where[row])
+        untouched = _untouched(table, active, space.row_of)
+        loss, slower = 0.0, 1.0
+        for epoch in range(common.epochs + 1):
+            square = untouched + _square(table, where)
+            share = np.float32(square / (square + version_square))
+            if epoch == common.epochs:
+                break
+            places = shuffled(n_samples, sampled.shuffle_keys[epoch, user], space)
+            _mix(mixed, table, where, row_item, items, share)
+            for start in range(0, n_samples, batch_size):
+                batch, rate = places[start : start + batch_size], common.rate * slower
+                step.rates[:] = np.float32(rate) * share * share
+                loss += take_minibatch(
+                    batch, n_positives, vector, np.float32(rate), pull, common, space, step
+                )
+                slower *= mixing.factor
+            if share > 0.0:
+                _unmix(mixed, table, where, row_item, items, share)
+        losses[user] = loss / (n_samples * common.epochs)
+        _score_all(users.scores[user], vector, table, active, items, share)
+        for row in range(n_rows):
+            values, own, begun = row_at(mixed, row), row_at(table, where[row]), row_at(before, row)
+            for c in range(dim):
+                values[c] = 0.0 if mixing.whole else own[c] - begun[c]
+        clipped[user], finite = hand_over(
+            n_rows, items, True, weight, scale, bound, space, change, counts
+        )
+        if mixing.whole:
+            clipped[user], finite = _hand_over_table(
+                table, active, items, weight, scale, bound, room, change
+            )
+        all_finite = all_finite and finite and math.isfinite(loss)
+    return all_finite
