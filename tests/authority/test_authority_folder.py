@@ -47,6 +47,8 @@ from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.members import find
 from fedrec_authority.renewal import renew_issuer
 
+pytestmark = pytest.mark.slow
+
 NOW = 1_700_000_000
 PASSPHRASE = "correct horse battery staple"
 PLAN = Plan.model_validate(

@@ -27,6 +27,8 @@ from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.members import Membership
 from fedrec_authority.placing import place
 
+pytestmark = pytest.mark.slow
+
 PLAN = Plan.model_validate(
     {"federation": {"name": "films"}, "protection": {"name": "masks"}, "algorithm": {"dim": 4}}
 )

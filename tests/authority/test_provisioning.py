@@ -24,6 +24,8 @@ from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import AuthorityFolder
 
+pytestmark = pytest.mark.slow
+
 NOW = int(time.time())
 USERS, CLIENTS = 40, ("north", "south", "west")
 MOST_FILES = 6

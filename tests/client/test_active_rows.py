@@ -17,6 +17,8 @@ from fedrec.ids import canonical
 from fedrec.training.layout import METRICS_SLICE, Layout
 from fedrec.wire.messages import UNSAID, Finished
 
+pytestmark = pytest.mark.slow
+
 LEAST = 3
 FEW = {"federation": {"name": "films", "seed": 7, "minimum_item_users": LEAST}}
 HOLDERS = np.array([9, 0, 3, 1, 0, 4, 2, 0, 0, 12, 3, 0])

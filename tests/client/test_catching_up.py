@@ -24,6 +24,8 @@ from fedrec.ids import RoundId
 from fedrec.wire.messages import PublishedRound, Report, RevealStatement, Wait
 from fedrec_client.private_store import PrivateStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

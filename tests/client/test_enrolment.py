@@ -31,6 +31,8 @@ from fedrec_client.enrolment import enrol
 from fedrec_client.membership import Membership
 from fedrec_client.private_store import PrivateStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

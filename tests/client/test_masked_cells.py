@@ -14,6 +14,8 @@ from fedrec.wire.mask_bodies import key_list_from_bytes, key_list_to_bytes
 from fedrec.wire.messages import MaskStep, RoundKind
 from fedrec_client.audit import AUDIT_FILE
 
+pytestmark = pytest.mark.slow
+
 LIE = 2
 """The round in which the coordinator leaves somebody out."""
 

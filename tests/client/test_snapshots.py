@@ -22,6 +22,8 @@ from fedrec.wire.limits import MAX_REFUSED
 from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
 from fedrec_client.private_store import PrivateStore
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> World:

@@ -16,6 +16,8 @@ from fedrec.identity.issuer import Issuer
 from fedrec.identity.key_files import write_secret
 from fedrec_client.stopping import Stopped
 
+pytestmark = pytest.mark.slow
+
 Call = Callable[..., tuple[int, str]]
 
 

@@ -15,6 +15,8 @@ from fedrec.model.state import PrivateState
 from fedrec.training.learner import Learner
 from fedrec.updates import SCoLR
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, DIM = 60, 6
 SVD = {"structure": "svd", "rank": 2}
 TOPK = {"structure": "topk", "ratio": 0.2}

@@ -15,6 +15,8 @@ from fedrec.data import generate, leave_one_out
 from fedrec.evaluation.metrics import rank_values
 from fedrec.evaluation.protocols import draw_candidates, held_out_ranks
 
+pytestmark = pytest.mark.slow
+
 ONE = 1 << 20
 N_USERS, N_ITEMS = 40, 150
 CUTS = (1, 5, 10)

@@ -21,6 +21,8 @@ from fedrec.model.new_table import BlockWriter, NewBlocks
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom, room_in
 
+pytestmark = pytest.mark.slow
+
 WIDTH = (3,)
 USERS_A_BLOCK = 4
 

@@ -21,6 +21,8 @@ from fedrec.errors import (
 from fedrec.protection import Paillier, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.protection.vector import Integers
 
+pytestmark = pytest.mark.slow
+
 LENGTH, KEPT, FRAME = 40, 5, 512
 COUNTS, METRICS = 9, 2
 SPEC = VectorSpec(

@@ -29,6 +29,8 @@ from fedrec.protection.fixed_base import FixedBase
 from fedrec.protection.paillier_key import PaillierPublicKey, PaillierSecretKey
 from fedrec.protection.slot_widths import TAG_MODULUS
 
+pytestmark = pytest.mark.slow
+
 SMALL = VectorSpec(
     segments=(
         SegmentSpec(name="items", length=130, max_abs_sum=2**27),

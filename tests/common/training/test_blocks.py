@@ -18,6 +18,8 @@ from fedrec.training.learner import Learner
 from fedrec.training.samplers import draw_samples
 from fedrec.training.trainer import Trainer
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, N_USERS, BATCH, EPOCHS, ROUND = 60, 23, 8, 3, 5
 CPU = torch.device("cpu")
 ALGORITHMS = {

@@ -15,6 +15,8 @@ from fedrec.config.schema import Plan
 from fedrec.data import generate, leave_one_out
 from fedrec.training.learner import Learner
 
+pytestmark = pytest.mark.slow
+
 N_ITEMS, DIM, BATCH, EPOCHS = 40, 5, 7, 3
 RATE, ITEM_RATE, DECAY = 0.3, 8.0, 2e-3
 VARIANTS = [
