@@ -22,7 +22,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 from measuring import describe_machine, summary
-from small_federation import federation
+from small_federation import federation, training_vector
 
 from fedrec.config.plan import plan_fingerprint
 from fedrec.demo.processes import Processes
@@ -95,10 +95,7 @@ def client(number: int, pipe, settings: dict) -> None:
     # Everybody holds everything, so that all rows travel.
     counts = np.zeros(counting.length, dtype=np.int64)
     counts[counting.count_slice] = 1
-    vector = np.zeros(training.length, dtype=np.int64)
-    vector[training.change_slice] = np.random.default_rng(number).integers(
-        -1000, 1000, training.change_slice.stop
-    )
+    vector = training_vector(training, number)
     payloads = {"count": protected(counting, counts), "train": protected(training, vector)}
     channel = open_channel(f"127.0.0.1:{settings['bare_port']}", own)
     put = channel.stream_unary("/Bare/Put")

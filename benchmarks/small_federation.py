@@ -6,10 +6,12 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions
 from fedrec.demo.workspace import DemoData, Workspace, prepare
+from fedrec.training.layout import Layout
 
 USERS_PER_CLIENT = 2
 
@@ -48,6 +50,17 @@ def federation(
     return prepare(folder, plan, data, n_clients=n_clients)
 
 
+def training_vector(layout: Layout, seed: int) -> NDArray[np.int64]:
+    """Return what one user who touched every row could contribute."""
+    vector = np.zeros(layout.length, dtype=np.int64)
+    values = np.random.default_rng(seed).integers(-1000, 1000, layout.change_slice.stop)
+    vector[layout.change_slice] = values
+    # Whoever opens a sum holds each row against its users.
+    vector[layout.count_slice] = 1
+    vector[layout.metrics_slice.start] = 1
+    return vector
+
+
 def run_client(settings_file: str, coordinator: str) -> None:
     """Take part as the real client does, with a fixed vector in place of training."""
     from fedrec.config.loading import load_settings
@@ -63,8 +76,7 @@ def run_client(settings_file: str, coordinator: str) -> None:
             # Everybody holds everything, so that all rows travel.
             vector[layout.count_slice] = 1
         if kind == "train":
-            values = np.random.default_rng(round_id).integers(-1000, 1000, layout.length)
-            vector[layout.change_slice] = values[layout.change_slice]
+            vector = training_vector(layout, round_id)
             # Key holders refuse a sum that is not zero behind the active rows.
             for part in layout.padding(len(self.travelling.rows(kind, shared).index)):
                 vector[part] = 0
