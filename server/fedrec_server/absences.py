@@ -12,6 +12,7 @@ from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
 from fedrec_server.presence import LIVE_SECONDS, Presence
 from fedrec_server.rounds.machine import NOT_ENOUGH, absent, awaited
+from fedrec_server.rounds.patience import is_stalled
 from fedrec_server.rounds.state import State
 
 __all__ = ["Absences", "waits_for"]
@@ -27,9 +28,18 @@ class Absences:
         self._missing: frozenset[ClientId] = frozenset()
         self._since = 0.0
         self._is_told = False
+        self._stall_is_told = False
 
     def notice(self, run: str, state: State, roster: Roster, presence: Presence) -> None:
         """Look who is here; called as time passes."""
+        stalled = is_stalled(state)
+        if stalled and not self._stall_is_told and state.current is None:
+            log = structlog.get_logger().bind(run=run)
+            log.warning("run stalled", waits_for=waits_for(state, roster, presence))
+            self._stall_is_told = True
+        if self._stall_is_told and not stalled:
+            structlog.get_logger().info("run goes on", run=run)
+            self._stall_is_told = False
         missing, now = absent(state, presence.live()), presence.now()
         if missing != self._missing:
             self._missing, self._since, self._is_told = missing, now, False
@@ -42,17 +52,34 @@ class Absences:
 
 def waits_for(state: State, roster: Roster, presence: Presence) -> str:
     """Return who has to come before a round opens, and when each was last heard of; maybe empty."""
+    if is_stalled(state) and state.current is None and state.ending is None:
+        return _stalled(state, roster, presence)
     live = presence.live()
     why, missing = awaited(state, live), absent(state, live)
     if not why or not missing:
         return _more(state) if why == NOT_ENOUGH else why
+    return f"{_named(missing, roster, presence)}; goes on by itself when {_back(missing)}"
+
+
+def _stalled(state: State, roster: Roster, presence: Presence) -> str:
+    """Say who did not answer, where rounds were given up again and again."""
+    silent = state.unanswered & state.roster
+    who = f"{_named(silent, roster, presence)}, to answer" if silent else "a round that succeeds"
+    left = max(0.0, state.retry_at - presence.now())
+    return (
+        f"{who}; stalled: {state.abandoned_in_row} rounds in a row were given up, the last because "
+        f"{state.gave_up}; tried again by itself in {left:.0f} s"
+    )
+
+
+def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> str:
     named = [
         f"{roster.member(one).label or one[:16]}, {_heard(presence, one)}"
-        for one in islice(sorted(missing, key=presence.last_heard), _MOST_NAMED)
+        for one in islice(sorted(clients, key=presence.last_heard), _MOST_NAMED)
     ]
-    if len(missing) > _MOST_NAMED:
-        named.append(f"{len(missing) - _MOST_NAMED} more")
-    return f"{_joined(named)}; goes on by itself when {_back(missing)}"
+    if len(clients) > _MOST_NAMED:
+        named.append(f"{len(clients) - _MOST_NAMED} more")
+    return _joined(named)
 
 
 def _more(state: State) -> str:

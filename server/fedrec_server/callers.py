@@ -55,7 +55,7 @@ class Caller:
         fields = message.DESCRIPTOR.fields_by_name
         if "part" in message.DESCRIPTOR.oneofs_by_name:
             part = message.WhichOneof("part")
-            if part in ("header", "statement"):
+            if part in ("header", "statement", "report"):
                 self.check_named(getattr(message, part))
         elif "client_id" in fields and message.client_id != self.client_id:
             raise WrongIdentity(

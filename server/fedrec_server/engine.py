@@ -26,6 +26,7 @@ from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.hearing import Hearing
 from fedrec_server.journal import entry_of, log_entry
+from fedrec_server.limits import Places
 from fedrec_server.mask_collection import MaskCollection
 from fedrec_server.mask_rounds import close_due, reason_of
 from fedrec_server.presence import Presence
@@ -104,6 +105,7 @@ class Engine:
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
+        self.places = Places()
         self.state = store.load(federation.rules(store.run), federation.roster)
         self.admission = self._admission()
         self.aggregation = self._empty_sum()

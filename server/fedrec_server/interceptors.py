@@ -72,7 +72,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
                 return await inner(_read(request, read, caller), context)
             if self._stopping():
                 raise Unreachable("The coordinator is stopping.")
-            async with self._limits.stream(context.peer()):
+            async with self._limits.stream(caller.client_id or context.peer()):
                 return await inner(_parts(heard_in_time(aiter(request)), read, caller), context)
 
         async def guarded(request: Message, context: Context) -> Message:

@@ -101,6 +101,8 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "round measured", change.round, fields
         case RoundAbandoned():
             fields = {"kind": change.kind, "reason": change.reason, "counted": change.counted}
+            if change.pause_seconds:
+                fields["stalled_seconds"] = round(change.pause_seconds, 1)
             return "round abandoned", change.round, fields
         case StopNoted():
             return "stop asked for", RoundId(0), {}

@@ -1,4 +1,8 @@
-"""How many streams may be open at once, and how long one may be silent."""
+"""How many streams may be open at once, and how long one may keep others waiting.
+
+A stream that says nothing costs next to nothing: only what is behind a verified header takes one of
+the places that bound memory, and each client has one at a time.
+"""
 
 from __future__ import annotations
 
@@ -6,69 +10,104 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import TypeVar
 
 from fedrec.errors import CorruptUpload, TooLarge
 
-__all__ = ["StreamLimits", "heard_in_time"]
+__all__ = ["Places", "StreamLimits", "heard_in_time"]
 
 BYTES_IN_FLIGHT = 256 << 20
 STREAM_BYTES = 4 << 20
 """What gRPC and the coordinator buffer for one stream, whatever its length: the rest is on disk."""
-STREAMS_OF_PEER = 8
+STREAMS_OF_CALLER = 20
+HEADER_SECONDS = 5.0
+"""For the first message of a stream, which is small and says what the stream is."""
 SILENT_SECONDS = 30.0
-
-T = TypeVar("T")
+SLOWEST_BYTES = 16 << 10
+"""A second, on average over `WINDOW_SECONDS` of waiting for the sender."""
+WINDOW_SECONDS = 60.0
 
 
 class StreamLimits:
-    """Bounds the memory of incoming streams, together and for each connection."""
+    """Bounds the streams of each caller, whatever connections they come by."""
 
-    def __init__(
-        self, *, bytes_in_flight: int = BYTES_IN_FLIGHT, streams_of_peer: int = STREAMS_OF_PEER
-    ) -> None:
-        self._free = asyncio.Semaphore(max(1, bytes_in_flight // STREAM_BYTES))
-        self._streams_of_peer = streams_of_peer
-        self._peers: Counter[str] = Counter()
+    def __init__(self, *, streams_of_caller: int = STREAMS_OF_CALLER) -> None:
+        self._most = streams_of_caller
+        self._open: Counter[str] = Counter()
 
     @asynccontextmanager
-    async def stream(self, peer: str) -> AsyncIterator[None]:
-        """Hold a place for one stream of a peer, waiting while all are taken.
+    async def stream(self, caller: str) -> AsyncIterator[None]:
+        """Count one stream of a caller while it is open.
 
         Raises:
-            TooLarge: when the peer has too many open already.
+            TooLarge: when the caller has too many open already.
         """
-        if self._peers[peer] >= self._streams_of_peer:
+        if self._open[caller] >= self._most:
             raise TooLarge(
-                f"A connection may have {self._streams_of_peer} uploads open at once.",
+                f"A client may have {self._most} uploads open at once.",
                 remedy="Wait for one of them to end.",
             )
-        self._peers[peer] += 1
+        self._open[caller] += 1
         try:
-            async with self._free:
-                yield
+            yield
         finally:
-            self._peers[peer] -= 1
-            if not self._peers[peer]:
-                del self._peers[peer]
+            self._open[caller] -= 1
+            if not self._open[caller]:
+                del self._open[caller]
+
+
+class Places:
+    """Bounds the memory of streams whose header is verified; who comes first is served first."""
+
+    def __init__(self, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
+        self._free = asyncio.Semaphore(max(1, bytes_in_flight // STREAM_BYTES))
+
+    @asynccontextmanager
+    async def place(self) -> AsyncIterator[None]:
+        """Hold a place, waiting while all are taken; the caller has its client's turn."""
+        async with self._free:
+            yield
 
 
 async def heard_in_time(
-    parts: AsyncIterator[T], *, silent_seconds: float = SILENT_SECONDS
-) -> AsyncIterator[T]:
-    """Yield a stream's messages and cut it when it is silent for too long.
+    parts: AsyncIterator[bytes],
+    *,
+    first_seconds: float = HEADER_SECONDS,
+    silent_seconds: float = SILENT_SECONDS,
+    slowest_bytes: float = SLOWEST_BYTES,
+    window_seconds: float = WINDOW_SECONDS,
+) -> AsyncIterator[bytes]:
+    """Yield a stream's messages and cut it when it is silent for too long, or too slow.
+
+    Only the time that the sender takes counts.
+
+    Args:
+        first_seconds: for the first message.
+        silent_seconds: for each further one.
+        slowest_bytes: a second, on average over a window.
+        window_seconds: after how much waiting the average is looked at.
 
     Raises:
         CorruptUpload: the upload can go on in another call.
     """
+    now = asyncio.get_running_loop().time
+    allowed, waited, heard = first_seconds, 0.0, 0
     while True:
+        begun = now()
         try:
-            async with asyncio.timeout(silent_seconds):
+            async with asyncio.timeout(allowed):
                 part = await anext(parts)
         except StopAsyncIteration:
             return
         except TimeoutError:
-            raise CorruptUpload(
-                f"The stream was silent for {silent_seconds:.0f} seconds."
-            ) from None
+            raise CorruptUpload(f"The stream was silent for {allowed:.0f} seconds.") from None
+        waited += now() - begun
+        heard += len(part)
+        if waited >= window_seconds:
+            if heard < slowest_bytes * waited:
+                raise CorruptUpload(
+                    f"The stream brought {heard} bytes in {waited:.0f} seconds, expected at least "
+                    f"{slowest_bytes:.0f} a second."
+                )
+            waited, heard = 0.0, 0
+        allowed = silent_seconds
         yield part

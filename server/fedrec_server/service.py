@@ -103,7 +103,7 @@ class CoordinatorService(CoordinatorServicer):
         engine.admission.check_header(header)
         async with engine.uploads.turn(header.client_id):
             incoming = await open_update(engine, header)
-            duplicate = True if incoming is None else await _receive(incoming, parts)
+            duplicate = True if incoming is None else await self._receive(incoming, parts)
         return update_pb2.UploadReceipt(round=header.round, duplicate=duplicate)
 
     async def GetUploadStatus(self, request: Message, context: Message) -> Message:
@@ -153,7 +153,7 @@ class CoordinatorService(CoordinatorServicer):
         statement = reveal_statement_from_proto(await next_part(parts, "statement"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
         async with self._engine.uploads.turn(statement.client_id):
-            await _receive(await open_reveal(self._engine, statement, blob), parts)
+            await self._receive(await open_reveal(self._engine, statement, blob), parts)
         return model_pb2.RoundReceipt(round=statement.round)
 
     async def SubmitReport(self, request: Message, context: Message) -> Message:
@@ -166,7 +166,8 @@ class CoordinatorService(CoordinatorServicer):
         """Take in a copy of the model."""
         report = report_from_proto(await next_part(parts, "report"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
-        await _receive(await open_snapshot(self._engine, report, blob), parts)
+        async with self._engine.uploads.turn(report.client_id):
+            await self._receive(await open_snapshot(self._engine, report, blob), parts)
         return model_pb2.RoundReceipt(round=report.round)
 
     async def Apply(self, request: Message, context: Message) -> Message:
@@ -278,17 +279,18 @@ class CoordinatorService(CoordinatorServicer):
             raise RefusedError(f"The key authority alone opens round {wanted}.")
         return round_
 
+    async def _receive(self, incoming: Incoming, parts: AsyncIterator[Message]) -> bool:
+        """Take in what follows a verified header, in the client's turn."""
+        try:
+            async with self._engine.places.place():
+                async for part in parts:
+                    await incoming.add(*chunk_from_proto(expect_part(part, "chunk")))
+                return await incoming.finish()
+        finally:
+            await incoming.leave()
+
     async def _read(self, name: str, blob: Blob) -> bytes:
         return await self._engine.work.in_thread(self._engine.store.spool.read, name, blob)
-
-
-async def _receive(incoming: Incoming, parts: AsyncIterator[Message]) -> bool:
-    try:
-        async for part in parts:
-            await incoming.add(*chunk_from_proto(expect_part(part, "chunk")))
-        return await incoming.finish()
-    finally:
-        await incoming.leave()
 
 
 def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:

@@ -67,7 +67,7 @@ def test_scenario_20_killed_at_every_failpoint(tmp_path: Path, kind: str) -> Non
 
 def budgeted(kind: str, most: int, *, needs_reveal: bool = False) -> World:
     found = replace(
-        rules(needs_reveal=needs_reveal, total=50, maximum_abandoned=50),
+        rules(needs_reveal=needs_reveal, total=50),
         most_sums=most,
         budget="privacy.epsilon = 1 at delta = 1e-05",
         charges_updates=kind == "laplace",

@@ -208,7 +208,7 @@ def test_a_resumed_run_is_served_until_it_really_ends(
     [
         ("all rounds are published", False, "finished"),
         (f"{BUDGET_SPENT}: 3 noisy sums, epsilon 1", True, "spent"),
-        ("5 rounds in a row were abandoned; the last: too few", True, "failed"),
+        ("nothing is left to train", True, "failed"),
     ],
 )
 def test_how_the_run_ended_is_told(

@@ -81,7 +81,7 @@ def test_it_counts_the_round_before_the_first_answer(tmp_path: Path, mechanism: 
 def test_an_abandoned_round_is_paid_for_once_it_could_be_read(
     tmp_path: Path, phase: str, charged: int
 ) -> None:
-    federation = noisy(3, maximum_abandoned=9)
+    federation = noisy(3)
 
     async def scenario() -> None:
         async with masked(tmp_path, 3, federation=federation) as world:

@@ -89,7 +89,7 @@ def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path: Path) -> 
 
 
 def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path: Path) -> None:
-    bench = Bench.of(3, maximum_abandoned=1)
+    bench = Bench.of(3)
 
     async def scenario() -> None:
         async with running(bench, tmp_path) as engine:

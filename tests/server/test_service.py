@@ -337,16 +337,35 @@ class TestUploads:
                 assert not link.submit_update(header, payload)
                 assert link.upload_status(header).accepted
 
-    def test_too_many_streams_of_one_connection(self, collecting: Serving) -> None:
+    @pytest.mark.parametrize(
+        "method", ["NextTask", "GetFederation", "FetchPublished", "SubmitReport"]
+    )
+    def test_what_is_no_message_is_refused_without_a_traceback(
+        self, collecting: Serving, capsys: pytest.CaptureFixture[str], method: str
+    ) -> None:
+        with collecting.channel() as channel:
+            call = channel.unary_unary(f"/fedrec.wire.v1.Coordinator/{method}")
+            if method == "FetchPublished":
+                call = channel.unary_stream(f"/fedrec.wire.v1.Coordinator/{method}")
+            with pytest.raises(grpc.RpcError) as caught:
+                found = call(b"\xff" * 1000, timeout=20)
+                list(found)
+        assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert type(from_rpc_error(caught.value)) is ProtocolError
+        assert "Traceback" not in "".join(capsys.readouterr())
+
+    def test_too_many_streams_of_one_client(self, collecting: Serving) -> None:
         release = threading.Event()
 
         def silent() -> Iterator[bytes]:
             release.wait(20)
             yield from ()
 
-        with collecting.channel() as channel:
-            method = channel.stream_unary("/fedrec.wire.v1.Coordinator/SubmitUpdate")
-            calls = [method.future(silent(), timeout=20) for _ in range(9)]
+        # By which connections they come does not matter.
+        with collecting.channel() as one, collecting.channel() as other:
+            name = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
+            methods = (one.stream_unary(name), other.stream_unary(name))
+            calls = [methods[n % 2].future(silent(), timeout=20) for n in range(21)]
             try:
                 first = next(iter(self.done(calls)))
                 assert type(from_rpc_error(first.exception())) is TooLarge

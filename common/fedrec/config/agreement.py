@@ -45,7 +45,6 @@ _FREE = frozenset(
         "rounds.deadline_seconds",
         "rounds.mask_step_seconds",
         "rounds.report_seconds",
-        "rounds.maximum_abandoned",
         # The work of whoever opens sums; sums of more are refused, not opened unseen.
         "rounds.recompute_limit",
     }

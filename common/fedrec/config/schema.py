@@ -266,9 +266,6 @@ class RoundSettings(Section):
         "inside the ciphertexts show that the coordinator's sum is the right one; under ckks "
         "never more. Where members decrypt, parameters are planned for as many at least.",
     )
-    maximum_abandoned: int = Field(
-        default=5, ge=1, description="The run fails after this many abandoned rounds in a row."
-    )
     user_fraction: float = Field(
         default=1.0,
         gt=0,

@@ -187,13 +187,18 @@ class RoundMeasured:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundAbandoned:
-    """A round ends without a result; its number is never used again."""
+    """A round ends without a result; its number is never used again.
+
+    Attributes:
+        pause_seconds: before the next one opens; 0 until several in a row were given up.
+    """
 
     round: RoundId
     kind: RoundKind
     reason: str
     counted: int
     at: float
+    pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,6 +11,8 @@ from fedrec.wire.messages import RevealStatement
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.last_count import LastCount
+from fedrec_server.rounds.masking import arrived
+from fedrec_server.rounds.patience import after_silence, pause_seconds
 from fedrec_server.rounds.state import Ending, Phase, Reporting, Round, State
 
 __all__ = [
@@ -29,6 +31,9 @@ EPOCH_CHANGED = "the key epoch changed"
 
 _OPENING: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
 """Phases of a masked round in which its sum is about to be known."""
+
+_ANSWERING: frozenset[Phase] = frozenset({"collecting", "sharing", "masking"})
+"""Phases in which clients have something to send."""
 
 Step = tuple[State, tuple[Change, ...]]
 
@@ -101,23 +106,32 @@ def is_opening(state: State, round_: Round) -> bool:
 
 
 def abandon(state: State, round_: Round, reason: str, now: float) -> Step:
-    """Give a round up; too many in a row end the run."""
+    """Give a round up; after several in a row the next one waits longer and longer."""
+    blamed = reason != EPOCH_CHANGED
+    in_row = state.abandoned_in_row + blamed
+    pause = pause_seconds(state.rules, in_row) if blamed else 0.0
+    # Where nobody's time was over, everybody did what was asked for.
+    answered = round_.asked
+    if blamed and round_.phase in _ANSWERING:
+        answered = frozenset(arrived(round_) if state.rules.masked else round_.accepted)
+        state = after_silence(state, round_, answered)
     abandoned = RoundAbandoned(
         round=round_.number,
         kind=round_.kind,
         reason=reason,
         counted=len(round_.accepted),
         at=now,
+        pause_seconds=pause,
     )
     state = replace(
         state,
         current=None,
         abandoned=state.abandoned + 1,
-        abandoned_in_row=state.abandoned_in_row + (reason != EPOCH_CHANGED),
+        abandoned_in_row=in_row,
+        gave_up=reason if blamed else state.gave_up,
+        unanswered=round_.asked - answered if blamed else state.unanswered,
+        retry_at=now + pause,
     )
-    if state.abandoned_in_row >= state.rules.rounds.maximum_abandoned:
-        reason = f"{state.abandoned_in_row} rounds in a row were abandoned; the last: {reason}"
-        return then(abandoned, finish(state, reason, True, now))
     if state.stop_asked:
         return then(abandoned, finish(state, "the operator stopped the run", False, now))
     return state, (abandoned,)

@@ -60,6 +60,7 @@ from fedrec_server.rounds.events import (
     Untrainable,
     Uploaded,
 )
+from fedrec_server.rounds.patience import after_silence, is_left_out, pause_seconds, willing
 from fedrec_server.rounds.selection import asked_of, counted_of, has_all, joining
 from fedrec_server.rounds.state import Round, Rules, State
 
@@ -157,7 +158,7 @@ def absent(state: State, live: frozenset[ClientId]) -> frozenset[ClientId]:
 
 def _open(state: State, tick: Tick) -> Step:
     number = RoundId(state.last_round + 1)
-    here = state.rules.summable(tick.live & state.roster)
+    here = willing(state, state.rules.summable(tick.live & state.roster), number)
     if state.last_count is not None:
         found = state.last_count.noticed(
             here,
@@ -176,7 +177,10 @@ def _open(state: State, tick: Tick) -> Step:
     if kind == "train" and most is not None and state.charged >= most:
         reason = f"{BUDGET_SPENT}: {state.charged} noisy sums, {state.rules.budget}"
         return finish(state, reason, failed=True, now=tick.now)
-    if awaited(state, tick.live):
+    # A clock that was set back must not lengthen the pause.
+    longest = tick.now + pause_seconds(state.rules, state.abandoned_in_row)
+    state = replace(state, retry_at=min(state.retry_at, longest))
+    if tick.now < state.retry_at or awaited(state, here):
         return state, ()
     asked = state.expected(kind) or asked_of(state.rules, here, number)
     if not state.rules.may_begin(asked):
@@ -211,6 +215,8 @@ def _may_sum(state: State, clients: frozenset[ClientId]) -> bool:
 def _polled(state: State, event: Polled) -> Step:
     round_ = state.current
     if round_ is None or event.client_id in round_.asked:
+        return state, ()
+    if is_left_out(state, event.client_id, round_.number):
         return state, ()
     new = _joining(state, round_, event.client_id, event.live & state.roster)
     joined = tuple(ClientJoined(round=round_.number, client_id=each) for each in sorted(new))
@@ -340,6 +346,8 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     if round_.phase == event.phase and round_.phase in ("collecting", "sharing", "masking"):
         # As early as may be: a masked vector costs users of their privacy budget.
         left = masking.arrived(round_) - event.left_out
+        if round_.phase == "masking":
+            state = after_silence(state, round_, round_.accepted)
         ended = lacks(state, round_, left, event.now)
         if ended is not None:
             return ended
@@ -365,6 +373,7 @@ def _close(state: State, round_: Round, now: float) -> Step:
     if not rules.suffices(counted):
         return abandon(state, round_, _too_few(rules, round_, agreeing), now)
     left_out = frozenset(round_.accepted) - counted
+    state = after_silence(state, round_, round_.accepted)
     ended = CollectingEnded(round=round_.number, counted=len(kept), left_out=left_out, at=now)
     return replace(state, current=replace(round_, phase="summing", accepted=kept)), (ended,)
 
@@ -437,7 +446,7 @@ def _restarted(state: State, now: float) -> Step:
     if waiting is not None:
         return replace(state, reporting=revealing.begun_again(state, waiting, now)), ()
     if round_ is None:
-        return state, ()
+        return replace(state, retry_at=0.0), ()
     if round_.epoch != state.rules.epoch:
         return abandon(state, round_, EPOCH_CHANGED, now)
     seconds = state.rules.rounds.deadline_seconds
@@ -450,7 +459,8 @@ def _resumed(state: State, now: float) -> Step:
     if state.ending is None or state.next_kind is None:
         return state, ()
     resumed = RunResumed(after_round=state.last_round, at=now)
-    return replace(state, ending=None, stop_asked=False, abandoned_in_row=0), (resumed,)
+    state = replace(state, ending=None, stop_asked=False, abandoned_in_row=0, retry_at=0.0)
+    return state, (resumed,)
 
 
 def _rotated(state: State, event: EpochInstalled) -> Step:

@@ -25,7 +25,7 @@ from fedrec.wire.messages import (
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.last_count import LastCount
 
-__all__ = ["Ending", "Phase", "Reporting", "Round", "Rules", "State"]
+__all__ = ["Ending", "Phase", "Reporting", "Round", "Rules", "Silence", "State"]
 
 Phase = Literal["collecting", "sharing", "masking", "signing", "unmasking", "summing", "revealing"]
 
@@ -194,6 +194,19 @@ class Reporting:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Silence:
+    """What came of asking those who are only counted together.
+
+    Attributes:
+        times: rounds in a row in which one of them was asked and did not answer.
+        until: the last round in which they are not asked.
+    """
+
+    times: int
+    until: RoundId
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Ending:
     """Why a run is over."""
 
@@ -217,6 +230,11 @@ class State:
         reporting: the published round, until two clients say alike what is in its sum.
         rows: the item rows that vectors cover after the count; None before it.
         last_count: of whom what training is divided by tells; None where nothing is.
+        abandoned_in_row: rounds given up since the last published one; see `is_stalled`.
+        gave_up: why the last of them was.
+        unanswered: who was asked in it and did not answer.
+        retry_at: when the next round may open at the earliest.
+        silences: who is left alone for a while, by the clients that are only counted together.
     """
 
     rules: Rules
@@ -233,6 +251,10 @@ class State:
     last_count: LastCount | None = None
     abandoned: int = 0
     abandoned_in_row: int = 0
+    gave_up: str = ""
+    unanswered: frozenset[ClientId] = frozenset()
+    retry_at: float = 0.0
+    silences: Mapping[frozenset[ClientId], Silence] = field(default_factory=dict)
     current: Round | None = None
     stop_asked: bool = False
     ending: Ending | None = None
@@ -296,6 +318,9 @@ class State:
             current=None,
             published=number,
             abandoned_in_row=0,
+            gave_up="",
+            unanswered=frozenset(),
+            retry_at=0.0,
             known=known,
             rows=rows,
             counted=self.counted or kind == "count",

@@ -56,10 +56,21 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
         last_count=_last_count(rows, trained) if rules.exact else None,
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
+        gave_up=_gave_up(rows, forgiven),
         current=_current(rows),
         stop_asked=meta["stop_asked"] == "1",
         ending=Ending(reason=ended[1:], failed=ended[0] == "1") if ended else None,
     )
+
+
+def _gave_up(rows: sqlite3.Connection, after: int) -> str:
+    """Return why the last round was given up, if one was since the last published one."""
+    query = (
+        "SELECT reason FROM rounds WHERE phase = 'abandoned' AND round > ? AND reason != ? "
+        "ORDER BY round DESC LIMIT 1"
+    )
+    found = rows.execute(query, (after, EPOCH_CHANGED)).fetchone()
+    return "" if found is None else str(found["reason"])
 
 
 def counted(

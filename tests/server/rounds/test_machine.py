@@ -15,7 +15,7 @@ from fedrec.errors import (
     RoundError,
 )
 from fedrec.ids import RoundId
-from fedrec.wire.messages import Finished, Train, Wait
+from fedrec.wire.messages import Train, Wait
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     CollectingEnded,
@@ -25,7 +25,6 @@ from fedrec_server.rounds.events import (
     EpochInstalled,
     Polled,
     Restarted,
-    Resumed,
     StopRequested,
     Uploaded,
 )
@@ -196,17 +195,24 @@ class TestCollecting:
         assert (world.state.current.number, world.state.current.kind) == (2, "count")
         assert world.state.current.base_round == 0
 
-    def test_too_many_abandoned_in_a_row_fail_the_run_until_resumed(self) -> None:
-        world = plain(deadline_seconds=10, maximum_abandoned=2)
-        for _ in range(2):
-            world.tick(0, 1)
+    def test_after_three_in_a_row_the_pauses_grow_and_nothing_ends_the_run(self) -> None:
+        world = plain(deadline_seconds=10)
+        pauses = []
+        for _ in range(9):
+            while not world.tick(0, 1, seconds=1):
+                pass
+            (abandoned,) = world.tick(seconds=11)
+            assert isinstance(abandoned, RoundAbandoned)
+            pauses.append(abandoned.pause_seconds)
+            closed_at = world.now
+            while not (opened := world.tick(0, 1, seconds=1)):
+                pass
+            assert kinds(opened) == ["RoundOpened"]
+            assert world.now - closed_at == max(1, abandoned.pause_seconds)
             world.tick(seconds=11)
-        assert world.state.ending is not None and world.state.ending.failed
-        task = task_for(world.state, client(0), RoundId(0), world.now)
-        assert task is not None and isinstance(task.task, Finished)
-        world.apply(Resumed(now=world.now))
-        world.finished.clear()
-        assert kinds(world.tick(0, 1)) == ["RoundOpened"]
+            pauses.append(world.state.retry_at - world.now)
+        assert pauses[:8] == [0, 0, 10, 20, 40, 80, 160, 160]
+        assert set(pauses[8:]) == {160} and world.state.ending is None
 
     def test_clock_set_back_does_not_lengthen_a_round(self) -> None:
         world = plain(deadline_seconds=10)

@@ -428,7 +428,6 @@ def random_rules(seed: int) -> tuple[Rules, int]:
         clients_per_round=choose.choice([0, 0, 3, 5]),
         over_provision=choose.choice([1.0, 1.5]),
         recompute_limit=choose.choice([3, 6, 64]),
-        maximum_abandoned=choose.choice([1, 3, 50]),
     )
     n_clients = choose.randint(5, 12)
     masked = not found.needs_reveal and choose.random() < 0.6
@@ -440,6 +439,7 @@ def random_rules(seed: int) -> tuple[Rules, int]:
 
 def volatile_free(state: State) -> State:
     """Return what of a state is durable: offers to late joiners and extended times are not."""
+    state = replace(state, unanswered=frozenset(), retry_at=0.0, silences={})
     if state.last_count is not None:
         state = replace(state, last_count=LastCount(clients=state.last_count.clients))
     if state.reporting is not None:
