@@ -29,6 +29,8 @@
     |- TrainingError                 training               1    INTERNAL
     |- PrivacyBudgetSpent            privacy_budget_spent   4    FAILED_PRECONDITION
     |- StorageError                  storage                1    RESOURCE_EXHAUSTED
+    |  |- DamagedFile                damaged_file           1    DATA_LOSS
+    |  `- StateWentBack              state_went_back        1    DATA_LOSS
     |- Unreachable                   unreachable            3    UNAVAILABLE
     `- InternalError                 internal               1    INTERNAL
 
@@ -49,6 +51,7 @@ __all__ = [
     "CertificateExpired",
     "ConflictingUpload",
     "CorruptUpload",
+    "DamagedFile",
     "DataError",
     "FedrecError",
     "InternalError",
@@ -66,6 +69,7 @@ __all__ = [
     "RoundClosed",
     "RoundError",
     "SettingsError",
+    "StateWentBack",
     "StorageError",
     "SumOutOfBounds",
     "TooLarge",
@@ -318,6 +322,22 @@ class StorageError(FedrecError):
     code = "storage"
     public = "Storage is unavailable; try again later."
     grpc_status = "RESOURCE_EXHAUSTED"
+
+
+class DamagedFile(StorageError):
+    """A stored file is missing or is not what its row says."""
+
+    code = "damaged_file"
+    public = "A file that the coordinator keeps is damaged; its operator has to bring it back."
+    grpc_status = "DATA_LOSS"
+
+
+class StateWentBack(StorageError):
+    """A coordinator's folder knows less than it once did."""
+
+    code = "state_went_back"
+    public = "The coordinator's state is older than it was."
+    grpc_status = "DATA_LOSS"
 
 
 class Unreachable(FedrecError):

@@ -11,6 +11,7 @@ import typer
 
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import human_bytes
 
 __all__ = ["app"]
 
@@ -92,3 +93,24 @@ def run(
         again = shlex.join(["fedrec", *sys.argv[1:]])
         typer.echo(f"Stopped; everything is saved. Go on with: {again}", err=True)
         raise typer.Exit(INTERRUPTED)
+
+
+@app.command()
+def backup(
+    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    into: Annotated[Path, typer.Argument(metavar="FOLDER", help="A new folder for the copy.")],
+) -> None:
+    """Copy the state folder, while the coordinator runs or while it does not.
+
+    A coordinator starts from the copy as from the folder itself: put it where coordinator.state
+    points to. Clients that heard of later rounds than the copy knows are not served by it.
+    """
+    from fedrec.config.loading import load_settings
+    from fedrec_server.store.backup import back_up
+
+    settings = load_settings(settings_file)
+    found = back_up(Path(settings.coordinator.state), into)
+    typer.echo(
+        f"Backed up to {into}: {found.n_files} files, {human_bytes(found.n_bytes)}, up to round "
+        f"{found.last_round}."
+    )

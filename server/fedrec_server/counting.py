@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedrec.errors import RoundClosed
+from fedrec.errors import DamagedFile, RoundClosed
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.group_commit import GroupCommit
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.events import Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
-from fedrec_server.store.spool import DamagedFile
 
 __all__ = ["Counting"]
 

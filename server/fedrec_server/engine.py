@@ -11,7 +11,7 @@ import asyncio
 import structlog
 
 from fedrec.clock import Clock
-from fedrec.errors import FedrecError, StorageError
+from fedrec.errors import DamagedFile, FedrecError, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
@@ -58,7 +58,6 @@ from fedrec_server.rounds.tasks import task_for
 from fedrec_server.snapshots import Snapshots
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.spool import (
-    DamagedFile,
     sum_name,
     update_name,
 )

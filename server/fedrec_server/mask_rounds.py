@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fedrec.errors import (
+    DamagedFile,
     FedrecError,
     KeysError,
     ProtocolError,
@@ -21,7 +22,6 @@ from fedrec_server.mask_collection import MaskCollection
 from fedrec_server.rounds.events import MaskStepClosed
 from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import Round
-from fedrec_server.store.spool import DamagedFile
 
 if TYPE_CHECKING:
     from fedrec_server.engine import Engine

@@ -12,14 +12,13 @@ from fedrec.config.loading import load_settings
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate
 from fedrec.demo.workspace import DemoData, Workspace, prepare
-from fedrec.errors import KeysError
+from fedrec.errors import DamagedFile, KeysError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
-from fedrec_server.store.spool import DamagedFile
 
 PLAN = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})
 

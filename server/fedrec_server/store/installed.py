@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedrec.wire.chunks import Blob
 from fedrec_server.store import reading
-from fedrec_server.store.spool import DamagedFile, epoch_name
+from fedrec_server.store.spool import damaged, epoch_name
 from fedrec_server.store.tables import DATABASE
 
 __all__ = ["installed_bundle"]
@@ -37,5 +37,5 @@ def installed_bundle(folder: Path) -> bytes | None:
     path = folder / name
     raw = path.read_bytes() if path.is_file() else b""
     if Blob.of(raw) != record.blob:
-        raise DamagedFile(f"The stored file {name} is missing or damaged.")
+        raise damaged(name)
     return raw

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from fedrec.ids import ClientId, RoundId
@@ -19,9 +19,13 @@ from fedrec_server.store.tables import blob_of, header_of, report_of, statement_
 
 __all__ = [
     "applicants",
+    "commits",
     "counted",
     "entries",
+    "files",
     "installed_epoch",
+    "kept_files",
+    "last_round",
     "load_state",
     "named_files",
     "next_published",
@@ -150,6 +154,44 @@ def entries(rows: sqlite3.Connection, after: int, limit: int) -> list[Entry]:
         )
         for row in rows.execute(query, (after, limit))
     ]
+
+
+def commits(rows: sqlite3.Connection) -> int:
+    """Return how many transactions there were."""
+    query = "SELECT value FROM meta WHERE name = 'commits'"
+    return int(rows.execute(query).fetchone()[0])
+
+
+def last_round(rows: sqlite3.Connection) -> RoundId:
+    """Return the last number that a round was given."""
+    return RoundId(_number(rows, "SELECT max(round) FROM rounds"))
+
+
+def kept_files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
+    """Yield the files that are kept beyond their round, and what they must be."""
+    query = (
+        "SELECT blob_name, blob_length, blob_digest FROM rounds "
+        "WHERE phase = 'published' AND blob_name IS NOT NULL"
+    )
+    for row in rows.execute(query):
+        yield row["blob_name"], Blob(length=row["blob_length"], digest=row["blob_digest"])
+    stored, installed = snapshot(rows), installed_epoch(rows)
+    if stored is not None:
+        yield snapshot_name(stored.round, stored.blob), stored.blob
+    if installed is not None:
+        yield epoch_name(installed.epoch, installed.blob), installed.blob
+
+
+def files(rows: sqlite3.Connection) -> Iterator[tuple[str, Blob]]:
+    """Yield all files that a copy of the rows needs, and what they must be."""
+    yield from kept_files(rows)
+    round_ = _current(rows)
+    if round_ is None:
+        return
+    for client_id, header in round_.accepted.items():
+        yield update_name(round_.number, client_id), header.blob
+    if round_.total is not None:
+        yield sum_name(round_.number), round_.total
 
 
 def named_files(rows: sqlite3.Connection) -> tuple[frozenset[str], RoundId | None]:

@@ -14,17 +14,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from fedrec.errors import StorageError
+from blake3 import blake3
+
+from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
 __all__ = [
-    "DamagedFile",
     "DiskFull",
     "Draft",
     "DurabilityLost",
     "Spool",
+    "damaged",
     "epoch_name",
     "sealed_name",
     "snapshot_name",
@@ -48,8 +50,12 @@ class DiskFull(StorageError):
         super().__init__(message, remedy="Free disk space; the coordinator goes on by itself.")
 
 
-class DamagedFile(StorageError):
-    """A stored file is missing or is not what its row says."""
+def damaged(name: str) -> DamagedFile:
+    """Return the error of a file that is missing, or not what its row says."""
+    return DamagedFile(
+        f"The stored file {name} is missing or damaged.",
+        remedy=f"Bring {name} of coordinator.state back from a backup, and check the disk.",
+    )
 
 
 def update_name(round_id: RoundId, client_id: ClientId) -> str:
@@ -234,8 +240,28 @@ class Spool:
         """
         data = b"".join(self.chunks(name))
         if not expected.describes(data):
-            raise DamagedFile(f"The stored file {name} is missing or damaged.")
+            raise damaged(name)
         return data
+
+    def check(self, name: str, expected: Blob) -> None:
+        """Compare a file with its row, without holding it in memory.
+
+        Raises:
+            DamagedFile: when it is missing or not what its row says.
+        """
+        found = blake3()
+        for piece in self.chunks(name):
+            found.update(piece)
+        if found.digest() != expected.digest:
+            raise damaged(name)
+
+    def last_round(self) -> RoundId:
+        """Return the latest round of which there is a finished file, 0 without any."""
+        names = (path.name for kind in ("updates", "blobs") for path in self._of(kind))
+        return RoundId(max((int(name[:8]) for name in names), default=0))
+
+    def _of(self, kind: str) -> Iterator[Path]:
+        return (path for path in (self._folder / kind).iterdir() if path.name[:8].isdigit())
 
     def chunks(self, name: str, size: int = READ_BYTES) -> Iterator[bytes]:
         """Yield a file piece by piece."""
@@ -244,7 +270,7 @@ class Spool:
                 while data := file.read(size):
                     yield data
         except FileNotFoundError:
-            raise DamagedFile(f"The stored file {name} is missing or damaged.") from None
+            raise damaged(name) from None
 
     def delete(self, name: str) -> None:
         """Delete a file that no row names any more."""

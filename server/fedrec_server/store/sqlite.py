@@ -6,16 +6,17 @@ import os
 import secrets
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from fedrec.errors import SettingsError, StorageError
+from fedrec.errors import SettingsError, StateWentBack, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
-from fedrec_server.rounds.changes import Change
+from fedrec_server.rounds.changes import Change, RoundPublished
 from fedrec_server.rounds.state import Rules, State
 from fedrec_server.store import reading, writing
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.highwater import REMEDY, Highwater
 from fedrec_server.store.lock import FolderLock
 from fedrec_server.store.spool import DiskFull, DurabilityLost, Spool
 from fedrec_server.store.store import (
@@ -65,8 +66,10 @@ class SqliteStore(Store):
         self._lock = FolderLock(folder)
         self._name, self._failpoint = folder.name, failpoint
         self._rows: sqlite3.Connection | None = None
+        self._highwater = Highwater(folder)
         try:
             self.spool = Spool(folder, reserve_bytes=reserve_bytes, failpoint=failpoint)
+            self._check_whole(folder / DATABASE)
             self._rows = _connect(folder / DATABASE)
             self._fence = self._begin(identity)
             self.run = self._meta("run")
@@ -103,6 +106,8 @@ class SqliteStore(Store):
                 writing.write_change(rows, change)
             for entry in entries:
                 writing.write_entry(rows, entry)
+        if any(isinstance(change, RoundPublished) for change in changes):
+            self._settle()
 
     def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
         """Return the counted update of a client in a round that was not abandoned."""
@@ -188,7 +193,13 @@ class SqliteStore(Store):
         return int(self._connection.execute(query).fetchone()[0])
 
     def sweep(self) -> int:
-        """Delete files that no row names."""
+        """Delete files that no row names, once all that are kept are what their rows say.
+
+        Raises:
+            DamagedFile: one is not; nothing was deleted.
+        """
+        for name, blob in reading.kept_files(self._connection):
+            self.spool.check(name, blob)
         return self.spool.sweep(*reading.named_files(self._connection))
 
     def close(self) -> None:
@@ -196,6 +207,7 @@ class SqliteStore(Store):
         if self._rows is not None:
             self._rows.close()
             self._rows = None
+        self._highwater.close()
         self._lock.release()
 
     @property
@@ -213,9 +225,13 @@ class SqliteStore(Store):
             if fenced and self._meta("fence") != str(self._fence):
                 raise DurabilityLost("Another coordinator took over the state folder.")
             yield rows
+            self._commits = int(self._meta("commits")) + 1
+            query = "UPDATE meta SET value = ? WHERE name = 'commits'"
+            rows.execute(query, (str(self._commits),))
             self._failpoint("rows.commit")
             rows.execute("COMMIT")
             self._failpoint("rows.committed")
+            self._mark(durable=False)
         except sqlite3.Error as error:
             _roll_back(rows)
             if error.sqlite_errorcode in FATAL_CODES:
@@ -224,6 +240,48 @@ class SqliteStore(Store):
         except BaseException:
             _roll_back(rows)
             raise
+
+    def _mark(self, *, durable: bool) -> None:
+        """Note beside the database how far it has come."""
+        try:
+            self._highwater.note(self._commits, durable=durable)
+        except OSError as error:
+            raise DurabilityLost(f"The high-water mark cannot be written: {error}.") from error
+
+    def _settle(self) -> None:
+        """Leave little in the write-ahead log that a damage there could take along."""
+        self._mark(durable=True)
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)")
+        except sqlite3.Error as error:
+            if error.sqlite_errorcode in FATAL_CODES:
+                raise DurabilityLost(f"The database failed: {error}.") from error
+
+    def _check_whole(self, database: Path) -> None:
+        """Refuse a folder that lost something, before anything in it is changed.
+
+        Opened for writing, SQLite would throw away what it cannot read of its log.
+        """
+        if not database.exists() or not database.stat().st_size:
+            self._highwater.check(None)
+            return
+        uri = f"{database.absolute().as_uri()}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as rows:
+            rows.row_factory = sqlite3.Row
+            version = int(rows.execute("PRAGMA user_version").fetchone()[0])
+            if version not in (0, SCHEMA_VERSION):
+                # Said by whoever looks at versions.
+                return
+            self._highwater.check(reading.commits(rows) if version else 0)
+            if not version:
+                return
+            last, later = reading.last_round(rows), self.spool.last_round()
+            if later > last:
+                raise StateWentBack(
+                    f"coordinator.state has files of round {later}, and its database knows of none "
+                    f"after round {last}.",
+                    remedy=REMEDY,
+                )
 
     def _begin(self, identity: RunIdentity) -> int:
         """Make the tables or check them, and fence off an earlier coordinator."""
@@ -333,6 +391,7 @@ def _create(rows: sqlite3.Connection, identity: RunIdentity) -> None:
         ("stop_asked", "0"),
         ("ended", ""),
         ("resumed_after", "0"),
+        ("commits", "0"),
     ):
         insert(rows, "meta", {"name": name, "value": value})
     rows.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")

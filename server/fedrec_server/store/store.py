@@ -176,7 +176,7 @@ class Store(ABC):
 
     @abstractmethod
     def sweep(self) -> int:
-        """Delete files that no row names; return how many."""
+        """Delete files that no row names, if none that is kept is damaged; return how many."""
 
     @abstractmethod
     def close(self) -> None:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 DATABASE = "coordinator.sqlite"
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;

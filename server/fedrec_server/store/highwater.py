@@ -1,0 +1,115 @@
+"""How far the database has come, in a file beside it.
+
+SQLite takes what can be read of its write-ahead log for all that there ever was: one flipped bit
+there, and what was committed behind it is gone without a word. So each commit is counted in the
+database and, once it is durable, here; at the start a database that is behind its mark is refused.
+
+The mark is written over in place, which needs no room on the disk, and synced when a round is
+published. A power cut may leave it behind the database, never ahead of it.
+"""
+
+from __future__ import annotations
+
+import os
+from hashlib import sha256
+from pathlib import Path
+
+from fedrec.errors import StateWentBack, StorageError
+
+__all__ = ["FILE", "REMEDY", "Highwater"]
+
+FILE = "highwater"
+_MAGIC = b"fedrec highwater 1 "
+_DIGITS = 20
+REMEDY = (
+    "Nothing was changed or deleted. Bring the whole folder back from a backup (`fedrec "
+    "coordinator backup` makes one), check the disk, and keep this folder: it shows what happened."
+)
+
+
+class Highwater:
+    """The mark of one state folder.
+
+    Args:
+        folder: the state folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / FILE
+        self._file = -1
+
+    def check(self, commits: int | None) -> None:
+        """Compare the mark with the database, and make it for a new folder.
+
+        Args:
+            commits: that the database counts; None where there is no database yet.
+
+        Raises:
+            StateWentBack: the database knows less than it once did, or one of the two is missing.
+            StorageError: the mark cannot be read.
+        """
+        found = self._read()
+        if found is None and commits is None:
+            self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            self.note(0, durable=True)
+            _sync_folder(self._path.parent)
+            return
+        if found is None:
+            raise StateWentBack(
+                f"The file {FILE!r} of coordinator.state is missing: the folder is not whole.",
+                remedy=REMEDY,
+            )
+        # A process that was killed between making the mark and the database left it at 0.
+        if found > (commits or 0):
+            raise StateWentBack(
+                f"The database in coordinator.state has {commits or 0} commits, and had {found}: "
+                "it is older than it was, or lost what it had committed.",
+                remedy=REMEDY,
+            )
+        self._file = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
+
+    def note(self, commits: int, *, durable: bool) -> None:
+        """Raise the mark to a commit that is durable.
+
+        Args:
+            durable: whether the mark is to survive a power cut, too.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        os.pwrite(self._file, record(commits), 0)
+        if durable:
+            os.fsync(self._file)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+    def _read(self) -> int | None:
+        try:
+            raw = self._path.read_bytes()
+        except FileNotFoundError:
+            return None
+        if not raw:
+            # Killed before the first mark.
+            return 0
+        number = raw[len(_MAGIC) : len(_MAGIC) + _DIGITS]
+        if not number.isdigit() or raw != record(int(number)):
+            raise StorageError(f"The file {FILE!r} of coordinator.state is damaged.", remedy=REMEDY)
+        return int(number)
+
+
+def record(commits: int) -> bytes:
+    """Return a mark's bytes, which always are as many."""
+    said = _MAGIC + f"{commits:0{_DIGITS}d}".encode()
+    return said + sha256(said).hexdigest().encode()
+
+
+def _sync_folder(folder: Path) -> None:
+    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
