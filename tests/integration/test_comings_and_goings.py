@@ -56,7 +56,8 @@ def test_an_update_that_comes_too_late_is_rolled_back(found: Found, protection: 
     counted = check_against_one_process(federation)
     assert counted[1] == counted[4] == {0, 1, 2, 3}
     assert counted[2] == {0, 1, 2}
-    assert counted[3] == {0, 1, 2, 3}
+    # Who let a round pass is left out of the next one.
+    assert counted[3] == {0, 1, 2}
     assert late.wait_for("closed", 3).detail == "closed"
 
 

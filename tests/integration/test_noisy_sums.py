@@ -9,7 +9,7 @@ from integration.conftest import Found
 from integration.support.bench import Bench, merged, plan_of
 from integration.support.children import Child, ClientProcess, KillClient, close_all
 from integration.support.links import poll
-from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_out
+from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_out, without_cell_of
 
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT, mechanism_of
@@ -77,11 +77,12 @@ def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
     }
 
 
-@pytest.mark.parametrize(("step", "charged"), [("shares", 2), ("vector", 3), ("signature", 3)])
+@pytest.mark.parametrize(("step", "charged"), [("shares", 1), ("vector", 2), ("signature", 3)])
 def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     found: Found, step: MaskStep, charged: int
 ) -> None:
-    """The rounds of the others go on, with the noise of six, where three are enough."""
+    """The rounds of the others go on, with the noise of six, where three are enough; who did not
+    do what was asked is left out of the next one, too."""
     plan = noisy("masks", mechanism="gaussian").model_copy(
         update={"rounds": plan_of("masks", 3, mask_step_seconds=60.0).rounds}
     )
@@ -97,8 +98,12 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     bench = federation.bench
     assert len({bench.model(number) for number in range(N_CLIENTS)}) == 1
     assert len(federation.published()[2].contributions) == (6 if step != "signature" else N_CLIENTS)
+    others = without_cell_of(federation, 4)
     for number in range(N_CLIENTS):
-        check_ledger(bench, number, charged if number == 4 else plan.rounds.total)
+        # Its cell's others uploaded, and are left out of the next round together with it.
+        of_cell = plan.rounds.total - (step != "signature")
+        total = plan.rounds.total if number in others else of_cell
+        check_ledger(bench, number, charged if number == 4 else total)
     charges = [event.round for event in federation.journal() if event.fields.get("charged")]
     assert charges == [2, 3, 4]
 

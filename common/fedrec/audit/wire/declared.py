@@ -341,6 +341,7 @@ EVENT_KEYS = frozenset(
         "reason",
         "rows",
         "seconds",
+        "stalled_seconds",
         "step",
     }
 )
@@ -423,7 +424,7 @@ COLUMNS: dict[str, str] = {
 
 FILES: tuple[tuple[str, str], ...] = (
     (r"coordinator\.sqlite(-wal|-shm)?", "bookkeeping"),
-    (r"lock", "bookkeeping"),
+    (r"highwater|lock", "bookkeeping"),
     (r"updates/\d{8}-[0-9a-f]{64}", "update"),
     (r"partial/\d{8}-[0-9a-f]{64}-[0-9a-f]+", "unfinished update"),
     (r"partial/tmp-[0-9a-f]{16}", "published sum"),
