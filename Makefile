@@ -3,7 +3,7 @@
 PYTHON ?= $(shell for python in python3.13 python3.12 python3.11; do \
 	$$python -c 'import venv, ensurepip' >/dev/null 2>&1 && echo $$python && break; done)
 VENV ?= .venv
-WORKERS ?= 2
+WORKERS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
@@ -27,7 +27,8 @@ $(STAMP): pyproject.toml constraints.txt
 demo: setup
 	$(BIN)/fedrec demo $(DEMO)
 
-# Tests run in WORKERS processes, each on one thread; the files of one stay together.
+# Tests run in WORKERS processes, each on one thread; the files of one stay together. Many wait for
+# other processes, so that three keep two cores busy.
 PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses $(WORKERS) --dist loadfile
 
 test: setup
