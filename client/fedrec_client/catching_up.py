@@ -125,7 +125,13 @@ class CatchingUp:
         answered = staged is not None and staged.header.round == found.round
         counted = answered and staged is not None and staged.header in found.contributions
         before = self._store.in_progress
-        self._model.publish(found.round, shared, metrics=aggregate[METRICS_SLICE], counted=counted)
+        self._model.publish(
+            found.round,
+            shared,
+            metrics=aggregate[METRICS_SLICE],
+            counted=counted,
+            statement=found.statement,
+        )
         if before is not None and before < found.round:
             self._journal.settle(before, "abandoned")
         why = ""
@@ -278,7 +284,7 @@ class CatchingUp:
                 self._journal.tell("snapshot_refused", snapshot.round, detail=error.message)
                 self._refused_snapshots += (digest,)
                 continue
-            self._model.adopt(snapshot.round, shared)
+            self._model.adopt(snapshot.round, shared, statement=snapshot.statement)
             self._waits = False
             self._journal.tell("snapshot_taken", snapshot.round)
             return

@@ -37,6 +37,8 @@ EventName = Literal[
     "snapshot_taken",
     "snapshot_refused",
     "stale",
+    "coordinator_went_back",
+    "forgotten",
     "unreachable",
     "reached",
     "finished",

@@ -18,7 +18,7 @@ from fedrec.ids import ItemId, RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.bounds import most_users
 from fedrec.training.rows import ActiveRows
-from fedrec.wire.messages import RoundKind, UploadHeader
+from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.counted_data import CountedData
 from fedrec_client.membership import Membership
@@ -135,6 +135,7 @@ class SharedModel:
         *,
         metrics: NDArray[np.int64],
         counted: bool,
+        statement: RevealStatement | None = None,
     ) -> None:
         """Move to a published round and keep the model that it measured, if it is the best.
 
@@ -147,6 +148,7 @@ class SharedModel:
             metrics=metrics.astype("<i8").tobytes(),
             counted=counted,
             best=self._better(metrics),
+            statement=statement,
         )
         self._shared = shared
         sums, least = MetricSums(metrics), self._half.plan.rounds.minimum_clients
@@ -156,11 +158,17 @@ class SharedModel:
                 remedy=self._half.algorithm.about.divergence_remedy,
             )
 
-    def adopt(self, round_id: RoundId, shared: SharedState) -> None:
+    def adopt(
+        self,
+        round_id: RoundId,
+        shared: SharedState,
+        *,
+        statement: RevealStatement | None = None,
+    ) -> None:
         """Take over a snapshot of the shared model; users keep what they know."""
         # Statements are about trained rows; the others are nobody's to send.
         shared = self._half.apart(shared).over(self._half.initial_shared())
-        self._store.adopt(round_id, self.stored(shared))
+        self._store.adopt(round_id, self.stored(shared), statement=statement)
         self._shared = shared
 
     def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
@@ -258,8 +266,9 @@ class LocalModel(SharedModel):
         *,
         metrics: NDArray[np.int64],
         counted: bool,
+        statement: RevealStatement | None = None,
     ) -> None:
         """Move to a published round; what its users learnt in it is read again where it counts."""
         if counted:
             self._private = None
-        super().publish(round_id, shared, metrics=metrics, counted=counted)
+        super().publish(round_id, shared, metrics=metrics, counted=counted, statement=statement)

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
+    NOTHING,
     Application,
     FederationInfo,
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Remembered,
     Report,
     Reveal,
     RevealStatement,
@@ -57,10 +59,18 @@ class MeteredLink:
         return blob
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
         """Wait up to `wait_seconds` for something to do."""
-        task = self._link.next_task(client_id, run, version, wait_seconds=wait_seconds)
+        task = self._link.next_task(
+            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
+        )
         if isinstance(task.task, Reveal):
             self._meter.received += sum(map(_signed, task.task.contributions))
         return task

@@ -9,11 +9,13 @@ from fedrec.errors import CorruptUpload, FedrecError, InternalError, StorageErro
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import (
+    NOTHING,
     Application,
     FederationInfo,
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Remembered,
     Report,
     RevealStatement,
     Snapshot,
@@ -95,11 +97,19 @@ class PatientLink:
         return self._insist(lambda: self._link.catalogue(client_id))
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
         """Wait up to `wait_seconds` for something to do."""
         return self._insist(
-            lambda: self._link.next_task(client_id, run, version, wait_seconds=wait_seconds)
+            lambda: self._link.next_task(
+                client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
+            )
         )
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:

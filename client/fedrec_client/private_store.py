@@ -18,7 +18,7 @@ from fedrec.model.block_folder import BlockFolder
 from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState
 from fedrec.provenance import Provenance
-from fedrec.wire.messages import UploadHeader
+from fedrec.wire.messages import RevealStatement, UploadHeader
 from fedrec_client.durable import (
     FileRef,
     FolderLock,
@@ -34,6 +34,7 @@ from fedrec_client.stored_state import (
     MaskedRound,
     RevealedRound,
     RunPin,
+    SentUpdate,
     StagedRound,
     StoredState,
     check_state_format,
@@ -260,6 +261,7 @@ class PrivateStore:
         self._replace(
             answered_round=header.round,
             spent=charged,
+            unacknowledged=self._with_sent(header),
             staged=StagedRound(
                 header=header,
                 update=write_blob(self.folder, "update", update),
@@ -313,6 +315,7 @@ class PrivateStore:
             masking=masking,
             answered_round=max(self.state.answered_round, masking.round),
             staged=staged or self.state.staged,
+            unacknowledged=self._with_sent(None if staged is None else staged.header),
             spent=spent or self.state.spent,
         )
 
@@ -321,14 +324,39 @@ class PrivateStore:
         staged = self.state.staged
         if staged is None or (staged.acknowledged >= acknowledged and staged.closed >= closed):
             return
+        known = _known(self.state, staged.header) if acknowledged else {}
         self._replace(
             staged=staged.model_copy(
                 update={
                     "acknowledged": staged.acknowledged or acknowledged,
                     "closed": staged.closed or closed,
                 }
-            )
+            ),
+            **known,
         )
+
+    def acknowledge(self, header: UploadHeader) -> None:
+        """Note that the coordinator holds an update, whose receipt may have been lost."""
+        self._replace(**_known(self.state, header))
+
+    def take_back(self, latest: UploadHeader | None) -> None:
+        """Note that the coordinator lost updates after `latest`, whose rounds are not published."""
+        state = self.state
+        before = () if state.acknowledged is None else (state.acknowledged,)
+        staged = state.staged
+        if staged is not None:
+            staged = staged.model_copy(update={"acknowledged": False, "closed": False})
+        self._replace(
+            acknowledged=None if latest is None else _sent(latest),
+            unacknowledged=(*before, *state.unacknowledged),
+            staged=staged,
+        )
+
+    def _with_sent(self, header: UploadHeader | None) -> tuple[SentUpdate, ...]:
+        sent = self.state.unacknowledged
+        if header is None:
+            return sent
+        return (*sent, _sent(header))
 
     def roll_back(self) -> None:
         """Forget the staged round: the committed private state is the present one."""
@@ -343,6 +371,7 @@ class PrivateStore:
         metrics: bytes,
         counted: bool,
         best: BestModel | None = None,
+        statement: RevealStatement | None = None,
     ) -> None:
         """Move to a published round, and commit or drop the staged private state with it.
 
@@ -352,9 +381,12 @@ class PrivateStore:
             metrics: what the round measured, little-endian int64.
             counted: whether the staged update is among them.
             best: replaces the best model where given.
+            statement: the key authority's word on the round, where there is one.
         """
         state = self.state
         staged = state.staged
+        # A published list names it: the coordinator holds it, whether its receipt came or not.
+        known = _known(state, staged.header) if counted and staged is not None else {}
         private = staged.private if counted and staged is not None else state.private
         waiting = staged if staged is not None and staged.header.round > round_id else None
         if waiting is not None:
@@ -372,10 +404,14 @@ class PrivateStore:
             best=best or state.best,
             is_of_epoch=True,
             metrics=metrics,
+            statement=statement,
             revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
+            **known,
         )
 
-    def adopt(self, round_id: RoundId, shared: bytes) -> None:
+    def adopt(
+        self, round_id: RoundId, shared: bytes, *, statement: RevealStatement | None = None
+    ) -> None:
         """Move to a later round by a snapshot; the committed private state stays."""
         self._replace(
             version=round_id,
@@ -384,6 +420,7 @@ class PrivateStore:
             masking=None,
             is_of_epoch=True,
             metrics=b"",
+            statement=statement,
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 
@@ -466,3 +503,17 @@ class PrivateStore:
                 if path.name not in needed:
                     path.unlink(missing_ok=True)
         self._blocks.keep(blocks)
+
+
+def _sent(header: UploadHeader) -> SentUpdate:
+    return SentUpdate(round=header.round, digest=header.digest)
+
+
+def _known(state: StoredState, header: UploadHeader) -> dict[str, Any]:
+    """Return what changes where the coordinator is known to hold an update."""
+    found = _sent(header)
+    before = state.acknowledged
+    later = tuple(sent for sent in state.unacknowledged if sent.round > found.round)
+    if before is not None and before.round >= found.round:
+        return {}
+    return {"acknowledged": found, "unacknowledged": later}

@@ -15,6 +15,7 @@ from fedrec_client.catching_up import CatchingUp
 from fedrec_client.local_model import LocalModel, SharedModel
 from fedrec_client.masking import Masking
 from fedrec_client.membership import Membership
+from fedrec_client.memory import Memory
 from fedrec_client.outbox import Outbox
 from fedrec_client.participation import Participation
 from fedrec_client.private_store import PrivateStore
@@ -74,6 +75,7 @@ class Following(ABC):
         self._stop = stop
         self._waiting = waiting
         self._clock = clock
+        self._memory = Memory(membership, store, audit, journal)
         self._outbox = Outbox(store, link)
         self._catching_up = CatchingUp(membership, link, model, store, self._outbox, audit, journal)
 
@@ -96,8 +98,13 @@ class Following(ABC):
                 self._membership.run,
                 self._model.version,
                 wait_seconds=POLL_SECONDS,
+                remembered=self._memory.remembered(),
             )
             brisk = self._clock.now() - asked < BRISK_SECONDS
+            if not self._memory.agrees(task):
+                self._waiting.pause(idle)
+                idle += 1
+                continue
             before = self._model.version
             worked = self._do(task)
             if isinstance(task.task, Finished):

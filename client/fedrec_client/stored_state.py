@@ -10,7 +10,7 @@ from fedrec.errors import StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId
 from fedrec.provenance import Provenance
-from fedrec.wire.messages import MaskStep, RoundKind, UploadHeader
+from fedrec.wire.messages import MaskStep, RevealStatement, RoundKind, UploadHeader
 from fedrec_client.durable import FileRef
 
 __all__ = [
@@ -19,12 +19,13 @@ __all__ = [
     "MaskedRound",
     "RevealedRound",
     "RunPin",
+    "SentUpdate",
     "StagedRound",
     "StoredState",
     "check_state_format",
 ]
 
-STATE_FORMAT = 8
+STATE_FORMAT = 9
 _NAME = "fedrec client state "
 _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"
@@ -84,6 +85,17 @@ class StagedRound(_Record):
     private: FileRef
     acknowledged: bool = False
     closed: bool = False
+
+
+class SentUpdate(_Record):
+    """An update that this client sent, or was about to.
+
+    Attributes:
+        digest: BLAKE3 of its bytes.
+    """
+
+    round: RoundId
+    digest: bytes
 
 
 class MaskedRound(_Record):
@@ -159,6 +171,10 @@ class StoredState(_Record):
         is_of_epoch: whether round `version` was read in the present epoch: later ones can be, too.
         metrics: what round `version` measured, little-endian int64; empty at version 0 and after a
             copy of the model.
+        acknowledged: the last update that the coordinator said it holds; None for none.
+        unacknowledged: those of later rounds, oldest first, of which nobody knows.
+        statement: the key authority's word on round `version`, where there is one: evidence that
+            the round was published.
         revealed: rounds above `version` that this client opened.
         refused_sums: sums with wrong tags that were presented in this epoch.
         masking: the round under masks in progress, or the last one until it is given up.
@@ -180,6 +196,9 @@ class StoredState(_Record):
     answered_round: RoundId = RoundId(0)
     is_of_epoch: bool = False
     metrics: bytes = b""
+    acknowledged: SentUpdate | None = None
+    unacknowledged: tuple[SentUpdate, ...] = ()
+    statement: RevealStatement | None = None
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
     spent: FileRef | None = None

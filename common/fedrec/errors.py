@@ -22,7 +22,10 @@
     |  |- RosterBreaksCells          roster_breaks_cells    5    FAILED_PRECONDITION
     |  |- PartialCell                partial_cell           5    FAILED_PRECONDITION
     |  |- RevealRefused              reveal_refused         5    FAILED_PRECONDITION
-    |  `- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
+    |  |- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
+    |  |- FolderIsOld                folder_is_old_or_copied  5  PERMISSION_DENIED
+    |  |  `- SecondCopy              second_copy            5    PERMISSION_DENIED
+    |  `- CoordinatorWentBack        coordinator_went_back  5    PERMISSION_DENIED
     |- RoundError                    round                  1    FAILED_PRECONDITION
     |  |- RoundClosed                round_closed           1    FAILED_PRECONDITION
     |  `- ConflictingUpload          conflicting_upload     1    ALREADY_EXISTS
@@ -50,10 +53,12 @@ __all__ = [
     "CatalogueMismatch",
     "CertificateExpired",
     "ConflictingUpload",
+    "CoordinatorWentBack",
     "CorruptUpload",
     "DamagedFile",
     "DataError",
     "FedrecError",
+    "FolderIsOld",
     "InternalError",
     "InvitationUsed",
     "KeysError",
@@ -68,6 +73,7 @@ __all__ = [
     "RosterBreaksCells",
     "RoundClosed",
     "RoundError",
+    "SecondCopy",
     "SettingsError",
     "StateWentBack",
     "StorageError",
@@ -298,6 +304,26 @@ class ConflictingUpload(RoundError):
     code = "conflicting_upload"
     public = "Another update of this client is already counted in this round."
     grpc_status = "ALREADY_EXISTS"
+
+
+class FolderIsOld(RefusedError):
+    """A client's folder ends before what its client sent: an older copy, or one of two."""
+
+    code = "folder_is_old_or_copied"
+    public = "The client's folder is older than the client."
+
+
+class SecondCopy(FolderIsOld):
+    """Two copies of one client's folder answered the same round."""
+
+    code = "second_copy"
+
+
+class CoordinatorWentBack(RefusedError):
+    """A coordinator does not know what it once acknowledged or published."""
+
+    code = "coordinator_went_back"
+    public = "The coordinator knows less than it did."
 
 
 class TrainingError(FedrecError):

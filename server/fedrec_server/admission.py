@@ -107,6 +107,16 @@ class Admission:
             raise RefusedError(f"The key authority alone opens round {statement.round}.")
         self._verify(revealer, statement.statement(), statement.signature)
 
+    def check_word(self, statement: RevealStatement) -> None:
+        """Check that the key authority published a round of this run, in whatever key epoch."""
+        if statement.federation != self._federation.identity.federation:
+            raise ProtocolError("The message is about another federation.")
+        self.check_run(statement.run)
+        revealer = self._federation.keys.roster.revealer
+        if revealer is None or statement.client_id != revealer.client_id or statement.refused:
+            raise RefusedError("This is no word of the key authority on a published round.")
+        self._verify(revealer, statement.statement(), statement.signature)
+
     def check_report(self, report: Report, *, measured: bool) -> None:
         """Check who tells which model follows from a round.
 

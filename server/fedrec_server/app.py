@@ -203,6 +203,7 @@ class Coordinator:
         waits: list[Coroutine[Any, Any, object]] = [
             signals.came.wait(),
             self.engine.work.lost.wait(),
+            self.engine.memories.outdated.wait(),
         ]
         if until_finished:
             waits.append(self._finished())
@@ -210,6 +211,7 @@ class Coordinator:
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             lost = self.engine.work.lost.is_set()
+            memories = self.engine.memories
             run_end = _end_of(self.engine.state)
             await self.stop(grace_seconds=0.0 if lost else GRACE_SECONDS)
         finally:
@@ -222,6 +224,8 @@ class Coordinator:
                 "The store failed to make a change durable; nothing acknowledged is lost.",
                 remedy="Check the disk, then start the coordinator again.",
             )
+        if memories.outdated.is_set():
+            raise memories.problem()
         return signals.ending or run_end
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:

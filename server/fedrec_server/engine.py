@@ -7,6 +7,7 @@ another; database and sum belong to a single worker thread.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import structlog
 
@@ -15,7 +16,7 @@ from fedrec.errors import DamagedFile, FedrecError, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import Task, UploadHeader, Wait
+from fedrec.wire.messages import NOTHING, Remembered, Task, UploadHeader, Wait
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.absences import Absences
 from fedrec_server.admission import Admission
@@ -29,6 +30,7 @@ from fedrec_server.journal import entry_of, log_entry
 from fedrec_server.limits import Places
 from fedrec_server.mask_collection import MaskCollection
 from fedrec_server.mask_rounds import close_due, reason_of
+from fedrec_server.memories import Memories
 from fedrec_server.presence import Presence
 from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
@@ -117,6 +119,7 @@ class Engine:
         self.finished = asyncio.Event()
         self.journal_version = 0
         self.work = Work()
+        self.memories = Memories(store, self.work)
         self.rotation = Rotation(self)
         self.applications = Applications(store, self.work)
 
@@ -177,11 +180,27 @@ class Engine:
         await self.work.uninterrupted(self.advance())
 
     async def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
-        """Return what the client can do, waiting for it if need be."""
+        """Return what the client can do, waiting for it if need be.
+
+        Where the client remembers another last update than this coordinator, it is told at once.
+        """
         self.admission.check_run(run)
         self.admission.check_member(client_id)
+        if remembered.statement is not None:
+            self.memories.hear(remembered.statement, self.state, self.admission)
+        if version > self.state.published or self.memories.differs(client_id, remembered):
+            wait_seconds = 0.0
+        task = await self._next_task(client_id, version, wait_seconds)
+        return replace(task, latest=await self.memories.answer(client_id, remembered))
+
+    async def _next_task(self, client_id: ClientId, version: RoundId, wait_seconds: float) -> Task:
         epoch = self.state.rules.epoch
         loop = asyncio.get_running_loop()
         until = loop.time() + min(max(wait_seconds, 0.0), MAX_WAIT_SECONDS)
@@ -250,11 +269,14 @@ class Engine:
         """
         if self.work.lost.is_set():
             raise StorageError("The store failed; the coordinator stops.")
+        if self.memories.outdated.is_set():
+            raise self.memories.problem()
         now = self.clock.now()
         entries = [entry for change in changes if (entry := entry_of(change, now))]
         durable = [change for change in changes if not isinstance(change, VOLATILE)]
         if durable:
             await self.work.in_thread(self.store.commit, durable, entries)
+        self.memories.note(changes)
         before, self.state = self.state, state
         for entry in entries:
             log_entry(self.run, entry, published=state.published)

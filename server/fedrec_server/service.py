@@ -24,7 +24,7 @@ from fedrec.wire.convert import (
     upload_header_from_proto,
     upload_status_to_proto,
 )
-from fedrec.wire.convert_task import task_to_proto
+from fedrec.wire.convert_task import remembered_from_proto, task_to_proto
 from fedrec.wire.limits import (
     MAX_REPORTS,
     check_client_id,
@@ -93,6 +93,7 @@ class CoordinatorService(CoordinatorServicer):
             request.run,
             check_round(request.version, "request.version"),
             check_seconds(request.wait_seconds, "request.wait_seconds"),
+            remembered_from_proto(request),
         )
         return task_to_proto(task)
 

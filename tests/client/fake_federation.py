@@ -37,12 +37,14 @@ from fedrec.training.learner import Learner
 from fedrec.training.rows import ActiveRows
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import (
+    NOTHING,
     PROTOCOL_VERSION,
     Application,
     FederationInfo,
     Finished,
     MakeSnapshot,
     PublishedRound,
+    Remembered,
     Report,
     Reveal,
     RevealStatement,
@@ -512,7 +514,15 @@ class FakeLink:
         self._called("catalogue", client_id)
         return (self.world.folder / "catalogue.csv").read_bytes()
 
-    def next_task(self, client_id: str, run: str, version: int, *, wait_seconds: float) -> Task:
+    def next_task(
+        self,
+        client_id: str,
+        run: str,
+        version: int,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
+    ) -> Task:
         self._called("next_task", client_id, run, str(version))
         step = self.script.popleft() if self.script else lambda: Finished(reason="done")
         task = step()

@@ -25,11 +25,13 @@ from fedrec.wire.mask_bodies import (
 )
 from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
 from fedrec.wire.messages import (
+    NOTHING,
     Finished,
     MaskMessage,
     MaskStep,
     MaskTask,
     PublishedRound,
+    Remembered,
     Task,
     Train,
     UploadHeader,
@@ -226,7 +228,15 @@ class MaskedLink(FakeLink):
 
     world: MaskedWorld
 
-    def next_task(self, client_id: str, run: str, version: int, *, wait_seconds: float) -> Task:
+    def next_task(
+        self,
+        client_id: str,
+        run: str,
+        version: int,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
+    ) -> Task:
         self._called("next_task", client_id, run, str(version))
         task = self.world.next_task()
         return Task(published_round=self.world.published_round, task=task, epoch=0)

@@ -211,7 +211,7 @@ def test_a_state_file_torn_anywhere_is_noticed(store: PrivateStore) -> None:
     PrivateStore(store.folder).close()
 
 
-@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (9, "a newer")])
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (10, "a newer")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_another_format_is_refused_before_anything_is_touched(
     tmp_path: Path, number: int, who: str, read_only: bool

@@ -9,11 +9,18 @@ from typing import Any
 import pytest
 import structlog
 from integration.support.bench import Bench
+from integration.support.links import Wrap
 from integration.support.parties import Federation, Loop
 
 from fedrec.config.schema import Plan
+from fedrec.wire.grpc_link import GrpcLink
+from fedrec.wire.link import Link
+from fedrec_authority.delivery import AuthorityEvent
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.revealer import Revealer
 
 Found = Callable[..., Federation]
+Revealers = Callable[..., list[AuthorityEvent]]
 
 
 @pytest.fixture(autouse=True)
@@ -49,3 +56,25 @@ def found(tmp_path: Path, loop: Loop) -> Iterator[Found]:
     yield start
     for federation in started:
         federation.stop()
+
+
+@pytest.fixture
+def revealing() -> Iterator[Revealers]:
+    """Open a federation's sums in a thread; the list says what happened."""
+    started: list[Revealer] = []
+
+    def start(
+        federation: Federation, keys: str = "keys", wrap: Wrap = lambda link: link
+    ) -> list[AuthorityEvent]:
+        workspace = federation.bench.workspace
+        events: list[AuthorityEvent] = []
+        folder = AuthorityFolder(workspace.folder / keys)
+        link: Link = GrpcLink(federation.address, folder.revealer_credentials(), attempts=1)
+        started.append(Revealer(folder, wrap(link), events.append, jitter=lambda: 0.1))
+        started[-1].start()
+        return events
+
+    start.stop = lambda: started.pop().close()  # type: ignore[attr-defined]
+    yield start
+    for revealer in started:
+        revealer.close()

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 
 import pytest
-from integration.conftest import Found
+from integration.conftest import Found, Revealers
 from integration.support.alone import Alone, clear_plan
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, Bench, federal, merged, plan_of
 from integration.support.checks import check_against_one_process
 from integration.support.children import ClientProcess, CoordinatorProcess, close_all
 from integration.support.hostile import TRICKS, Falsifier
-from integration.support.links import DEADLINE_SECONDS, Gate, Passing, Wrap, poll
+from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
 
 from fedrec.audit.wire import audit_wire
@@ -27,40 +26,14 @@ from fedrec.identity.identity import Identity
 from fedrec.protection import Accumulator
 from fedrec.training.layout import Layout, protection_of
 from fedrec.training.rows import ROW_STEP
-from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.backup import back_up, restore
-from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import STATE_FOLDER, Revealer
+from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.connecting import open_link
 from fedrec_server.recording import WireRecorder
-
-Revealers = Callable[..., list[AuthorityEvent]]
-
-
-@pytest.fixture
-def revealing() -> Iterator[Revealers]:
-    """Open a federation's sums in a thread; the list says what happened."""
-    started: list[Revealer] = []
-
-    def start(
-        federation: Federation, keys: str = "keys", wrap: Wrap = lambda link: link
-    ) -> list[AuthorityEvent]:
-        workspace = federation.bench.workspace
-        events: list[AuthorityEvent] = []
-        folder = AuthorityFolder(workspace.folder / keys)
-        link: Link = GrpcLink(federation.address, folder.revealer_credentials(), attempts=1)
-        started.append(Revealer(folder, wrap(link), events.append, jitter=lambda: 0.1))
-        started[-1].start()
-        return events
-
-    start.stop = lambda: started.pop().close()  # type: ignore[attr-defined]
-    yield start
-    for revealer in started:
-        revealer.close()
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])

@@ -28,7 +28,15 @@ from fedrec.protection.masks import KeyList
 from fedrec.protection.masks.keys import RoundKeys
 from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import key_list_from_bytes, key_list_to_bytes
-from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Task, UploadHeader
+from fedrec.wire.messages import (
+    NOTHING,
+    MaskMessage,
+    MaskStep,
+    MaskTask,
+    Remembered,
+    Task,
+    UploadHeader,
+)
 from fedrec_client.audit import AUDIT_FILE
 
 
@@ -193,12 +201,20 @@ class Repeating(Passing):
         self._task: Task | None = None
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
         if self._task is not None and self._tricks:
             step = self._tricks.pop(0)
             return replace(self._task, task=MaskTask(round=RoundId(2), step=step, epoch=1))
-        found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
+        found = super().next_task(
+            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
+        )
         task = found.task
         if isinstance(task, MaskTask) and (task.round, task.step) == (2, "vector"):
             # From here on wrong steps come first.

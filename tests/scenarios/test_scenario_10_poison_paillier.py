@@ -15,7 +15,7 @@ from blake3 import blake3
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import KINDS, accepted, compute, plan_of
-from integration.support.links import Passing
+from integration.support.links import Forgetful
 
 from fedrec.errors import MalformedUpdate
 from fedrec.identity.epoch import KeyEpoch
@@ -36,7 +36,7 @@ POISONED_ROUND = 3
 Poison = Callable[[bytes, int], bytes]
 
 
-class Poisoner(Passing):
+class Poisoner(Forgetful):
     """Replaces its update of one round, the first time, and signs what it made."""
 
     def __init__(self, link: Link, *, identity: Identity, poison: Callable[[bytes], bytes]) -> None:

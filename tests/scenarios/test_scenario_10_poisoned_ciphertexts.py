@@ -22,7 +22,7 @@ from conformance.protection_suite import Party, make_party
 from integration.conftest import Found
 from integration.support.authority import AuthorityProcess
 from integration.support.bench import N_ITEMS, plan_of
-from integration.support.links import Passing
+from integration.support.links import Forgetful
 from integration.support.parties import Federation
 
 from fedrec.config.schema import Plan
@@ -167,7 +167,7 @@ def test_scenario_10_no_native_parser_sees_what_a_peer_sent() -> None:
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
-class Poisoner(Passing):
+class Poisoner(Forgetful):
     """Sends, in one round, a message of its own key under the epoch's name, well signed."""
 
     def __init__(self, link: Link, *, identity: Identity, plan: Plan) -> None:

@@ -6,7 +6,7 @@ import asyncio
 from pathlib import Path
 
 import pytest
-from server.support.driving import current, gather, poll, running, upload
+from server.support.driving import current, gather, poll, running, upload, wait
 from server.support.federations import Bench, identity
 
 from fedrec.clock import FakeClock
@@ -21,17 +21,13 @@ class TestLongPoll:
 
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
-                waiting = asyncio.ensure_future(
-                    engine.next_task(identity(0).client_id, engine.run, RoundId(0), 60.0)
-                )
+                waiting = asyncio.ensure_future(wait(engine, 0))
                 await asyncio.sleep(0)
                 assert isinstance((await poll(engine, 1)).task, Wait)
                 await gather(engine, range(3))
                 assert isinstance((await waiting).task, Train)
                 await upload(engine, bench, 0)
-                idle = asyncio.ensure_future(
-                    engine.next_task(identity(0).client_id, engine.run, RoundId(0), 60.0)
-                )
+                idle = asyncio.ensure_future(wait(engine, 0))
                 await upload(engine, bench, 1)
                 assert not idle.done()
                 await upload(engine, bench, 2)

@@ -7,6 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
+from server.support.driving import wait
 from server.support.federations import identity
 from server.support.masked import Masked, epoch_of, federation_of, masked
 
@@ -176,9 +177,7 @@ def test_who_waits_for_a_step_hears_of_the_epoch_at_once(tmp_path: Path) -> None
             engine = world.engine
             await world.to_phase("masking")
             await world.act(0)
-            waits = asyncio.ensure_future(
-                engine.next_task(identity(0).client_id, engine.run, RoundId(0), 60.0)
-            )
+            waits = asyncio.ensure_future(wait(engine, 0))
             await asyncio.sleep(0)
             await engine.rotation.install(later(world, 0, 1, 2, 3).to_json())
             told = await waits

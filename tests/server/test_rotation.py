@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from cells import partition_after
-from server.support.driving import act, gather, poll, running, upload
+from server.support.driving import act, gather, poll, running, upload, wait
 from server.support.federations import Bench, authority, identity
 
 from fedrec.clock import FakeClock
@@ -24,7 +24,6 @@ from fedrec.errors import (
 )
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch import KeyEpoch
-from fedrec.ids import RoundId
 from fedrec.wire.messages import Train, Wait
 from fedrec_server.engine import Engine
 
@@ -109,12 +108,7 @@ def test_waiting_clients_hear_at_once(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with running(bench, tmp_path) as engine:
-            waits = [
-                asyncio.ensure_future(
-                    engine.next_task(identity(number).client_id, engine.run, RoundId(0), 60.0)
-                )
-                for number in (0, 1)
-            ]
+            waits = [asyncio.ensure_future(wait(engine, number)) for number in (0, 1)]
             await asyncio.sleep(0)
             await engine.rotation.install(epoch(bench, 2, 0, 2, 3).to_json())
             told = await waits[0]

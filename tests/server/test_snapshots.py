@@ -7,7 +7,7 @@ import itertools
 from pathlib import Path
 
 import pytest
-from server.support.driving import act, files, gather, poll, running, send_snapshot
+from server.support.driving import act, files, gather, poll, running, send_snapshot, wait
 from server.support.federations import Bench, identity
 
 from fedrec.clock import FakeClock
@@ -40,9 +40,7 @@ async def two_rounds(engine: Engine, bench: Bench) -> None:
 
 async def ask(engine: Engine, maker: int) -> None:
     """Let the late client come while only this one waits, which is asked therefore."""
-    waiting = asyncio.ensure_future(
-        engine.next_task(identity(maker).client_id, engine.run, RoundId(2), 30.0)
-    )
+    waiting = asyncio.ensure_future(wait(engine, maker, 2))
     await asyncio.sleep(0)
     late = await poll(engine, LATE, version=0)
     assert isinstance(late.task, Wait) and late.published_round == 2

@@ -6,10 +6,14 @@ from fedrec.errors import ProtocolError
 from fedrec.wire.convert import (
     blob_from_proto,
     contributions_from_proto,
+    reveal_statement_from_proto,
+    reveal_statement_to_proto,
+    upload_header_from_proto,
     upload_header_to_proto,
 )
 from fedrec.wire.limits import (
     MAX_REASON_CHARS,
+    check_exact,
     check_kind,
     check_mask_step,
     check_number,
@@ -17,15 +21,52 @@ from fedrec.wire.limits import (
     check_seconds,
     check_text,
 )
-from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
+from fedrec.wire.messages import (
+    Finished,
+    Latest,
+    MakeSnapshot,
+    MaskTask,
+    Remembered,
+    Reveal,
+    Task,
+    Train,
+    Wait,
+)
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, update_pb2
 
-__all__ = ["task_from_proto", "task_to_proto"]
+__all__ = ["remembered_from_proto", "remembered_to_proto", "task_from_proto", "task_to_proto"]
+
+
+def remembered_to_proto(
+    remembered: Remembered, request: coordinator_pb2.NextTaskRequest
+) -> coordinator_pb2.NextTaskRequest:
+    """Write into a long poll what the client remembers; return it."""
+    request.acknowledged_round = remembered.round
+    request.acknowledged_digest = remembered.digest
+    if remembered.statement is not None:
+        request.statement.CopyFrom(reveal_statement_to_proto(remembered.statement))
+    return request
+
+
+def remembered_from_proto(request: coordinator_pb2.NextTaskRequest) -> Remembered:
+    """Read what a client remembers; the statement's signature is not verified."""
+    statement = None
+    if request.HasField("statement"):
+        statement = reveal_statement_from_proto(request.statement)
+    return Remembered(
+        round=check_round(request.acknowledged_round, "request.acknowledged_round"),
+        digest=check_exact(request.acknowledged_digest, "request.acknowledged_digest", 0, 32),
+        statement=statement,
+    )
 
 
 def task_to_proto(task: Task) -> coordinator_pb2.Task:
     """Write the answer to a long poll; a reason is cut to what a client accepts."""
     message = coordinator_pb2.Task(published_round=task.published_round, epoch=task.epoch)
+    if task.latest is not None:
+        message.latest.SetInParent()
+        if task.latest.header is not None:
+            message.latest.header.CopyFrom(upload_header_to_proto(task.latest.header))
     match task.task:
         case Wait(reason=reason):
             message.wait.CopyFrom(coordinator_pb2.Wait(reason=_one_line(reason)))
@@ -67,7 +108,13 @@ def task_from_proto(message: coordinator_pb2.Task) -> Task:
         published_round=check_round(message.published_round, "task.published_round"),
         task=_task(message),
         epoch=check_number(message.epoch, "task.epoch"),
+        latest=_latest(message.latest) if message.HasField("latest") else None,
     )
+
+
+def _latest(message: coordinator_pb2.Latest) -> Latest:
+    known = message.HasField("header")
+    return Latest(header=upload_header_from_proto(message.header) if known else None)
 
 
 def _task(

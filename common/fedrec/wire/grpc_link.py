@@ -23,18 +23,20 @@ from fedrec.wire.convert import (
     upload_header_to_proto,
     upload_status_from_proto,
 )
-from fedrec.wire.convert_task import task_from_proto
+from fedrec.wire.convert_task import remembered_to_proto, task_from_proto
 from fedrec.wire.grpc_calls import Calls, Deadlines, Message
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import mask_message_to_proto
 from fedrec.wire.messages import (
+    NOTHING,
     PROTOCOL_VERSION,
     Application,
     FederationInfo,
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Remembered,
     Report,
     RevealStatement,
     Snapshot,
@@ -115,12 +117,19 @@ class GrpcLink(Link):
         return self._blob(self._stub.GetCatalogue, request)
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
         """Wait up to `wait_seconds` for something to do."""
         request = coordinator_pb2.NextTaskRequest(
             client_id=client_id, run=run, version=version, wait_seconds=wait_seconds
         )
+        remembered_to_proto(remembered, request)
         seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
         return task_from_proto(self._ask(self._stub.NextTask, request, seconds))
 

@@ -6,11 +6,13 @@ from typing import Protocol
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import (
+    NOTHING,
     Application,
     FederationInfo,
     MaskMessage,
     MaskStep,
     PublishedRound,
+    Remembered,
     Report,
     RevealStatement,
     Snapshot,
@@ -36,9 +38,15 @@ class Link(Protocol):
         """Return the public catalogue file."""
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
-        """Wait up to `wait_seconds` for something to do."""
+        """Wait up to `wait_seconds` for something to do; tell what the client remembers."""
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         """Send an update, resuming where an earlier try ended; True when it was a duplicate.

@@ -10,16 +10,19 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.stated_rows import UNSAID, StatedRows
 
 __all__ = [
+    "NOTHING",
     "PROTOCOL_VERSION",
     "UNSAID",
     "Application",
     "FederationInfo",
     "Finished",
+    "Latest",
     "MakeSnapshot",
     "MaskMessage",
     "MaskStep",
     "MaskTask",
     "PublishedRound",
+    "Remembered",
     "Report",
     "Reveal",
     "RevealStatement",
@@ -33,7 +36,9 @@ __all__ = [
     "manifest_digest",
 ]
 
-PROTOCOL_VERSION = "6.0"
+NO_ROUND = RoundId(0)
+
+PROTOCOL_VERSION = "7.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
@@ -346,16 +351,46 @@ class Finished:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What a client remembers of a run, so that a peer that forgot, or a copy, is recognised.
+
+    A client answers no round twice, so that the round counts its updates.
+
+    Attributes:
+        round: of the last update that was acknowledged; 0 for none.
+        digest: that update's BLAKE3; empty for none.
+        statement: the key authority's word on the client's version, where the coordinator seems
+            not to know that round.
+    """
+
+    round: RoundId = NO_ROUND
+    digest: bytes = b""
+    statement: RevealStatement | None = None
+
+
+NOTHING = Remembered()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latest:
+    """The last update that a coordinator acknowledged to a client; None for none."""
+
+    header: UploadHeader | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
     """The answer to a long poll: what to do, and how far the federation is.
 
     Attributes:
         epoch: the present key epoch; 0 where nobody said it.
+        latest: the client's last update, where that is not the one which it remembers.
     """
 
     published_round: RoundId
     task: Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
     epoch: int = 0
+    latest: Latest | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

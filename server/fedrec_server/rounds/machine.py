@@ -301,14 +301,14 @@ def _round_for(state: State, header: UploadHeader) -> Round:
         raise ProtocolError(
             f"The update covers {header.n_rows} item rows, or others than round "
             f"{round_.number}'s, which covers {state.rows_of(round_.kind).n_rows}.",
-            remedy="This client's item counts differ from what was published; start again with a "
-            "new state folder, which fetches the model anew.",
+            remedy="This client's item counts differ from what was published. Keep its state "
+            "folder and tell the operator; an intact copy of the folder goes on.",
         )
     if state.base_state not in (None, header.base_state):
         raise ProtocolError(
             f"The update starts from another model than version {round_.base_round}.",
-            remedy="This client's shared model differs from the others'; start again with a "
-            "new state folder, which fetches it anew.",
+            remedy="This client's shared model differs from the others'. Keep its state folder and "
+            "tell the operator; an intact copy of the folder goes on.",
         )
     return round_
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedrec.errors import RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import Finished, MaskTask, Reveal, Task, Train, Wait
 from fedrec_server.rounds.masking import task_of
@@ -20,10 +19,8 @@ def task_for(state: State, client_id: ClientId, version: RoundId, now: float) ->
         RoundError: when the client's model is newer than the run.
     """
     if version > state.published:
-        raise RoundError(
-            f"The client's model is of round {version}, this run published {state.published}.",
-            remedy="The client's state belongs to another run; give it a fresh state folder.",
-        )
+        # One of the two went back; the client sees which, and waits.
+        return _task(state, Wait(reason="the coordinator knows fewer rounds than this client"))
     if version < state.published:
         return _task(state, Wait(reason="catch up"))
     if state.ending is not None:

@@ -26,6 +26,8 @@ __all__ = [
     "installed_epoch",
     "kept_files",
     "last_round",
+    "latest",
+    "latest_header",
     "load_state",
     "named_files",
     "next_published",
@@ -83,6 +85,18 @@ def counted(
     """Return the counted update of a client."""
     query = "SELECT * FROM contributions WHERE round = ? AND client_id = ?"
     row = rows.execute(query, (round_id, client_id)).fetchone()
+    return None if row is None else header_of(row)
+
+
+def latest(rows: sqlite3.Connection) -> dict[ClientId, tuple[RoundId, bytes]]:
+    """Return the round and the digest of every client's last acknowledged update."""
+    query = "SELECT client_id, round, digest FROM latest"
+    return {row["client_id"]: (row["round"], row["digest"]) for row in rows.execute(query)}
+
+
+def latest_header(rows: sqlite3.Connection, client_id: ClientId) -> UploadHeader | None:
+    """Return the header of a client's last acknowledged update."""
+    row = rows.execute("SELECT * FROM latest WHERE client_id = ?", (client_id,)).fetchone()
     return None if row is None else header_of(row)
 
 

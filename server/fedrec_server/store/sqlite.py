@@ -113,6 +113,14 @@ class SqliteStore(Store):
         """Return the counted update of a client in a round that was not abandoned."""
         return reading.counted(self._connection, round_id, client_id)
 
+    def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
+        """Return the round and the digest of every client's last acknowledged update."""
+        return reading.latest(self._connection)
+
+    def latest_header(self, client_id: ClientId) -> UploadHeader | None:
+        """Return the header of a client's last acknowledged update, be it of an abandoned round."""
+        return reading.latest_header(self._connection, client_id)
+
     def next_published(self, after: RoundId) -> PublishedRecord | None:
         """Return the first round published after `after`."""
         return reading.next_published(self._connection, after)

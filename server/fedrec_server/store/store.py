@@ -127,6 +127,14 @@ class Store(ABC):
         """Return the counted update of a client in a round that was not abandoned."""
 
     @abstractmethod
+    def latest(self) -> dict[ClientId, tuple[RoundId, bytes]]:
+        """Return the round and the digest of every client's last acknowledged update."""
+
+    @abstractmethod
+    def latest_header(self, client_id: ClientId) -> UploadHeader | None:
+        """Return the header of a client's last acknowledged update, be it of an abandoned round."""
+
+    @abstractmethod
     def next_published(self, after: RoundId) -> PublishedRecord | None:
         """Return the first round published after `after`."""
 

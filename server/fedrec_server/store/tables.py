@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 DATABASE = "coordinator.sqlite"
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -51,6 +51,15 @@ CREATE TABLE contributions (
   length INTEGER NOT NULL, digest BLOB NOT NULL, n_rows INTEGER NOT NULL,
   rows_digest BLOB NOT NULL, signature BLOB NOT NULL,
   PRIMARY KEY (round, client_id)
+) STRICT;
+CREATE TABLE latest (
+  client_id TEXT PRIMARY KEY, round INTEGER NOT NULL, protocol_version TEXT NOT NULL,
+  federation TEXT NOT NULL, run TEXT NOT NULL, kind TEXT NOT NULL,
+  base_round INTEGER NOT NULL, base_state BLOB NOT NULL, key_list BLOB NOT NULL,
+  nonce BLOB NOT NULL,
+  epoch INTEGER NOT NULL, catalogue_fingerprint TEXT NOT NULL, plan_fingerprint TEXT NOT NULL,
+  length INTEGER NOT NULL, digest BLOB NOT NULL, n_rows INTEGER NOT NULL,
+  rows_digest BLOB NOT NULL, signature BLOB NOT NULL
 ) STRICT;
 CREATE TABLE statements (
   round INTEGER PRIMARY KEY, client_id TEXT NOT NULL, federation TEXT NOT NULL,

@@ -40,7 +40,10 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
         case RoundOpened():
             _open(rows, change)
         case UpdateCounted():
-            insert(rows, "contributions", header_row(change.header))
+            header = header_row(change.header)
+            insert(rows, "contributions", header)
+            # Kept for good, whatever becomes of the round.
+            insert(rows, "latest", header, verb="INSERT OR REPLACE")
             if change.charged:
                 insert(rows, "ledger", {"round": change.header.round, "at": change.at})
         case CollectingEnded():

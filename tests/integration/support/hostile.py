@@ -14,7 +14,15 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Report, Reveal, RevealStatement, Task, UploadHeader
+from fedrec.wire.messages import (
+    NOTHING,
+    Remembered,
+    Report,
+    Reveal,
+    RevealStatement,
+    Task,
+    UploadHeader,
+)
 from fedrec_client.private_store import PrivateStore
 
 __all__ = ["TRICKS", "Falsifier", "Misreporting", "Trick"]
@@ -138,9 +146,17 @@ class Falsifier(Passing):
         self.opened: list[int] = []
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
-        found = super().next_task(client_id, run, version, wait_seconds=wait_seconds)
+        found = super().next_task(
+            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
+        )
         if self._playing:
             state = PrivateStore(self._state, read_only=True).state
             self.opened += [entry.round for entry in state.revealed]

@@ -5,11 +5,12 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.link import Link
-from fedrec.wire.messages import Report, RevealStatement, Task, UploadHeader
+from fedrec.wire.messages import NOTHING, Remembered, Report, RevealStatement, Task, UploadHeader
 
 __all__ = ["DEADLINE_SECONDS", "Acknowledged", "Gate", "InTurn", "Passing", "Wrap", "poll"]
 
@@ -39,9 +40,17 @@ class Passing:
         return getattr(self.link, name)
 
     def next_task(
-        self, client_id: ClientId, run: str, version: RoundId, *, wait_seconds: float
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
     ) -> Task:
-        return self.link.next_task(client_id, run, version, wait_seconds=wait_seconds)
+        return self.link.next_task(
+            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
+        )
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         return self.link.submit_update(header, payload)
@@ -59,6 +68,24 @@ class Passing:
 
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
         self.link.submit_snapshot(report, blob)
+
+
+class Forgetful(Passing):
+    """Keeps from a client which update the coordinator has of it: a hostile one does not look."""
+
+    def next_task(
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        *,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
+    ) -> Task:
+        found = super().next_task(
+            client_id, run, version, wait_seconds=wait_seconds, remembered=remembered
+        )
+        return replace(found, latest=None)
 
 
 class Gate:

@@ -206,18 +206,27 @@ class Federation:
         self.clients: list[Client] = []
         self.clock = AheadOfTime()
         self._loop = loop
-        settings = bench.coordinator_settings(**coordinator)
+        self._options: dict[str, Any] = {"failpoint": failpoint, "recorder": recorder}
+        self.coordinator, self.address = self._start(**coordinator)
+        self._stopped = False
+
+    def _start(self, **coordinator: Any) -> tuple[Coordinator, str]:
+        settings = self.bench.coordinator_settings(**coordinator)
         assert settings.data.catalogue is not None
-        self.coordinator = Coordinator.from_settings(
+        made = Coordinator.from_settings(
             settings,
             PublicCatalogue.load(_path(settings.data.catalogue)),
-            RoundVectors.of(bench.plan, N_ITEMS),
+            RoundVectors.of(self.bench.plan, N_ITEMS),
             accept_exposure=True,
             clock=self.clock,
-            failpoint=failpoint,
-            recorder=recorder,
+            **self._options,
         )
-        self.address = loop.run(self.coordinator.start())
+        return made, self._loop.run(made.start())
+
+    def start_again(self) -> None:
+        """Start a stopped coordinator at the same address, on what its folder holds now."""
+        assert self._stopped
+        self.coordinator, _ = self._start(port=int(self.address.rpartition(":")[2]))
         self._stopped = False
 
     def client(self, number: int, **options: Any) -> Client:

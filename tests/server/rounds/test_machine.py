@@ -273,8 +273,13 @@ class TestRun:
         world.sum()
         task = task_for(world.state, client(0), RoundId(0), world.now)
         assert task is not None and isinstance(task.task, Wait) and task.published_round == 1
-        with pytest.raises(RoundError, match="another run"):
-            task_for(world.state, client(0), RoundId(2), world.now)
+
+    def test_who_knows_more_waits(self) -> None:
+        """The client sees which of the two went back; it is told to wait, not to forget."""
+        world = plain()
+        world.tick(0, 1)
+        task = task_for(world.state, client(0), RoundId(2), world.now)
+        assert task is not None and isinstance(task.task, Wait) and task.published_round == 0
 
 
 class TestModels:

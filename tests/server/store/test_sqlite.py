@@ -54,7 +54,7 @@ def test_older_schema_is_refused(tmp_path: Path) -> None:
     connection = rows(tmp_path)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 8\..*version that began"):
+    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 9\..*version that began"):
         SqliteStore(tmp_path, IDENTITY)
 
 

@@ -67,6 +67,12 @@ async def poll(engine: Engine, number: int, version: int | None = None) -> Task:
     return await engine.next_task(identity(number).client_id, engine.run, found, 0.0)
 
 
+async def wait(engine: Engine, number: int, version: int = 0, seconds: float = 60.0) -> Task:
+    """Wait for a task as a client that remembers its last update."""
+    me = identity(number).client_id
+    return await engine.next_task(me, engine.run, RoundId(version), seconds, engine.memories.of(me))
+
+
 async def gather(engine: Engine, numbers: Iterable[int]) -> None:
     """Let clients come, and the round open once all of them are there."""
     for number in numbers:

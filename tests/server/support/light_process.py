@@ -13,7 +13,7 @@ from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
 from fedrec.protection import SegmentSpec, VectorSpec
 from fedrec.wire.grpc_link import GrpcLink
-from fedrec.wire.messages import Finished, MaskMessage, MaskTask, Train
+from fedrec.wire.messages import NOTHING, Finished, MaskMessage, MaskTask, Remembered, Train
 
 POLL_SECONDS = 20.0
 
@@ -29,9 +29,14 @@ def main(address: str, folder: str, number: int, spec: VectorSpec) -> str:
         client = LightClient(
             identity, info, spec, lambda round_id: made_up(spec.length, number, round_id)
         )
-        version = RoundId(0)
+        version, remembered = RoundId(0), NOTHING
         while True:
-            found = link.next_task(client_id, info.run, version, wait_seconds=POLL_SECONDS)
+            found = link.next_task(
+                client_id, info.run, version, wait_seconds=POLL_SECONDS, remembered=remembered
+            )
+            if found.latest is not None and found.latest.header is not None:
+                last = found.latest.header
+                remembered = Remembered(round=last.round, digest=last.digest)
             version = found.published_round
             task = found.task
             if isinstance(task, Finished):

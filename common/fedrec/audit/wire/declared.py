@@ -170,6 +170,8 @@ _MESSAGES: dict[str, dict[str, str]] = {
         "run": "bookkeeping",
         "version": "bookkeeping",
         "wait_seconds": "bookkeeping",
+        "acknowledged_round": "bookkeeping",
+        "acknowledged_digest": "digest",
     },
     "Wait": {"reason": "words"},
     "Train": {
@@ -188,6 +190,7 @@ _MESSAGES: dict[str, dict[str, str]] = {
     "MakeSnapshot": {"round": "bookkeeping"},
     "Finished": {"reason": "words", "failed": "bookkeeping"},
     "Task": {"published_round": "bookkeeping", "epoch": "bookkeeping"},
+    "Latest": {},
     "UploadStatusRequest": {
         "run": "bookkeeping",
         "round": "bookkeeping",
@@ -383,6 +386,7 @@ _TABLES: dict[str, dict[str, str]] = {
     },
     "asked": {"round": "bookkeeping", "client_id": "identity"},
     "contributions": _HEADER,
+    "latest": _HEADER,
     "statements": _STATEMENT,
     "reports": _REPORT,
     "snapshots": {

@@ -74,16 +74,28 @@ class CataloguePart(_message.Message):
     def __init__(self, blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., chunk: _Optional[_Union[_update_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class NextTaskRequest(_message.Message):
-    __slots__ = ("client_id", "run", "version", "wait_seconds")
+    __slots__ = ("client_id", "run", "version", "wait_seconds", "acknowledged_round", "acknowledged_digest", "statement")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     WAIT_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     run: str
     version: int
     wait_seconds: float
-    def __init__(self, client_id: _Optional[str] = ..., run: _Optional[str] = ..., version: _Optional[int] = ..., wait_seconds: _Optional[float] = ...) -> None: ...
+    acknowledged_round: int
+    acknowledged_digest: bytes
+    statement: _model_pb2.RevealStatement
+    def __init__(self, client_id: _Optional[str] = ..., run: _Optional[str] = ..., version: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., acknowledged_round: _Optional[int] = ..., acknowledged_digest: _Optional[bytes] = ..., statement: _Optional[_Union[_model_pb2.RevealStatement, _Mapping]] = ...) -> None: ...
+
+class Latest(_message.Message):
+    __slots__ = ("header",)
+    HEADER_FIELD_NUMBER: _ClassVar[int]
+    header: _update_pb2.UploadHeader
+    def __init__(self, header: _Optional[_Union[_update_pb2.UploadHeader, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
     __slots__ = ("reason",)
@@ -136,7 +148,7 @@ class Finished(_message.Message):
     def __init__(self, reason: _Optional[str] = ..., failed: _Optional[bool] = ...) -> None: ...
 
 class Task(_message.Message):
-    __slots__ = ("published_round", "wait", "train", "reveal", "finished", "make_snapshot", "masks", "epoch")
+    __slots__ = ("published_round", "wait", "train", "reveal", "finished", "make_snapshot", "masks", "epoch", "latest")
     PUBLISHED_ROUND_FIELD_NUMBER: _ClassVar[int]
     WAIT_FIELD_NUMBER: _ClassVar[int]
     TRAIN_FIELD_NUMBER: _ClassVar[int]
@@ -145,6 +157,7 @@ class Task(_message.Message):
     MAKE_SNAPSHOT_FIELD_NUMBER: _ClassVar[int]
     MASKS_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
+    LATEST_FIELD_NUMBER: _ClassVar[int]
     published_round: int
     wait: Wait
     train: Train
@@ -153,7 +166,8 @@ class Task(_message.Message):
     make_snapshot: MakeSnapshot
     masks: _masks_pb2.MaskTask
     epoch: int
-    def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ..., masks: _Optional[_Union[_masks_pb2.MaskTask, _Mapping]] = ..., epoch: _Optional[int] = ...) -> None: ...
+    latest: Latest
+    def __init__(self, published_round: _Optional[int] = ..., wait: _Optional[_Union[Wait, _Mapping]] = ..., train: _Optional[_Union[Train, _Mapping]] = ..., reveal: _Optional[_Union[Reveal, _Mapping]] = ..., finished: _Optional[_Union[Finished, _Mapping]] = ..., make_snapshot: _Optional[_Union[MakeSnapshot, _Mapping]] = ..., masks: _Optional[_Union[_masks_pb2.MaskTask, _Mapping]] = ..., epoch: _Optional[int] = ..., latest: _Optional[_Union[Latest, _Mapping]] = ...) -> None: ...
 
 class UploadStatusRequest(_message.Message):
     __slots__ = ("run", "round", "client_id", "digest")

@@ -1,0 +1,227 @@
+"""Folders that are older than the one they belong to, and two copies of one: rule R13."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from integration.conftest import Found, Revealers
+from integration.support.bench import plan_of
+from integration.support.checks import check_against_one_process
+from integration.support.links import DEADLINE_SECONDS, Gate, poll
+from integration.support.parties import Federation
+
+from fedrec.errors import FolderIsOld, SecondCopy
+from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.events import ClientEvent
+
+TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
+"""What a client that refuses to go on adds to its folder."""
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return what a folder holds, without what is only told."""
+    files = [path for path in folder.rglob("*") if path.is_file() and path.name not in TOLD]
+    return {str(path.relative_to(folder)): path.read_bytes() for path in files}
+
+
+class CopyAfter:
+    """Copies a folder when its client has heard of a published round."""
+
+    def __init__(self, folder: Path, round_id: int) -> None:
+        self.path = folder.with_name(f"{folder.name} after {round_id}")
+        self._folder, self._round = folder, round_id
+
+    def __call__(self, event: ClientEvent) -> None:
+        if (event.name, event.round) == ("published", self._round):
+            shutil.copytree(self._folder, self.path)
+
+
+def swap(folder: Path, other: Path) -> Path:
+    """Put another folder in one's place; return where the first one is now."""
+    aside = folder.with_name(f"{folder.name} aside")
+    folder.rename(aside)
+    shutil.copytree(other, folder)
+    return aside
+
+
+def audited(folder: Path) -> list[str]:
+    """Return the codes of what a client refused."""
+    lines = (folder / AUDIT_FILE).read_text().splitlines()
+    return [json.loads(line)["code"] for line in lines]
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_client_folder_back(found: Found, protection: str) -> None:
+    """An older copy of a folder is told from the newest one, which then goes on."""
+    federation = found(plan_of(protection))
+    state, until_it_is_back = federation.bench.state(2), Gate(4)
+    before = CopyAfter(state, 1)
+    others = [federation.client(0, wrap=until_it_is_back), federation.client(1)]
+    client = federation.client(2, on_event=before)
+    try:
+        client.wait_for("sent", 3)
+        client.wait_for("published", 3)
+        client.stop()
+        newest = swap(state, before.path)
+        old = content(state)
+        back = federation.client(2)
+        error = back.failure()
+        assert type(error) is FolderIsOld and error.exit_code != 0
+        assert "delete" not in str(error) and "replace this client" in error.remedy
+        assert content(state) == old
+        assert audited(state) == ["folder_is_old_or_copied"]
+        shutil.rmtree(state)
+        newest.rename(state)
+        federation.clients[:] = [*others, federation.client(2)]
+    finally:
+        until_it_is_back.opened.set()
+    counted = check_against_one_process(federation)
+    assert all(clients == {0, 1, 2} for clients in counted)
+
+
+def test_client_folder_copied(found: Found, tmp_path: Path) -> None:
+    """The second of two copies ends once the other was heard; nothing of it is counted."""
+    federation = found(plan_of("bfv"))
+    copy = CopyAfter(federation.bench.state(2), 2)
+    gate = Gate(4)
+    federation.client(0, wrap=gate)
+    federation.client(1)
+    federation.client(2, on_event=copy).wait_for("sent", 3)
+    second = federation.client(2, client__state=copy.path)
+    federation.clients.remove(second)
+    try:
+        error = second.failure()
+        assert type(error) is FolderIsOld and "another copy of it runs" in error.message
+    finally:
+        gate.opened.set()
+    assert not [event for event in second.events if event.name == "sent"]
+    check_against_one_process(federation)
+
+
+def test_two_copies_that_answer_the_same_round(found: Found) -> None:
+    federation = found(plan_of("bfv"))
+    copy, gate, last = CopyAfter(federation.bench.state(2), 1), Gate(2), Gate(3)
+    others = [federation.client(0, wrap=last), federation.client(1)]
+    first = federation.client(2, on_event=copy, wrap=gate)
+    try:
+        # It has signed its update of round 2 and is slow to send it; the copy is faster.
+        assert gate.reached.wait(DEADLINE_SECONDS)
+        second = federation.client(2, client__state=copy.path)
+        second.wait_for("sent", 2)
+        gate.opened.set()
+        assert type(first.failure()) is SecondCopy
+    finally:
+        gate.opened.set()
+        last.opened.set()
+    assert "second_copy" in audited(federation.bench.state(2))
+    for client in (*others, second):
+        assert client.result().reason == "all rounds are published"
+    shutil.rmtree(federation.bench.state(2))
+    copy.path.rename(federation.bench.state(2))
+    federation.clients[:] = [*others, second]
+    check_against_one_process(federation)
+
+
+def coordinators_folder(federation: Federation) -> Path:
+    return Path(federation.bench.coordinator_settings().coordinator.state)
+
+
+def test_coordinator_folder_back(found: Found, revealing: Revealers) -> None:
+    """Members wait for a coordinator that was set back, and show it what it forgot."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    revealing(federation)
+    gates = [Gate(3), Gate(5)]
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    folder = coordinators_folder(federation)
+    try:
+        clients[1].wait_for("sent", 3)
+        federation.stop_coordinator()
+        older = folder.with_name("older")
+        shutil.copytree(folder, older)
+        federation.start_again()
+        gates[0].opened.set()
+        for client in clients:
+            client.wait_for("published", 4)
+        federation.stop_coordinator()
+        newest = swap(folder, older)
+        federation.start_again()
+        memories = federation.coordinator.engine.memories
+        poll(memories.outdated.is_set)
+        assert "A member has round 4" in memories.problem().message
+        for client in clients[1:]:
+            told = client.wait_for("coordinator_went_back")
+            assert "waits and keeps what it has" in told.detail
+        assert federation.coordinator.engine.state.published == 2
+        federation.stop_coordinator()
+        shutil.rmtree(folder)
+        newest.rename(folder)
+        federation.start_again()
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    check_against_one_process(federation)
+
+
+@pytest.mark.parametrize("protection", ["none", "bfv"])
+def test_an_older_copy_of_the_same_round_goes_on(found: Found, protection: str) -> None:
+    """What was acknowledged and then lost, of a round that nobody published, is sent again."""
+    federation = found(plan_of(protection))
+    gates = [Gate(2), Gate(2)]
+    clients = [federation.client(number, wrap=gate) for number, gate in enumerate(gates)]
+    clients.append(federation.client(2))
+    folder = coordinators_folder(federation)
+    try:
+        clients[2].wait_for("sent", 2)
+        for gate in gates:
+            assert gate.reached.wait(DEADLINE_SECONDS)
+        federation.stop_coordinator()
+        older = folder.with_name("older")
+        shutil.copytree(folder, older)
+        federation.start_again()
+        gates[1].opened.set()
+        clients[1].wait_for("sent", 2)
+        federation.stop_coordinator()
+        swap(folder, older)
+        federation.start_again()
+        clients[1].wait_for("forgotten", 2)
+        gates[0].opened.set()
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    counted = check_against_one_process(federation)
+    assert all(clients == {0, 1, 2} for clients in counted)
+
+
+def test_members_wait_where_nobody_signs(found: Found) -> None:
+    """Without a key authority there is no word to show: members wait, and say so."""
+    federation = found(plan_of("none"))
+    gates = [Gate(2), Gate(4)]
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    folder = coordinators_folder(federation)
+    try:
+        clients[1].wait_for("sent", 2)
+        federation.stop_coordinator()
+        older = folder.with_name("older")
+        shutil.copytree(folder, older)
+        federation.start_again()
+        gates[0].opened.set()
+        clients[1].wait_for("sent", 4)
+        federation.stop_coordinator()
+        newest = swap(folder, older)
+        federation.start_again()
+        for client in clients[1:]:
+            client.wait_for("coordinator_went_back")
+        assert not federation.coordinator.engine.memories.outdated.is_set()
+        federation.stop_coordinator()
+        shutil.rmtree(folder)
+        newest.rename(folder)
+        federation.start_again()
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    check_against_one_process(federation)
