@@ -7,7 +7,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-fast test-long lint protos bench clean docs
+.PHONY: setup demo test test-fast test-more test-long lint protos bench clean docs site coverage
 
 setup: $(STAMP)
 
@@ -35,10 +35,23 @@ test: setup
 	$(PYTEST)
 
 test-fast: setup
-	$(PYTEST) tests/common tests/client tests/authority tests/docs -m 'not cuda and not slow and not long'
+	$(PYTEST) tests/common tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours'
 
-test-long: setup
+test-more: setup
 	$(PYTEST) -m 'long and not cuda'
+
+# Of the fast part, in this process's own tests: what only other processes run shows as missing.
+coverage: setup
+	$(PYTEST) tests/common tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours' \
+	  --cov --cov-report=term --cov-report=html:build/coverage
+
+# Each of these is alone: it goes to whichever process is free. One that fails says how it is
+# repeated.
+SOAK_SECONDS ?= 3600
+FUZZ_SECONDS ?= 600
+test-long: test-more
+	FEDREC_SOAK_SECONDS=$(SOAK_SECONDS) FUZZ_SECONDS=$(FUZZ_SECONDS) \
+	  $(PYTEST) --dist load -m 'hours and not cuda'
 
 lint: setup
 	$(BIN)/ruff check .
@@ -51,6 +64,10 @@ protos: setup
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# The documentation as pages for a browser, in site/; `zensical build` makes them of the same file.
+site: setup
+	NO_MKDOCS_2_WARNING=1 PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/mkdocs build --strict
 
 bench: setup
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done

@@ -17,7 +17,7 @@ from fedrec.demo.demonstration import DemoOptions
 from fedrec.reports.result_row import ResultRow, reference_rows
 from fedrec.reports.tables import plain_table
 from fedrec.simulation.federation import simulate
-from fedrec.simulation.ranks import against_popularity
+from fedrec.simulation.ranks import against_popularity, user_ranks
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
         result = simulate(settings, users=users, catalogue=data.catalogue)
         report = result.best_report
         chosen.append(report.test)
-        found = against_popularity(result)
+        found = against_popularity(user_ranks(result), at=result.settings.evaluation.at)
         difference, ratio = found.difference, found.ratio
         print(
             f"seed {seed}: version {result.best.round}, validation NDCG "

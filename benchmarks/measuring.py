@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from importlib.metadata import version
+from pathlib import Path
 
 
 def describe_machine() -> str:
@@ -55,6 +56,15 @@ def interleaved(
             if run >= warm_up:
                 seconds[name].append(time.perf_counter() - begin)
     return seconds
+
+
+def processor_seconds(pids: list[int]) -> float:
+    """Return what processes have used so far."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        ticks += int(fields[11]) + int(fields[12])
+    return ticks / os.sysconf("SC_CLK_TCK")
 
 
 def summary(values: list[float], unit: str = "s") -> str:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions
 from fedrec.demo.workspace import DemoData, Workspace, prepare
+from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, Train, UploadHeader
 
 USERS_PER_CLIENT = 2
 
@@ -24,22 +29,32 @@ def federation(
     rank: int,
     rounds: int,
     protection: str,
+    clients_per_round: int = 0,
 ) -> Workspace:
-    """Prepare a federation whose update has n_items x (rank + 1) values and a few more."""
+    """Prepare a federation whose update has n_items x (rank + 1) values and a few more.
+
+    Args:
+        clients_per_round: how many are asked in a round; 0 asks and awaits everybody.
+    """
     n_users = USERS_PER_CLIENT * n_clients
     users = np.repeat(np.arange(n_users), 5).astype(str).astype(object)
     items = np.random.default_rng(0).integers(0, n_items, len(users)).astype(str).astype(object)
     catalogue = Catalogue.of([str(item) for item in range(n_items)])
     plan = Plan.model_validate(
         {
-            "federation": {"name": "bench", "maximum_users": 1024, "minimum_item_users": 1},
+            "federation": {
+                "name": "bench",
+                "maximum_users": max(1024, n_users),
+                "minimum_item_users": 1,
+            },
             "algorithm": {"dim": max(rank, 2)},
             "update": {"rank": rank},
             # No key authority runs beside this federation: the papers' protocol.
             "protection": {"name": protection, "key_holder": "members"},
             "rounds": {
                 "total": rounds,
-                "minimum_clients": n_clients,
+                "minimum_clients": clients_per_round or n_clients,
+                "clients_per_round": clients_per_round,
                 "minimum_summands": min(3, n_clients),
             },
         }
@@ -59,6 +74,32 @@ def training_vector(layout: Layout, seed: int) -> NDArray[np.int64]:
     vector[layout.count_slice] = 1
     vector[layout.metrics_slice.start] = 1
     return vector
+
+
+def signed_header(
+    identity: Identity, info: FederationInfo, plan: Plan, task: Train, payload: bytes
+) -> UploadHeader:
+    """Return what goes before a payload that covers all rows."""
+    blob = Blob.of(payload)
+    unsigned = UploadHeader(
+        protocol_version=PROTOCOL_VERSION,
+        federation=info.federation,
+        run=info.run,
+        round=task.round,
+        kind=task.kind,
+        base_round=task.base_round,
+        base_state=bytes(32),
+        key_list=b"",
+        nonce=b"",
+        epoch=info.epoch,
+        client_id=identity.client_id,
+        catalogue_fingerprint=info.catalogue_fingerprint,
+        plan_fingerprint=plan_fingerprint(plan),
+        length=blob.length,
+        digest=blob.digest,
+        n_rows=info.n_items,
+    )
+    return replace(unsigned, signature=identity.sign(unsigned.statement()))
 
 
 def run_client(settings_file: str, coordinator: str) -> None:
@@ -82,13 +123,16 @@ def run_client(settings_file: str, coordinator: str) -> None:
                 vector[part] = 0
         return Contribution(vector=vector, private=private, n_clipped=0)
 
+    def counted(self, shared, counts, private):
+        return contribute(self, "count", 0, shared, None, private)
+
     def apply(self, kind, round_id, shared, aggregate):
         if kind != "count":
             return shared
         counts = self.travelling.counts(kind, shared, aggregate).copy()
         return self.apart(shared.with_holders(counts))
 
-    Learner.contribute, Learner.apply = contribute, apply
+    Learner.contribute, Learner.counted, Learner.apply = contribute, counted, apply
     settings = load_settings(settings_file, {"client.coordinator": coordinator})
     ClientApp(settings).run()
 

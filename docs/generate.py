@@ -1,6 +1,6 @@
 """Writes the reference pages that follow from the code.
 
-    python docs/generate.py            writes docs/reference/{settings,cli,errors,combinations}.md
+    python docs/generate.py            writes the pages named in `pages` into docs/reference
     python docs/generate.py --check    exits with 1 if a committed page differs
 
 A test does what `--check` does. Nothing here depends on the terminal, the machine or the time.
@@ -13,6 +13,7 @@ import re
 import sys
 import textwrap
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,19 @@ from fedrec.config.explain import settings_markdown
 from fedrec.config.loading import PATHS
 
 REFERENCE = Path(__file__).parent / "reference"
+PACKAGES = {
+    "fedrec": "The package itself.",
+    "fedrec.recommender": "Answers from a model, without a federation.",
+    "fedrec.data": "Interactions, catalogues and splits.",
+    "fedrec.evaluation.protocols": "How held-out items are ranked.",
+    "fedrec.evaluation.metrics": "What is measured, as sums.",
+    "fedrec.simulation": "A whole federation in one process.",
+    "fedrec.algorithms": "The interface of algorithms, and those that there are.",
+    "fedrec.updates": "What is trained and sent in place of a table.",
+    "fedrec.errors": "Every error that is raised on purpose.",
+    "fedrec.protection": "How sums are made that nobody reads one update of.",
+}
+"""Whose exports the reference of Python lists."""
 _NOTE = "<!-- Written by docs/generate.py; `make docs` writes it again. -->\n"
 
 Command = Any
@@ -42,6 +56,7 @@ def pages() -> dict[str, str]:
         "cli.md": cli_page(),
         "errors.md": errors_page(),
         "combinations.md": combinations_page(),
+        "python.md": python_page(),
     }
 
 
@@ -153,6 +168,24 @@ two rounds in the tests, and every protection of its row protects, adds and open
 Numbers may contradict each other besides; `fedrec check` says so.
 """
     return f"{head}\n{combinations_markdown()}"
+
+
+def python_page() -> str:
+    """Return the reference of what other code may import: what the packages export."""
+    lines = [
+        _NOTE,
+        "# Python",
+        "",
+        "What these packages export, with its docstrings; anything else may change without notice. "
+        "`make site` puts the docstrings in place of the lines that begin with colons, and "
+        "`help(NAME)` shows them in Python.",
+    ]
+    for module, about in PACKAGES.items():
+        lines += ["", f"## {module}", "", about]
+        for name in sorted(import_module(module).__all__, key=str.lower):
+            if name != "__version__":
+                lines += ["", f"::: {module}.{name}"]
+    return "\n".join(lines) + "\n"
 
 
 def _listing(root: Command, context: Context) -> Iterator[str]:

@@ -14,14 +14,15 @@ from fedrec.config.exposure import check_users
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import UserSplit
-from fedrec.data.source import read_source, read_users
+from fedrec.data.source import check_one_party, read_source, read_users
+from fedrec.disk import DiskFull, require_writable
 from fedrec.errors import FedrecError, KeysError, NotInRoster, RosterBreaksCells
 from fedrec.formats import ENVIRONMENT_NAME
 from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.client_folder import known_identity, new_or_known_identity
 from fedrec.identity.identity import KEY_FILE, Identity
-from fedrec.ids import RoundId, digest
+from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
 from fedrec_client.applying import SHOWN_CHARS, Applying, waiting_words
@@ -32,6 +33,7 @@ from fedrec_client.events import OnEvent, log_event
 from fedrec_client.local_model import LocalModel
 from fedrec_client.membership import Membership
 from fedrec_client.metered_link import Meter, MeteredLink
+from fedrec_client.own_recommender import users_digest
 from fedrec_client.patient_link import PatientLink
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.roster_chain import RosterChain
@@ -45,9 +47,9 @@ if TYPE_CHECKING:
     from fedrec.provenance import Provenance
     from fedrec.training.learner import Learner
 
-__all__ = ["ClientApp", "ClientOutcome", "users_digest"]
+__all__ = ["ClientApp", "ClientOutcome"]
 
-_PREPARING = "the trainer is compiled: some ten seconds, the first time on a machine"
+_PREPARING = "compiles the trainer: some ten seconds the first time on a machine, then a moment"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,9 +72,9 @@ class ClientOutcome:
     bytes_received: int
 
 
-def users_digest(users: UserSplit) -> str:
-    """Return what ties stored private vectors to the users they belong to."""
-    return digest("fedrec client users v1", *users.user_ids).hex()
+def _kept(store: PrivateStore) -> int:
+    """Return the last round of which something is kept, 0 before the first."""
+    return store.state.version if store.is_bound else 0
 
 
 class ClientApp:
@@ -135,9 +137,11 @@ class ClientApp:
             FedrecError: the client cannot, or must not, go on.
         """
         self._new_run = new_run
+        check_one_party(self._settings.data)
         authority_key = read_authority_key(Path(self._settings.client.authority_key))
         # Before the folder is touched: a mistyped path makes no client.
         identity = self._identity()
+        require_writable(self._folder, "client.state")
         with PrivateStore(self._folder) as store:
             if store.is_bound and not new_run:
                 # Whoever moved the folder learns it at once, not when the coordinator answers.
@@ -151,31 +155,46 @@ class ClientApp:
             self._apply(identity, journal)
             link = self._patient(self._bare_link or open_link(self._settings), journal)
             chain = RosterChain(self._folder, AuditLog(self._folder, self._clock))
-            asked = 0
+            asked, full_at = 0, -1
             try:
                 while True:
-                    membership = self._enrolled(store, identity, authority_key, link)
-                    if membership is None:
-                        if not asked:
-                            journal.tell("waiting_to_join", detail=waiting_words(identity))
-                        self._waiting.pause(asked)
-                        asked += 1
-                        continue
                     try:
-                        chain.admit(membership.roster, membership.run)
-                    except RosterBreaksCells as error:
-                        membership.close()
-                        membership.secrets.destroy()
-                        journal.tell("roster_refused", detail=error.message)
-                        self._waiting.pause(asked)
-                        asked += 1
-                        continue
-                    self._say_if_waited_for(membership, journal)
-                    ended = self._work(store, membership, link, journal)
-                    if ended is not None:
-                        return self._outcome(store, ended)
+                        journal.write()
+                        membership = self._enrolled(store, identity, authority_key, link)
+                        if membership is None and not asked:
+                            journal.tell("waiting_to_join", detail=waiting_words(identity))
+                        if membership and self._is_admitted(chain, membership, journal):
+                            is_told = full_at != _kept(store)
+                            ended = self._work(store, membership, link, journal, is_told=is_told)
+                            if ended is not None:
+                                return self._outcome(store, ended)
+                            asked = 0
+                            continue
+                    except DiskFull as error:
+                        # What was committed is on disk; from there it goes on.
+                        if full_at != _kept(store):
+                            asked, full_at = 0, _kept(store)
+                            again = "Tried again until there is some."
+                            journal.tell("disk_full", detail=f"{error} {again}")
+                    self._waiting.pause(asked)
+                    asked += 1
             finally:
                 link.close()
+
+    def _is_admitted(
+        self, chain: RosterChain, membership: Membership, journal: RoundJournal
+    ) -> bool:
+        """Tell whether the roster follows from the one before; where not, let go of its keys."""
+        try:
+            chain.admit(membership.roster, membership.run)
+        except (RosterBreaksCells, DiskFull) as error:
+            membership.close()
+            membership.secrets.destroy()
+            if isinstance(error, DiskFull):
+                raise
+            journal.tell("roster_refused", detail=error.message)
+            return False
+        return True
 
     def _identity(self) -> Identity:
         """Return this client's keys; who was invited makes them at the first start."""
@@ -273,16 +292,34 @@ class ClientApp:
         membership: Membership,
         link: PatientLink,
         journal: RoundJournal,
+        *,
+        is_told: bool,
     ) -> Finished | None:
-        """Work through one key epoch; None when another one began."""
+        """Work through one key epoch; None when another one began.
+
+        Args:
+            is_told: whether people hear of what comes before the first round: not at every try
+                on a full disk.
+        """
         learner = None
         try:
-            users, _ = read_users(self._settings.data, membership.catalogue, reader="a client")
+            if is_told:
+                self._say_if_waited_for(membership, journal)
+            users, _ = read_users(
+                self._settings.data,
+                membership.catalogue,
+                reader="a client",
+                tell=lambda note: journal.tell("data", detail=note) if is_told else None,
+            )
             check_users(membership.plan, len(users))
             self._bind(store, membership, users)
             self._stop.check()
-            journal.tell("preparing", detail=_PREPARING)
+            if is_told:
+                journal.tell("preparing", detail=_PREPARING)
+            began = self._clock.now()
             learner = self._learner(membership, len(users), store.state.provenance)
+            if is_told:
+                journal.tell("prepared", seconds=self._clock.now() - began)
             session = Session(
                 membership,
                 link,

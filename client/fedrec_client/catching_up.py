@@ -121,7 +121,7 @@ class CatchingUp:
         except (RefusedError, ProtocolError) as error:
             self._refused("published_round_refused", found.round, error)
             raise
-        staged = self._outbox.pending
+        member, staged = self._membership, self._outbox.pending
         answered = staged is not None and staged.header.round == found.round
         counted = answered and staged is not None and staged.header in found.contributions
         before = self._store.in_progress
@@ -136,7 +136,7 @@ class CatchingUp:
             self._journal.settle(before, "abandoned")
         why = ""
         if answered and not counted and self._is_left_out(found):
-            why = "cell_incomplete"
+            why = "cell_paused" if member.paused_by(found.statement) else "cell_incomplete"
         self._journal.settle(found.round, "counted" if counted else "not_counted", why)
 
     def _is_left_out(self, found: PublishedRound) -> bool:
@@ -158,13 +158,14 @@ class CatchingUp:
         member.check_contributions(terms, found.contributions)
         manifest = member.manifest_digest(found.round, found.contributions)
         opened = self._store.revealed(found.round)
-        if opened is not None and opened.manifest_digest != manifest:
+        if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
             raise RefusedError(
                 f"Round {found.round} was published with other contributions than those that "
                 "were opened here."
             )
         if member.revealer_id is not None:
-            member.check_statement(found.round, found.statement)
+            member.check_statement(found.round, found.statement, self._store.state.statement)
+            member.check_paused(found.statement, found.contributions)
         elif found.statement is not None:
             raise RefusedError(
                 f"Round {found.round} is said to have been opened by somebody, but the roster "
@@ -318,7 +319,7 @@ class CatchingUp:
         """
         member, said = self._membership, snapshot.statement
         if said is not None:
-            member.check_statement(snapshot.round, said)
+            member.check_statement(snapshot.round, said, self._store.state.statement)
             found = said.state_tag, said.rows
         else:
             found = member.check_reports(snapshot.round, snapshot.reports).model

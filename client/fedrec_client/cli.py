@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shlex
 import sys
+from contextlib import nullcontext
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -12,13 +13,18 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic
+from fedrec.cli.data_options import DataFlags, takes_data_flags
 from fedrec.cli.exposure_flag import AcceptExposure
 from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.item_flags import CandidateItems, ExcludedItems, SimilarTo
 from fedrec.cli.terminal import AsJson, human_bytes, print_json
 from fedrec.telemetry import SteadyStream, log_to_stderr
+from fedrec_client.serve.command import EPILOG as SERVE_EPILOG
+from fedrec_client.serve.command import serve
 
 if TYPE_CHECKING:
     from fedrec_client.events import ClientEvent
+    from fedrec_client.held_model import Which
 
 __all__ = ["app"]
 
@@ -26,10 +32,14 @@ app = typer.Typer(name="client", help="Take part in a federation.", no_args_is_h
 
 SettingsFile = Annotated[Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")]
 StateFolder = Annotated[str | None, typer.Option("--state", help="client.state: the state folder.")]
+Latest = Annotated[bool, typer.Option("--latest", help="The latest model instead of the best one.")]
 DataFile = Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")]
+
+app.command("serve", epilog=SERVE_EPILOG)(serve)
 
 
 @app.command()
+@takes_data_flags
 def run(
     settings_file: SettingsFile,
     state: StateFolder = None,
@@ -67,6 +77,8 @@ def run(
     ] = 0,
     accept_other_arithmetic: AcceptOtherArithmetic = False,
     accept_exposure: AcceptExposure = False,
+    *,
+    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
     """Take part until the run is over; Ctrl-C saves and stops, and the same command goes on.
@@ -80,9 +92,12 @@ def run(
     """
     from fedrec.config.loading import load_settings
     from fedrec.errors import PrivacyBudgetSpent
+    from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.privacy import BUDGET_SPENT
     from fedrec.provenance import ACCEPT_FLAG
     from fedrec_client.app import ClientApp
+    from fedrec_client.events import log_event
+    from fedrec_client.metrics import ClientMetrics
     from fedrec_client.stopping import Stopped, StopSwitch
 
     log_to_stderr(logging.WARNING)
@@ -99,19 +114,33 @@ def run(
             "client.device": device,
             "client.workers": workers,
             "client.label": label,
+            **{f"data.{name}": value for name, value in reading.items()},
         },
     )
+    own = settings.client
+    if own.log_format == "json":
+        log_to_stderr(logging.INFO, as_json=True)
+    show = log_event if own.log_format == "json" else _show
+    metrics = ClientMetrics(Path(own.state))
+    where = Monitored.of(
+        own.metrics_address, own.metrics_token, own.metrics_certificate, section="client"
+    )
+
+    def on_event(event: ClientEvent) -> None:
+        metrics.take(event)
+        show(event)
+
     stop = StopSwitch()
     client = ClientApp(
         settings,
-        on_event=_show,
+        on_event=on_event,
         stop=stop,
         maximum_attempts=give_up_after,
         accept_exposure=accept_exposure,
         accept_other_arithmetic=accept_other_arithmetic,
     )
     try:
-        with stop.on_signals():
+        with metrics_endpoint(metrics.registry, where) or nullcontext(), stop.on_signals():
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
         # Whoever left one run for another did not agree to leave the next one, too; nor does who
@@ -131,24 +160,46 @@ def run(
 
 
 @app.command()
+@takes_data_flags
 def recommend(
     settings_file: SettingsFile,
-    user: Annotated[str, typer.Option(help="The user, as the data file names it.")],
+    user: Annotated[str, typer.Option(help="The user, as the data file names it.")] = "",
+    similar: SimilarTo = "",
     n: Annotated[int, typer.Option("-n", min=1, help="How many items.")] = 10,
-    latest: Annotated[
-        bool, typer.Option("--latest", help="The latest model instead of the best one.")
+    latest: Latest = False,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also what the user has already.")
     ] = False,
+    exclude: ExcludedItems = None,
+    candidates: CandidateItems = None,
     state: StateFolder = None,
     data: DataFile = None,
+    *,
+    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend items to one of this client's users, on this machine alone."""
+    """Recommend items to one of this client's users, or like one item, on this machine alone."""
     from fedrec.config.loading import load_settings
+    from fedrec.errors import SettingsError
+    from fedrec_client.recommendation import Wanted
     from fedrec_client.recommendation import recommend as recommend_items
+    from fedrec_client.recommendation import similar as similar_items
 
     log_to_stderr(logging.WARNING)
-    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
-    found = recommend_items(settings, user, n, which="latest" if latest else "best")
+    if bool(user) == bool(similar):
+        raise SettingsError(
+            "Either --user or --similar is needed, and not both.",
+            remedy="Give --user ID, or --similar ITEM.",
+        )
+    overrides: dict[str, object] = {"client.state": state, "data.path": data}
+    overrides |= {f"data.{name}": value for name, value in reading.items()}
+    settings = load_settings(settings_file, overrides)
+    wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
+    which: Which = "latest" if latest else "best"
+    if similar:
+        found = similar_items(settings, similar, wanted, which=which)
+    else:
+        found = recommend_items(settings, user, wanted, which=which)
     if as_json:
         print_json(asdict(found))
         return
@@ -156,13 +207,56 @@ def recommend(
         typer.echo(f"{item.rank:>3}  {item.score:8.3f}  {item.item_id}  {item.title}")
 
 
+@app.command()
+@takes_data_flags
+def export(
+    settings_file: SettingsFile,
+    to: Annotated[Path, typer.Option(metavar="FILE", help="FILE.parquet or FILE.csv, to write.")],
+    n: Annotated[int, typer.Option("-n", min=1, help="How many items for each user.")] = 100,
+    latest: Latest = False,
+    include_seen: Annotated[
+        bool, typer.Option("--include-seen", help="Also what users have already.")
+    ] = False,
+    exclude: ExcludedItems = None,
+    candidates: CandidateItems = None,
+    state: StateFolder = None,
+    data: DataFile = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    *,
+    reading: DataFlags,
+    as_json: AsJson = False,
+) -> None:
+    """Write what all of this client's users are recommended, as a table for its owner alone.
+
+    A row is a user's item: user_id, rank, item_id, title, score and the model's version. The file
+    says what people like; who may read it is for its owner to say.
+    """
+    from fedrec.config.loading import load_settings
+    from fedrec_client.recommendation import Wanted
+    from fedrec_client.recommendation_table import export_recommendations
+
+    log_to_stderr(logging.WARNING)
+    overrides: dict[str, object] = {"client.state": state, "data.path": data}
+    overrides |= {f"data.{name}": value for name, value in reading.items()}
+    settings = load_settings(settings_file, overrides)
+    wanted = Wanted(n=n, exclude_seen=not include_seen, exclude=exclude, candidates=candidates)
+    which: Which = "latest" if latest else "best"
+    found = export_recommendations(settings, to, wanted, which=which, force=force)
+    if as_json:
+        print_json(asdict(found) | {"file": str(found.file)})
+        return
+    typer.echo(
+        f"Version {found.version}: {found.n_rows} recommendations to {found.n_users} users; "
+        "readable by its owner only."
+    )
+    typer.echo(str(found.file))
+
+
 @app.command("export-model")
 def export_model(
     settings_file: SettingsFile,
     to: Annotated[Path, typer.Option(metavar="FOLDER", help="A run's folder, or a new one.")],
-    latest: Annotated[
-        bool, typer.Option("--latest", help="The latest model instead of the best one.")
-    ] = False,
+    latest: Latest = False,
     state: StateFolder = None,
     force: Annotated[bool, typer.Option("--force", help="Replace a model that is there.")] = False,
     as_json: AsJson = False,

@@ -146,7 +146,7 @@ class CountedData:
             split = {name: found.pop(name) for name in _SPLIT if whose}
             users = UserSplit(user_ids=whose[0], **split) if whose else None
             return cls(run=run, user_ids=user_ids, users=users, **found)
-        except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        except (SafetensorError, KeyError, RecursionError, TypeError, ValueError) as error:
             raise StorageError(
                 f"This is not what users had when they were counted: {error}.",
                 remedy="Restore the state folder from a backup, or start again with an empty one.",

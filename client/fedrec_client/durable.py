@@ -6,10 +6,11 @@ import fcntl
 import hashlib
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.disk import unwritten
 from fedrec.errors import StorageError
 
 __all__ = [
@@ -28,7 +29,7 @@ Parts = Callable[[], Iterable[bytes]]
 """Yields a content in parts, the same ones in every call."""
 
 _DAMAGED = "Restore the state folder from a backup, or start again with an empty one."
-_UNWRITABLE = "Check that the folder is writable and its disk has space, then start again."
+_UNWRITABLE = "Check that the folder is writable, then start again."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +50,7 @@ def _reported(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise StorageError(f"{path} cannot be written: {error}.", remedy=_UNWRITABLE) from error
+        raise unwritten(path, error, _UNWRITABLE) from error
 
 
 def make_private_folder(folder: Path) -> None:
@@ -63,23 +64,35 @@ def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
     """Put a file of mode 0600 in place; after a crash there is the old one or the new one."""
     with _reported(path):
         temporary = path.with_name(f".{path.name}.new")
-        handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with os.fdopen(handle, "wb") as file:
-            file.writelines([data] if isinstance(data, bytes) else data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
+        try:
+            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+            with os.fdopen(handle, "wb") as file:
+                file.writelines([data] if isinstance(data, bytes) else data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except OSError:
+            # On a full disk a torso takes the space that others wait for.
+            temporary.unlink(missing_ok=True)
+            raise
         _sync_folder(path.parent)
 
 
 def append_durably(path: Path, line: str) -> None:
-    """Add one line to a file of mode 0600 and force it to disk."""
+    """Add one line to a file of mode 0600 and force it to disk; all of it, or nothing."""
     with _reported(path):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        with os.fdopen(handle, "ab") as file:
-            file.write(line.encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            before, rest = os.fstat(handle).st_size, line.encode() + b"\n"
+            try:
+                while rest:
+                    rest = rest[os.write(handle, rest) :]
+                os.fsync(handle)
+            except OSError:
+                os.ftruncate(handle, before)
+                raise
+        finally:
+            os.close(handle)
 
 
 def write_blob(folder: Path, kind: str, data: bytes | Parts) -> FileRef:
@@ -172,8 +185,10 @@ class FolderLock:
                 f"The state folder {folder} is used by another process (pid {holder}).",
                 remedy="Stop that process, or give this one a folder of its own.",
             ) from None
-        os.ftruncate(self._handle, 0)
-        os.write(self._handle, f"{os.getpid()}\n".encode())
+        with suppress(OSError):
+            # Only who holds the lock matters; the number is for people, and a full disk passes.
+            os.ftruncate(self._handle, 0)
+            os.write(self._handle, f"{os.getpid()}\n".encode())
 
     def release(self) -> None:
         """Let the next process in."""

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 
-import numpy as np
-
-from fedrec.config.algorithm import algorithm_of
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue
 from fedrec.data.writing import prepare_folder
 from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.ids import RoundId
-from fedrec.model.state import SharedState
-from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME, ModelFile
+from fedrec.recommender import CATALOGUE_NAME, MODEL_NAME, USERS_NAME
 from fedrec.training.layout import protection_of
-from fedrec_client.held_model import HeldModel, Which, read_held_model
+from fedrec_client.held_model import Which, read_held_model
+from fedrec_client.own_recommender import model_file_of
 
 __all__ = ["ExportedModel", "export_model"]
 
@@ -77,7 +73,7 @@ def export_model(
         check_run_folder(folder)
     prepare_folder(folder, MODEL_NAME, force=force)
     _put_catalogue(held.catalogue, folder / CATALOGUE_NAME)
-    _model_file(held).save(folder / MODEL_NAME, private=protection.needs_reveal)
+    model_file_of(held).save(folder / MODEL_NAME, private=protection.needs_reveal)
     return ExportedModel(
         model=folder / MODEL_NAME,
         catalogue=folder / CATALOGUE_NAME,
@@ -94,17 +90,3 @@ def _put_catalogue(catalogue: Catalogue, path: Path) -> None:
             f"{path} is another catalogue than the model's; nothing was changed.",
             remedy="Choose the folder of this federation's run, or a new one.",
         )
-
-
-def _model_file(held: HeldModel) -> ModelFile:
-    holders, least = held.shared.holders, held.plan.federation.minimum_item_users
-    if holders is not None:
-        holders = np.where(holders >= least, holders, 0).astype(np.int64)
-    algorithm = algorithm_of(held.plan, len(held.catalogue))
-    needed = {name: held.shared.tensors[name] for name in algorithm.recommending}
-    return ModelFile(
-        plan=held.plan,
-        catalogue_fingerprint=held.pin.catalogue_fingerprint,
-        round=held.version,
-        shared=SharedState(MappingProxyType(needed), holders),
-    )

@@ -17,7 +17,7 @@ from fedrec_client.durable import FileRef
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.stored_state import RunPin, StoredState
 
-__all__ = ["HeldModel", "Which", "read_held_model"]
+__all__ = ["HeldModel", "ModelName", "Which", "name_of_held_model", "read_held_model"]
 
 Which = Literal["best", "latest"]
 
@@ -39,6 +39,36 @@ class HeldModel:
     version: RoundId
     shared: SharedState
     private: PrivateState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelName:
+    """What tells one model of a folder from every other, without reading it.
+
+    Attributes:
+        shared, private: names of its files, which follow from their content.
+    """
+
+    run: str
+    version: RoundId
+    shared: str
+    private: str
+
+
+def name_of_held_model(settings: Settings, which: Which) -> ModelName:
+    """Return the name of the model that `read_held_model` would return.
+
+    Raises:
+        StorageError: the state folder holds no model.
+    """
+    state = PrivateStore(Path(settings.client.state), read_only=True).state
+    version, shared, private = _chosen(state, which)
+    return ModelName(
+        run=state.pin.run,
+        version=version,
+        shared=shared.name,
+        private="" if private is None else private.name,
+    )
 
 
 def read_held_model(settings: Settings, which: Which) -> HeldModel:

@@ -117,6 +117,21 @@ class SharedModel:
         Raises:
             SumOutOfBounds: the contributors' users cannot add up to it.
         """
+        self.check_sum(membership, kind, aggregate, contributions)
+        return self._half.apply(kind, self.shared.number, self.shared, aggregate)
+
+    def check_sum(
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
+    ) -> None:
+        """Refuse an aggregate that its contributors' users cannot add up to.
+
+        Raises:
+            SumOutOfBounds: naming what leaves its bounds.
+        """
         self._half.travelling.check_sum(
             kind,
             self.shared,
@@ -126,7 +141,6 @@ class SharedModel:
             ),
             n_clients=len(contributions),
         )
-        return self._half.apply(kind, self.shared.number, self.shared, aggregate)
 
     def publish(
         self,

@@ -39,7 +39,7 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.round_seal import RoundSeal
 from fedrec_client.round_terms import RoundTerms
 from fedrec_client.round_vector import RoundVector
-from fedrec_client.statements import About, check_reports, check_statement
+from fedrec_client.statements import About, check_follows, check_reports, check_statement
 
 __all__ = ["FEWEST_SUMMANDS", "Membership", "check_protocol", "tag_key_of"]
 
@@ -355,9 +355,55 @@ class Membership:
             raise MalformedUpdate(f"{author} announces {header.length} bytes, expected {expected}.")
         verify(member.signing_key, header.statement(), header.signature)
 
-    def check_statement(self, round_id: RoundId, statement: RevealStatement | None) -> None:
-        """Check that the key authority says that it opened a round; see `statements`."""
+    def check_statement(
+        self,
+        round_id: RoundId,
+        statement: RevealStatement | None,
+        known: RevealStatement | None = None,
+    ) -> None:
+        """Check that the key authority says that it opened a round; see `statements`.
+
+        Args:
+            known: what it said before.
+        """
         check_statement(statement, roster=self.roster, about=self._about(round_id))
+        if statement is not None:
+            check_follows(statement, known)
+
+    def check_paused(
+        self, statement: RevealStatement | None, contributions: tuple[UploadHeader, ...]
+    ) -> None:
+        """Check that a published sum is over none of the cells that its statement pauses.
+
+        Raises:
+            RefusedError: the roster has no such cells, or some of their members are in the sum.
+        """
+        if statement is None or not statement.paused:
+            return
+        partition, paused = self.roster.partition, statement.paused
+        members = partition.members_of(paused)
+        if not {cell.id for cell in partition.in_use}.issuperset(paused):
+            raise RefusedError(
+                f"The key authority's word on round {statement.round} pauses cells that the roster "
+                "does not have."
+            )
+        if not members.isdisjoint(header.client_id for header in contributions):
+            raise RefusedError(
+                f"The sum of round {statement.round} is over clients of cells that are paused."
+            )
+
+    def paused_by(self, statement: RevealStatement | None = None) -> int:
+        """Return the number of this client's cell if it is paused, else 0.
+
+        Args:
+            statement: the key authority's last word; that of another epoch says nothing of this.
+        """
+        cell = self.roster.partition.cell_of(self.client_id)
+        if cell is None:
+            return 0
+        said = statement is not None and statement.epoch == self.epoch
+        named = said and statement is not None and cell.id in statement.paused
+        return cell.id if named or cell.state == "paused" else 0
 
     def check_reports(self, round_id: RoundId, reports: tuple[Report, ...]) -> Report:
         """Check that members have the same model after a round; see `statements`."""

@@ -7,6 +7,8 @@ that does not know what it once acknowledged, or a round that it published, was 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from fedrec.errors import (
     CoordinatorWentBack,
     FedrecError,
@@ -43,9 +45,9 @@ class Memory:
         state = self._store.state
         sent = state.acknowledged
         known = NOTHING if sent is None else Remembered(round=sent.round, digest=sent.digest)
-        if self._went_back is None or state.statement is None:
+        if self._went_back is None:
             return known
-        return Remembered(round=known.round, digest=known.digest, statement=state.statement)
+        return replace(known, statement=state.statement, header=state.acknowledged_header)
 
     def agrees(self, task: Task) -> bool:
         """Tell whether the coordinator knows what it once knew; where not, it is to be waited for.

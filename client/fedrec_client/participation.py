@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedrec.config.algorithm import divides_by_count
 from fedrec.errors import ConflictingUpload, RoundError
 from fedrec.wire.limits import NONCE_BYTES
-from fedrec.wire.messages import Train
+from fedrec.wire.messages import Train, UploadHeader
 from fedrec_client.audit import AuditLog
 from fedrec_client.coin import coin_secret, throw_coins
 from fedrec_client.local_model import LocalModel
@@ -59,6 +59,11 @@ class Participation:
             self.check(task)
             self.give_up_before(task)
             self._make(task)
+        elif _about(pending.header) != _about(task):
+            # A coordinator that was recovered took a number that was in use.
+            raise RoundError(
+                f"Round {task.round} was answered as one of another kind, model or key epoch."
+            )
         return self.send()
 
     def send(self) -> bool:
@@ -163,3 +168,7 @@ class Participation:
             payload = vector.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
         self._outbox.put(header, payload, made.private.parts, spent=charged)
+
+
+def _about(round_: Train | UploadHeader) -> tuple[str, int, int]:
+    return round_.kind, round_.base_round, round_.epoch

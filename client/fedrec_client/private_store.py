@@ -7,6 +7,7 @@ process dies at, the folder holds the state before or the state after, never a m
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,6 +33,9 @@ from fedrec_client.durable import (
 from fedrec_client.stored_state import (
     BestModel,
     MaskedRound,
+    OpenedCell,
+    OpenedRound,
+    PausedCell,
     RevealedRound,
     RunPin,
     SentUpdate,
@@ -40,9 +44,9 @@ from fedrec_client.stored_state import (
     check_state_format,
 )
 
-__all__ = ["PrivateStore"]
+__all__ = ["STATE_FILE", "PrivateStore"]
 
-_STATE = "state.json"
+STATE_FILE = "state.json"
 _CATALOGUE = "catalogue.csv"
 
 
@@ -162,7 +166,12 @@ class PrivateStore:
             staged = self.state.staged
             closed = None if staged is None else staged.model_copy(update={"closed": True})
             self._replace(
-                epoch=epoch, is_of_epoch=False, staged=closed, masking=None, refused_sums=0
+                epoch=epoch,
+                is_of_epoch=False,
+                staged=closed,
+                masking=None,
+                refused_sums=0,
+                paused=(),
             )
 
     def _leave_for(
@@ -186,7 +195,9 @@ class PrivateStore:
                 remedy="Start with a new state folder, or give --new-run to leave the old run.",
             )
         left = (*stored.left_runs, stored.pin.run)
-        refused = stored.refused_sums if epoch == stored.epoch else 0
+        same = epoch == stored.epoch
+        # The new run has a round of each of these numbers, too.
+        paused = tuple(PausedCell(cell=one.cell, round=RoundId(0)) for one in stored.paused)
         # What was said about users stays said: another run goes on counting.
         self._commit(
             StoredState(
@@ -194,7 +205,8 @@ class PrivateStore:
                 epoch=epoch,
                 provenance=provenance,
                 left_runs=left,
-                refused_sums=refused,
+                refused_sums=stored.refused_sums if same else 0,
+                paused=paused if same else (),
                 spent=stored.spent,
                 counted=stored.counted,
             )
@@ -348,6 +360,7 @@ class PrivateStore:
             staged = staged.model_copy(update={"acknowledged": False, "closed": False})
         self._replace(
             acknowledged=None if latest is None else _sent(latest),
+            acknowledged_header=latest,
             unacknowledged=(*before, *state.unacknowledged),
             staged=staged,
         )
@@ -404,7 +417,7 @@ class PrivateStore:
             best=best or state.best,
             is_of_epoch=True,
             metrics=metrics,
-            statement=statement,
+            statement=statement or state.statement,
             revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
             **known,
         )
@@ -420,7 +433,7 @@ class PrivateStore:
             masking=None,
             is_of_epoch=True,
             metrics=b"",
-            statement=statement,
+            statement=statement or self.state.statement,
             revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
         )
 
@@ -453,15 +466,71 @@ class PrivateStore:
             refused_sums=self.state.refused_sums + tagged,
         )
 
+    def record_cell(self, round_id: RoundId, cell: int, sum_digest: bytes) -> bool:
+        """Keep for good, before the key is used, which sum of a cell is about to be opened.
+
+        Returns:
+            Whether it may be: no other sum of this cell was opened for the round.
+        """
+        known = self.revealed(round_id)
+        if known is None:
+            return False
+        before = next((one for one in known.cells if one.cell == cell), None)
+        if before is None:
+            opened = OpenedCell(cell=cell, sum_digest=sum_digest)
+            cells = (*known.cells, opened)
+            self._replace(revealed=self._revealed_with(round_id, cells=cells))
+        return before is None or before.sum_digest == sum_digest
+
+    def record_paused(self, round_id: RoundId, cells: tuple[int, ...], kept: bytes) -> None:
+        """Keep for good which cells are paused, before anybody is told.
+
+        Args:
+            kept: digest of the round's contributions without theirs.
+        """
+        known = {one.cell: one for one in self.state.paused}
+        new = {cell: PausedCell(cell=cell, round=round_id) for cell in cells}
+        found = {**new, **known}
+        self._replace(
+            paused=tuple(found[cell] for cell in sorted(found)),
+            revealed=self._revealed_with(round_id, kept=kept),
+        )
+
+    def keep_paused(self, cells: Iterable[int]) -> None:
+        """Keep for good that cells were paused by another folder of this key authority."""
+        known = {one.cell: one for one in self.state.paused}
+        new = {cell: PausedCell(cell=cell, round=RoundId(0)) for cell in cells}
+        found = {**new, **known}
+        self._replace(paused=tuple(found[cell] for cell in sorted(found)))
+
     def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:
         """Keep for good that the answer about a round is a refusal, and count it if asked to."""
         self._replace(
             refused_sums=self.state.refused_sums + counted,
-            revealed=tuple(
-                entry.model_copy(update={"refused": True}) if entry.round == round_id else entry
-                for entry in self.state.revealed
-            ),
+            revealed=self._revealed_with(round_id, refused=True),
         )
+
+    def _revealed_with(self, round_id: RoundId, **changes: Any) -> tuple[RevealedRound, ...]:
+        return tuple(
+            entry.model_copy(update=changes) if entry.round == round_id else entry
+            for entry in self.state.revealed
+        )
+
+    def record_statement(self, statement: RevealStatement) -> None:
+        """Keep for good what is said next, or what was said by a key authority before this one."""
+        self._replace(head=statement)
+
+    def record_opened(
+        self, statement: RevealStatement, contributions: bytes, sealed: bytes, model: bytes
+    ) -> None:
+        """Keep what a sum was opened as, before anybody hears of it; see `OpenedRound`."""
+        opened = OpenedRound(
+            statement=statement,
+            contributions=self.keep_file("contributions", contributions),
+            sealed=self.keep_file("sealed", sealed),
+            model=self.keep_file("model", model),
+        )
+        self._replace(head=statement, opened=opened)
 
     def forgive_sum(self) -> None:
         """Take back what `record_reveal` counted: the tags were right."""
@@ -469,12 +538,12 @@ class PrivateStore:
 
     def _check_format(self) -> None:
         """Refuse another format before the lock is taken; what cannot be read is `_load`'s."""
-        path = self.folder / _STATE
+        path = self.folder / STATE_FILE
         with suppress(OSError), path.open("rb") as file:
             check_state_format(file.readline().rstrip(b"\n"), str(path))
 
     def _load(self) -> StoredState | None:
-        path = self.folder / _STATE
+        path = self.folder / STATE_FILE
         try:
             raw = path.read_bytes()
         except FileNotFoundError:
@@ -489,7 +558,7 @@ class PrivateStore:
         self._commit(self.state.model_copy(update=changes))
 
     def _commit(self, state: StoredState) -> None:
-        write_durably(self.folder / _STATE, state.to_bytes())
+        write_durably(self.folder / STATE_FILE, state.to_bytes())
         self._state = state
         self._collect_garbage()
 
@@ -516,4 +585,4 @@ def _known(state: StoredState, header: UploadHeader) -> dict[str, Any]:
     later = tuple(sent for sent in state.unacknowledged if sent.round > found.round)
     if before is not None and before.round >= found.round:
         return {}
-    return {"acknowledged": found, "unacknowledged": later}
+    return {"acknowledged": found, "acknowledged_header": header, "unacknowledged": later}

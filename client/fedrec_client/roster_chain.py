@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedrec.errors import RosterBreaksCells
-from fedrec.identity.cells import check
+from fedrec.identity.cell_rules import check
 from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import MAX_BYTES, Roster
 from fedrec.ids import RoundId

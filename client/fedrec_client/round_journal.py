@@ -54,6 +54,7 @@ class RoundJournal:
         self._open: dict[RoundId, RoundCost] = {}
         self._sent = meter.sent
         self._received = meter.received
+        self._lines: list[str] = []
 
     def tell(
         self,
@@ -97,9 +98,20 @@ class RoundJournal:
         cost.bytes_down = self._meter.received - self._received
         name: EventName = "abandoned" if outcome == "abandoned" else "published"
         self.tell(name, round_id, detail=f"{outcome}: {why}" if why else outcome)
-        append_durably(self._path, json.dumps(asdict(cost), separators=(",", ":")))
+        self._lines.append(json.dumps(asdict(cost), separators=(",", ":")))
         self._sent, self._received = self._meter.sent, self._meter.received
         self._open = {number: open_ for number, open_ in self._open.items() if number > round_id}
+        self.write()
+
+    def write(self) -> None:
+        """Write the lines that a full disk did not take.
+
+        Raises:
+            DiskFull: it still takes nothing.
+        """
+        while self._lines:
+            append_durably(self._path, self._lines[0])
+            del self._lines[0]
 
     def _cost(self, round_id: RoundId) -> RoundCost:
         return self._open.setdefault(round_id, RoundCost(round=round_id))

@@ -78,6 +78,7 @@ class Following(ABC):
         self._memory = Memory(membership, store, audit, journal)
         self._outbox = Outbox(store, link)
         self._catching_up = CatchingUp(membership, link, model, store, self._outbox, audit, journal)
+        self._pause_is_told = False
 
     def run(self) -> Finished | EpochChanged:
         """Work until the run is over or the keys changed.
@@ -92,6 +93,7 @@ class Following(ABC):
         idle = 0
         while True:
             self._stop.check()
+            self._tell_pause()
             asked = self._clock.now()
             task = self._link.next_task(
                 self._membership.client_id,
@@ -118,6 +120,23 @@ class Following(ABC):
             elif brisk:
                 self._waiting.pause(idle)
                 idle += 1
+
+    def _tell_pause(self) -> None:
+        """Say once for what this client waits where its cell is paused."""
+        if self._pause_is_told or not self._paused:
+            return
+        self._pause_is_told = True
+        detail = (
+            f"cell {self._paused}, of which this client is, takes part no more: one of its clients "
+            "sent what no honest client sends; this one waits until the key authority takes the "
+            f"cell in again (fedrec keys roster resume {self._paused})"
+        )
+        self._journal.tell("cell_paused", self._model.version, detail=detail)
+
+    @property
+    def _paused(self) -> int:
+        """The number of this client's cell where the key authority paused it; else 0."""
+        return self._membership.paused_by(self._store.state.statement)
 
     def _do(self, task: Task) -> bool:
         """Catch up and do one task; tell whether there was something to do."""
@@ -175,8 +194,15 @@ class Session(Following):
 
     def _answer(self, work: Work) -> bool:
         match work:
-            case Wait() | Reveal():
+            case Wait(reason=reason, about=about):
+                if about:
+                    self._journal.tell("round_refused", about, detail=reason)
+                return False
+            case Reveal():
                 # Sums are opened by the key authority alone.
+                return False
+            case Train() | MaskTask() if self._paused:
+                # No sum is opened that it is in.
                 return False
             case Train() if self._membership.is_masked:
                 return self._masking.take_part(work)

@@ -119,7 +119,14 @@ class SpentLedger:
                 for user, (rounds, first, second) in content["users"].items()
             }
             return cls(run=str(content["run"]), accounts=accounts)
-        except (ValueError, TypeError, KeyError) as error:
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
             raise StorageError(
                 f"The ledger of spent privacy cannot be understood: {error}.",
                 remedy="Restore the state folder from a backup. Without the ledger nobody knows "

@@ -13,7 +13,7 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Report, RevealStatement
 
-__all__ = ["About", "check_reports", "check_statement"]
+__all__ = ["About", "check_follows", "check_reports", "check_statement"]
 
 About = tuple[str, str, RoundId, int]
 """Federation, run, round and epoch."""
@@ -39,6 +39,26 @@ def check_statement(statement: RevealStatement | None, *, roster: Roster, about:
     if statement.refused:
         raise RefusedError(f"The key authority refused round {about[2]}.", remedy=_REMEDY)
     verify(revealer.signing_key, statement.statement(), statement.signature)
+
+
+def check_follows(statement: RevealStatement, known: RevealStatement | None) -> None:
+    """Check that a statement comes after one that is known, and names it where it is the next.
+
+    Raises:
+        RefusedError: it does not: somebody shows an earlier one, or two chains of them exist.
+    """
+    if known is None:
+        return
+    expected = "a later one"
+    if statement.sequence == known.sequence + 1 and statement.previous != known.digest():
+        expected = "one that names it"
+    elif statement.sequence > known.sequence:
+        return
+    raise RefusedError(
+        f"Statement {statement.sequence} of the key authority, on round {statement.round}, does "
+        f"not follow {known.sequence}, on round {known.round}: expected {expected}.",
+        remedy="Do not go on; tell the data owners: the key authority may run from two folders.",
+    )
 
 
 def check_reports(reports: tuple[Report, ...], *, roster: Roster, about: About) -> Report:

@@ -17,6 +17,9 @@ __all__ = [
     "STATE_FORMAT",
     "BestModel",
     "MaskedRound",
+    "OpenedCell",
+    "OpenedRound",
+    "PausedCell",
     "RevealedRound",
     "RunPin",
     "SentUpdate",
@@ -25,7 +28,7 @@ __all__ = [
     "check_state_format",
 ]
 
-STATE_FORMAT = 9
+STATE_FORMAT = 10
 _NAME = "fedrec client state "
 _ANEW = (
     "start with a new state folder, which knows neither the run nor what users' privacy has cost"
@@ -143,19 +146,66 @@ class BestModel(_Record):
     private: FileRef
 
 
+class OpenedCell(_Record):
+    """The sum of one cell's contributions to a round, for which the key was used.
+
+    Attributes:
+        sum_digest: BLAKE3 of that sum.
+    """
+
+    cell: int
+    sum_digest: bytes
+
+
 class RevealedRound(_Record):
     """A round whose sum this client opened, or was about to, and never opens as another one.
 
     Attributes:
         manifest_digest: of which contributions.
-        sum_digest: BLAKE3 of the sum for which the key was used.
+        sum_digest: BLAKE3 of the sum for which the key was used; empty where they do not add up.
         refused: whether the answer was a refusal, which it then stays.
+        cells: whose sums were opened, or were about to be, because the whole was unfit.
+        kept: digest of the contributions without those of cells that were found unfit; empty where
+            none was.
     """
 
     round: RoundId
     manifest_digest: bytes
     sum_digest: bytes
     refused: bool = False
+    cells: tuple[OpenedCell, ...] = ()
+    kept: bytes = b""
+
+
+class PausedCell(_Record):
+    """A cell one of whose members made a sum unfit.
+
+    Attributes:
+        round: in which that was found; 0 where it was in an earlier run, or by another folder.
+    """
+
+    cell: int
+    round: RoundId
+
+
+class OpenedRound(_Record):
+    """The last round whose sum this key authority opened: what a lost coordinator begins with.
+
+    Attributes:
+        statement: what was said of it.
+        contributions: the headers of what was summed, as JSON.
+        sealed: the sealed sum.
+        model: the sealed copy of the model after it.
+    """
+
+    statement: RevealStatement
+    contributions: FileRef
+    sealed: FileRef
+    model: FileRef
+
+    def files(self) -> tuple[FileRef, ...]:
+        """Return all files that this record needs."""
+        return self.contributions, self.sealed, self.model
 
 
 class StoredState(_Record):
@@ -173,10 +223,14 @@ class StoredState(_Record):
             copy of the model.
         acknowledged: the last update that the coordinator said it holds; None for none.
         unacknowledged: those of later rounds, oldest first, of which nobody knows.
-        statement: the key authority's word on round `version`, where there is one: evidence that
-            the round was published.
+        acknowledged_header: that update's, for a coordinator that was recovered.
+        statement: the key authority's last word on a published round that is known here: evidence
+            that the round was published.
+        head: the last statement that this key authority made, or knows of.
+        opened: of the last round that it opened; None in a client.
         revealed: rounds above `version` that this client opened.
-        refused_sums: sums with wrong tags that were presented in this epoch.
+        refused_sums: sums in this epoch whose refusal told about the key.
+        paused: cells that this client paused in this epoch, by number.
         masking: the round under masks in progress, or the last one until it is given up.
         spent: what sums that go beyond this client have cost each user, of all runs; see
             `fedrec_client.spent`. None where no noise was ever asked for.
@@ -198,9 +252,13 @@ class StoredState(_Record):
     metrics: bytes = b""
     acknowledged: SentUpdate | None = None
     unacknowledged: tuple[SentUpdate, ...] = ()
+    acknowledged_header: UploadHeader | None = None
     statement: RevealStatement | None = None
+    head: RevealStatement | None = None
+    opened: OpenedRound | None = None
     revealed: tuple[RevealedRound, ...] = ()
     refused_sums: int = 0
+    paused: tuple[PausedCell, ...] = ()
     spent: FileRef | None = None
     counted: FileRef | None = None
     left_runs: tuple[str, ...] = ()
@@ -213,6 +271,8 @@ class StoredState(_Record):
             refs += [self.staged.update, self.staged.private]
         if self.masking is not None:
             refs += self.masking.files()
+        if self.opened is not None:
+            refs += self.opened.files()
         if self.best is not None:
             refs += [self.best.shared, self.best.private]
         return {ref.name for ref in refs if ref is not None}

@@ -25,6 +25,7 @@
     |  |- SumOutOfBounds             sum_out_of_bounds      5    FAILED_PRECONDITION
     |  |- FolderIsOld                folder_is_old_or_copied  5  PERMISSION_DENIED
     |  |  `- SecondCopy              second_copy            5    PERMISSION_DENIED
+    |  |- AuthorityIsOld             authority_is_old       5    PERMISSION_DENIED
     |  `- CoordinatorWentBack        coordinator_went_back  5    PERMISSION_DENIED
     |- RoundError                    round                  1    FAILED_PRECONDITION
     |  |- RoundClosed                round_closed           1    FAILED_PRECONDITION
@@ -45,10 +46,12 @@ input (``safe = True``).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 __all__ = [
     "ERRORS",
+    "AuthorityIsOld",
     "BadSignature",
     "CatalogueMismatch",
     "CertificateExpired",
@@ -124,12 +127,23 @@ class SettingsError(FedrecError):
 
 
 class DataError(FedrecError):
-    """Interaction data or a catalogue that cannot be used."""
+    """Interaction data or a catalogue that cannot be used.
+
+    Args:
+        options: settings of the section ``data`` with which the same command would work, None for
+            one to be left out; a command that fails shows them as its own flags.
+    """
 
     code = "data"
     public = "The data cannot be used."
     exit_code = 2
     grpc_status = "INVALID_ARGUMENT"
+
+    def __init__(
+        self, message: str, *, remedy: str = "", options: Mapping[str, str | None] | None = None
+    ) -> None:
+        super().__init__(message, remedy=remedy)
+        self.options: Mapping[str, str | None] = options or {}
 
 
 class KeysError(FedrecError):
@@ -317,6 +331,13 @@ class SecondCopy(FolderIsOld):
     """Two copies of one client's folder answered the same round."""
 
     code = "second_copy"
+
+
+class AuthorityIsOld(RefusedError):
+    """A key authority's folder ends before what the federation knows of it."""
+
+    code = "authority_is_old"
+    public = "The key authority's folder is older than the federation."
 
 
 class CoordinatorWentBack(RefusedError):

@@ -6,6 +6,7 @@ content is encrypted with AES-256-GCM. There is no way in without the passphrase
 
 from __future__ import annotations
 
+import re
 import secrets
 from pathlib import Path
 
@@ -13,13 +14,17 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
 
-from fedrec.errors import KeysError
+from fedrec.errors import KeysError, StorageError
 from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.key_files import read_public, replace_secret, write_public, write_secret
+from fedrec.identity.revealer_keys import REVEALER_FOLDER
 from fedrec.ids import canonical
 from fedrec_authority.folder import AUTHORITY_PUBLIC_FILE, MEMBERSHIP_FILE, AuthorityFolder
 from fedrec_authority.invitations import INVITATIONS_FILE
+from fedrec_authority.recovery import STATE_FOLDER, read_state
+from fedrec_client.private_store import STATE_FILE
+from fedrec_client.stored_state import StoredState
 
 __all__ = ["FEWEST_PASSPHRASE_CHARS", "back_up", "restore"]
 
@@ -38,11 +43,18 @@ SECRETS = (f"{AUTHORITY_FOLDER}/{AUTHORITY_FILE}", f"{AUTHORITY_FOLDER}/{MEMBERS
 """Written last, the key first: a folder with both is complete."""
 OPERATOR = ("operator.pem", "operator.crt")
 """Whose certificate the coordinator knows."""
+RUN = f"{AUTHORITY_FOLDER}/{REVEALER_FOLDER}/{STATE_FOLDER}/"
+"""What the revealer knows of the run that it opens sums of."""
+_SHARED = re.compile(r"shared-[0-9a-f]{32}\.bin")
+_TRIES = 20
 INVITED = f"{AUTHORITY_FOLDER}/{INVITATIONS_FILE}"
 
 
 def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
     """Write an encrypted copy of the keys, the members, the rosters and the operator's key.
+
+    Where the authority opens sums, the model is in it, the last statement, and what privacy cost;
+    no secret key of an epoch, and none of a revealer. It may run meanwhile.
 
     The newest epoch's bundle stays out of it: a backup lives long, and with a member's key that is
     stolen later whoever opens it would have the secrets of an epoch that is over. A restored
@@ -77,6 +89,7 @@ def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
         for name in names
         if (folder.path / name).exists()
     ]
+    entries += _of_run(folder)
     content = write_document(_CONTENT, {"files": entries})
     salt, nonce = secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
     key = _key(passphrase, salt, COST, BLOCK_SIZE)
@@ -119,12 +132,43 @@ def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
     folder.private.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, content in files.items():
         if name not in (*SECRETS, EPOCH_FILE):
-            write = replace_secret if name in (OPERATOR[0], INVITED) else write_public
+            secret = name in (OPERATOR[0], INVITED) or name.startswith(RUN)
+            write = replace_secret if secret else write_public
             write(folder.path / name, content)
     if not (folder.path / key).exists():
         write_secret(folder.path / key, files[key])
     replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])
     return folder.last_epoch
+
+
+def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
+    """Return what a restored authority goes on from: the model and the last statement."""
+    for left in reversed(range(_TRIES)):
+        store = read_state(folder)
+        if store is None:
+            return []
+        state = store.state
+        kept = StoredState(
+            pin=state.pin,
+            epoch=state.epoch,
+            version=state.version,
+            shared=state.shared,
+            statement=state.statement,
+            head=state.head,
+            paused=state.paused,
+            left_runs=state.left_runs,
+        )
+        try:
+            files = [] if state.shared is None else [(state.shared.name, store.read(state.shared))]
+        except StorageError:
+            # A running revealer went on to the next round.
+            if not left:
+                raise
+            continue
+        # The state comes last: what it names is there then.
+        files.append((STATE_FILE, kept.to_bytes()))
+        return [{"name": f"{RUN}{name}", "content": encode_bytes(raw)} for name, raw in files]
+    return []
 
 
 def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
@@ -160,6 +204,9 @@ def _is_ours(name: str) -> bool:
     """Tell whether a file may be written: nothing outside the folder, nothing unknown."""
     if name in (*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE, *OPERATOR, INVITED):
         return True
+    if name.startswith(RUN):
+        file = name.removeprefix(RUN)
+        return file == STATE_FILE or _SHARED.fullmatch(file) is not None
     folder, _, file = name.rpartition("/")
     number, _, ending = file.partition(".")
     return (

@@ -13,13 +13,21 @@ from typing import Literal, Protocol
 
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.plan import plan_from_json
-from fedrec.errors import FedrecError, InvitationUsed, KeysError, StorageError, Unreachable
+from fedrec.errors import (
+    AuthorityIsOld,
+    FedrecError,
+    InvitationUsed,
+    KeysError,
+    StorageError,
+    Unreachable,
+)
 from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import consents
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.members import Member, Membership
+from fedrec_authority.recovery import read_state
 
 __all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
 
@@ -40,6 +48,7 @@ EventName = Literal[
     "revealer waits",
     "sum revealed",
     "reveal refused",
+    "cell paused",
     "run finished",
 ]
 
@@ -52,6 +61,7 @@ class AuthorityEvent:
         epoch: the epoch that it is about; 0 for none.
         round: the round that it is about; 0 for none.
         client_id: the applicant that it is about; empty for none.
+        seconds: how long it took; 0 where that is not measured.
     """
 
     name: EventName
@@ -60,6 +70,7 @@ class AuthorityEvent:
     client_id: str = ""
     label: str = ""
     detail: str = ""
+    seconds: float = 0.0
 
 
 class Coordinator(Protocol):
@@ -130,6 +141,14 @@ class Delivery:
             self._once("changed", "members changed", number, detail)
         else:
             self._last.pop("changed", None)
+        if number < at and self._opened_here():
+            raise AuthorityIsOld(
+                f"The coordinator is in epoch {at}; {self._folder.path} made {number} and opened "
+                "sums in it: another folder of this authority went on.",
+                remedy="Run the newest folder, and only that one. Where this is the newest that is "
+                "left, make a backup of it (`fedrec keys backup`) and restore that into a new "
+                "folder (`fedrec keys restore`). Nothing was changed here.",
+            )
         if number < at:
             detail = (
                 f"the coordinator has epoch {at}, this folder's last is {number}: it was restored "
@@ -148,6 +167,11 @@ class Delivery:
             self._once("epoch", "epoch began", number, f"{members} members")
         elif number > at:
             self._install(newest.to_json(), number)
+
+    def _opened_here(self) -> bool:
+        """Tell whether the revealer of this very folder opened sums: a restored one did not."""
+        store = read_state(self._folder) if self._folder.reveals else None
+        return store is not None and store.state.opened is not None
 
     def _install(self, bundle: bytes, number: int) -> None:
         try:

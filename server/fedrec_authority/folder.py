@@ -54,13 +54,17 @@ from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
 from fedrec_authority.operators import Operators
 from fedrec_authority.placing import cell_size_of, place, resumed
+from fedrec_client.private_store import PrivateStore
 
 __all__ = [
     "AUTHORITY_PUBLIC_FILE",
     "MEMBERSHIP_FILE",
+    "STATE_FOLDER",
     "AuthorityFolder",
 ]
 
+STATE_FOLDER = "state"
+"""Of the revealer, in its folder."""
 AUTHORITY_PUBLIC_FILE = "authority.pub.json"
 MEMBERSHIP_FILE = "membership.json"
 APPLICANTS_FILE = "applicants.json"
@@ -155,6 +159,17 @@ class AuthorityFolder:
         return Roster.from_json(raw)
 
     @property
+    def paused(self) -> tuple[int, ...]:
+        """The cells that the revealer paused since the last roster was made."""
+        if not (self.revealer.folder / STATE_FOLDER).exists() or self.last_roster is None:
+            return ()
+        store = PrivateStore(self.revealer.folder / STATE_FOLDER, read_only=True)
+        if not store.is_bound or store.state.epoch != self.last_roster.epoch:
+            # What was paused before is in the roster already.
+            return ()
+        return tuple(one.cell for one in store.state.paused)
+
+    @property
     def last_epoch(self) -> int:
         """The highest number that an epoch was made with; 0 before the first."""
         # A restored folder has rosters and no bundle; one that was killed may lack the record.
@@ -225,7 +240,7 @@ class AuthorityFolder:
 
         Args:
             number: of the epoch; 0 takes the one after the last.
-            resume: a paused cell that is active again; 0 for none.
+            resume: a paused cell that is active again; 0 for none. All others stay paused.
 
         Raises:
             KeysError: the number is not above the last one, or the cell is not paused.
@@ -236,7 +251,8 @@ class AuthorityFolder:
         plan = plan_from_json(membership.plan_json)
         previous = self.last_roster
         before = Partition() if previous is None else previous.partition
-        before = resumed(replace(before, cell_size=membership.cell_size), resume)
+        before = replace(before, cell_size=membership.cell_size).with_paused(self.paused)
+        before = resumed(before, resume)
         made = make_epoch(
             authority,
             plan,

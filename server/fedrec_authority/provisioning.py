@@ -25,6 +25,7 @@ from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.files import write_atomically
 from fedrec.data.writing import write_interactions
+from fedrec.disk import require_writable
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
 from fedrec.reports.toml import settings_to_toml
@@ -84,13 +85,14 @@ def provision(
             client brings its own data.
 
     Raises:
-        SettingsError: the parties cannot form this federation.
+        SettingsError: the parties cannot form this federation, or `into` cannot be written.
         KeysError: there are kits already, or a coordinator uses the folder.
     """
     parties = settings.parties
     _check_parties(settings, interactions)
     folder = AuthorityFolder(into / AUTHORITY_KIT)
     _check_folder(folder)
+    require_writable(into, "--into", mode=0o777)
     authority_is_new = folder.load_or_create()[1]
     if not authority_is_new and folder.last_epoch:
         raise KeysError(
@@ -327,7 +329,7 @@ def _client_kit(
     if interactions is not None:
         write_interactions(path / INTERACTIONS_FILE, interactions, private=True)
     local: dict[str, dict[str, object]] = {
-        "data": {"path": INTERACTIONS_FILE},
+        "data": {**_own_reading(settings, interactions), "path": INTERACTIONS_FILE},
         "client": {
             **settings.client.model_dump(exclude_defaults=True),
             "coordinator": settings.parties.address,
@@ -340,6 +342,13 @@ def _client_kit(
     }
     _write_settings(path / CLIENT_FILE, settings, local, f"The settings of {name}")
     return Kit(party=name, folder=path, command=f"fedrec client run {name}/{CLIENT_FILE}")
+
+
+def _own_reading(settings: Settings, interactions: Interactions | None) -> dict[str, object]:
+    """Return how a client reads data of its own; what a trial dealt out is read as it is."""
+    if interactions is not None:
+        return {}
+    return settings.data.model_dump(exclude_defaults=True, exclude={"path", "catalogue"})
 
 
 def _new_folder(path: Path) -> None:

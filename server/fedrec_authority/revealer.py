@@ -26,15 +26,16 @@ from fedrec.training.server_half import ServerHalf
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, Reveal
 from fedrec_authority.delivery import AuthorityEvent, EventName
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder import STATE_FOLDER, AuthorityFolder
+from fedrec_authority.going_on import go_on_from
 from fedrec_authority.revealing import Revealing
-from fedrec_client.app import users_digest
 from fedrec_client.audit import AuditLog
 from fedrec_client.enrolment import enrol
 from fedrec_client.events import ClientEvent
 from fedrec_client.local_model import SharedModel
 from fedrec_client.membership import Membership
 from fedrec_client.metered_link import Meter, MeteredLink
+from fedrec_client.own_recommender import users_digest
 from fedrec_client.patient_link import PatientLink
 from fedrec_client.private_store import PrivateStore
 from fedrec_client.round_journal import RoundJournal
@@ -45,12 +46,12 @@ from fedrec_client.waiting import Waiting
 
 __all__ = ["STATE_FOLDER", "Revealer"]
 
-STATE_FOLDER = "state"
 _TOLD: dict[str, EventName] = {
     "joined": "revealer joined",
     "waiting_for_snapshot": "revealer waits",
     "revealed": "sum revealed",
     "reveal_refused": "reveal refused",
+    "cell_paused": "cell paused",
     "finished": "run finished",
 }
 _JOIN_SECONDS = 10.0
@@ -152,6 +153,7 @@ class Revealer:
                 self._stop,
                 self._waiting,
                 self._clock,
+                self._folder,
             ).run()
         finally:
             membership.close()
@@ -223,6 +225,7 @@ class Revealer:
                 epoch=self._epoch,
                 round=event.round or 0,
                 detail=event.detail or seconds,
+                seconds=event.seconds,
             )
         )
 
@@ -244,13 +247,17 @@ class _Session(Following):
         stop: StopSwitch,
         waiting: Waiting,
         clock: Clock,
+        folder: AuthorityFolder,
     ) -> None:
         super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
         self._revealing = Revealing(membership, link, model, store, audit, journal)
+        self._folder = folder
 
     def _answer(self, work: Work) -> bool:
         if not isinstance(work, Reveal):
             return False
+        # Once a round is open the coordinator goes back to none, and forward to none.
+        go_on_from(self._link, self._membership, self._store, self._folder)
         self._revealing.reveal(work)
         return True
 

@@ -11,11 +11,12 @@ from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
 from fedrec_server.presence import LIVE_SECONDS, Presence
+from fedrec_server.rounds import masking
 from fedrec_server.rounds.machine import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.patience import is_stalled
 from fedrec_server.rounds.state import State
 
-__all__ = ["Absences", "waits_for"]
+__all__ = ["Absences", "labels_of", "missing", "waits_for"]
 
 _MOST_NAMED = 3
 _UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
@@ -59,6 +60,28 @@ def waits_for(state: State, roster: Roster, presence: Presence) -> str:
     if not why or not missing:
         return _more(state) if why == NOT_ENOUGH else why
     return f"{_named(missing, roster, presence)}; goes on by itself when {_back(missing)}"
+
+
+def missing(state: State, presence: Presence) -> frozenset[ClientId]:
+    """Return for whom the round in progress waits now, or the next one before it opens.
+
+    Not for clients where the key authority, or the coordinator itself, has the next word.
+    """
+    round_ = state.current
+    if round_ is not None:
+        if round_.phase in ("summing", "revealing"):
+            return frozenset()
+        if state.rules.masked:
+            return masking.invited(round_) - masking.arrived(round_)
+        return round_.asked - round_.accepted.keys()
+    if is_stalled(state) and state.ending is None:
+        return state.unanswered & state.roster
+    return absent(state, presence.live())
+
+
+def labels_of(clients: Collection[ClientId], roster: Roster) -> list[str]:
+    """Return what people call clients; the beginning of an id where one has no label."""
+    return sorted(roster.member(one).label or one[:16] for one in clients)
 
 
 def _stalled(state: State, roster: Roster, presence: Presence) -> str:

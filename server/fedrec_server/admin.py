@@ -7,13 +7,14 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fedrec.wire.chunks import Assembler
-from fedrec.wire.convert import blob_from_proto, chunk_from_proto
+from fedrec.wire.convert import blob_from_proto
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminServicer
-from fedrec_server.absences import waits_for
+from fedrec_server.absences import labels_of, missing, waits_for
 from fedrec_server.engine import Engine
-from fedrec_server.parts import expect_part, next_part
+from fedrec_server.parts import chunks_of, next_part
 from fedrec_server.rotation import MAX_EPOCH_BYTES
+from fedrec_server.rounds.patience import is_stalled
 
 __all__ = ["AdminService"]
 
@@ -54,6 +55,10 @@ class AdminService(AdminServicer):
             waits_for=waits_for(state, engine.federation.keys.roster, engine.presence),
             authority_heard=engine.presence.last_heard(state.rules.revealer),
             last_event=await engine.work.in_thread(engine.store.last_entry),
+            quality=_quality(engine),
+            awaited=labels_of(missing(state, engine.presence), engine.federation.keys.roster),
+            stalled=is_stalled(state) and state.ending is None,
+            epsilon=engine.federation.epsilon_after(state.charged),
         )
         round_ = state.current
         if round_ is not None:
@@ -111,7 +116,22 @@ class AdminService(AdminServicer):
         """Take in the public bundle of a new key epoch; answered when it is durable."""
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
         assembler = Assembler(blob.length, blob.digest, max_bytes=MAX_EPOCH_BYTES)
-        async for part in parts:
-            assembler.add(*chunk_from_proto(expect_part(part, "chunk")))
+        async for chunk in chunks_of(parts):
+            assembler.add(chunk.offset, chunk.data)
         epoch, began = await self._engine.rotation.install(assembler.finish())
         return admin_pb2.InstallEpochReply(epoch=epoch, began=began)
+
+
+def _quality(engine: Engine) -> Message | None:
+    """Return what the last measured round says, as a message; None before the first."""
+    found = engine.measured.quality
+    if not found.round:
+        return None
+    told = admin_pb2.Quality(round=found.round, at=engine.federation.plan.evaluation.at)
+    if found.loss is not None:
+        told.loss = found.loss
+    if found.validation is not None:
+        told.validation_hr, told.validation_ndcg = found.validation.hr, found.validation.ndcg
+    if found.test is not None:
+        told.test_hr, told.test_ndcg = found.test.hr, found.test.ndcg
+    return told

@@ -107,15 +107,42 @@ class Admission:
             raise RefusedError(f"The key authority alone opens round {statement.round}.")
         self._verify(revealer, statement.statement(), statement.signature)
 
-    def check_word(self, statement: RevealStatement) -> None:
-        """Check that the key authority published a round of this run, in whatever key epoch."""
+    def check_word(
+        self, statement: RevealStatement, former: tuple[PublicIdentity, ...] = ()
+    ) -> bool:
+        """Tell whether the key authority published a round of this run, in whatever key epoch.
+
+        Args:
+            former: its revealers before the present one.
+
+        Returns:
+            False where whoever signed is not known here.
+
+        Raises:
+            FedrecError: it is about something else, a refusal, or signed by somebody else.
+        """
         if statement.federation != self._federation.identity.federation:
             raise ProtocolError("The message is about another federation.")
         self.check_run(statement.run)
-        revealer = self._federation.keys.roster.revealer
-        if revealer is None or statement.client_id != revealer.client_id or statement.refused:
+        present = self._federation.keys.roster.revealer
+        if present is None or statement.refused:
             raise RefusedError("This is no word of the key authority on a published round.")
+        known = {revealer.client_id: revealer for revealer in (*former, present)}
+        revealer = known.get(statement.client_id)
+        if revealer is None:
+            return False
         self._verify(revealer, statement.statement(), statement.signature)
+        return True
+
+    def check_own(self, client_id: ClientId, header: UploadHeader) -> None:
+        """Check that a member signed an update of this run, in whatever key epoch."""
+        if (
+            header.client_id != client_id
+            or header.federation != self._federation.identity.federation
+        ):
+            raise RefusedError("The update is not this client's.")
+        self.check_run(header.run)
+        self._check_signature(client_id, header.statement(), header.signature)
 
     def check_report(self, report: Report, *, measured: bool) -> None:
         """Check who tells which model follows from a round.

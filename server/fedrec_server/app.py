@@ -16,9 +16,12 @@ import structlog
 from fedrec.clock import Clock, SystemClock
 from fedrec.config.exposure import check_exposure, check_sampling
 from fedrec.config.schema import CoordinatorSettings, Settings
+from fedrec.disk import DiskFull
 from fedrec.errors import StorageError
+from fedrec.identity.certificates import expires_at
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.roster import Roster
+from fedrec.monitoring import MetricsEndpoint, Monitored, metrics_endpoint
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.protection import VectorSpec
 from fedrec.training.round_vectors import RoundVectors
@@ -27,17 +30,18 @@ from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from fedrec.wire.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
 from fedrec_server.admin import AdminService
 from fedrec_server.callers import Callers
+from fedrec_server.descriptors import allow_connections
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation, PublicCatalogue
 from fedrec_server.interceptors import Guard
 from fedrec_server.limits import StreamLimits
 from fedrec_server.listening import OPTIONS, check_protocol, listen, own_credentials
+from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.recording import WireRecorder
 from fedrec_server.rounds.state import State
 from fedrec_server.service import CoordinatorService
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.installed import installed_bundle
-from fedrec_server.store.spool import DiskFull
 from fedrec_server.store.sqlite import SqliteStore
 
 __all__ = ["Coordinator", "Ending"]
@@ -86,6 +90,8 @@ class Coordinator:
         self._server: Any = None
         self._health: Any = None
         self._ticker: asyncio.Task[None] | None = None
+        self._metrics: CoordinatorMetrics | None = None
+        self._endpoint: MetricsEndpoint | None = None
 
     @classmethod
     def from_settings(
@@ -153,12 +159,15 @@ class Coordinator:
                 maximum_upload_bytes=self._settings.maximum_upload_bytes,
                 failpoint=self._failpoint,
             )
+            self._open_metrics(engine)
             self._server = self._new_server(engine)
             address = listen(self._server, self._settings, self._own)
             await engine.start(resume=self._resume)
         except BaseException:
             if self._server is not None:
                 await self._server.stop(None)
+            if self._endpoint is not None:
+                self._endpoint.close()
             store.close()
             raise
         self._engine = engine
@@ -186,6 +195,7 @@ class Coordinator:
         Raises:
             StorageError: when the store can no longer be believed.
         """
+        allow_connections(len(self._federation.keys.roster.holders))
         try:
             address = await self.start()
         except DiskFull as error:
@@ -231,7 +241,9 @@ class Coordinator:
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         """Take no more, finish what was begun, and close everything."""
         engine, self._engine = self.engine, None
-        structlog.get_logger().info("coordinator stops", run=engine.run)
+        structlog.get_logger().info(
+            "coordinator stops", run=engine.run, published_round=engine.state.published
+        )
         await self._health.enter_graceful_shutdown()
         engine.stop_waiting()
         await self._server.stop(grace_seconds)
@@ -241,13 +253,32 @@ class Coordinator:
                 await self._ticker
         if self._recorder is not None:
             self._recorder.close()
+        if self._endpoint is not None:
+            self._endpoint.close()
         await engine.close()
+
+    def _open_metrics(self, engine: Engine) -> None:
+        """Count, and serve the numbers, where the settings name an address."""
+        local = self._settings
+        where = Monitored.of(
+            local.metrics_address,
+            local.metrics_token,
+            local.metrics_certificate,
+            section="coordinator",
+        )
+        if where.address:
+            ends = expires_at(self._own.certificate)
+            self._metrics = CoordinatorMetrics(engine, local, certificate_ends=ends)
+            self._endpoint = metrics_endpoint(self._metrics.registry, where)
 
     def _new_server(self, engine: Engine) -> Any:
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
         guard = Guard(
-            callers=self._callers, limits=StreamLimits(), stopping=lambda: engine.stopping
+            callers=self._callers,
+            limits=StreamLimits(),
+            stopping=lambda: engine.stopping,
+            on_refused=None if self._metrics is None else self._metrics.refused,
         )
         # In front, so that it sees what the guard turns away; not there at all where nobody asked.
         recorders = [] if self._recorder is None else [self._recorder]
@@ -278,6 +309,8 @@ class Coordinator:
             # `Work` logs what failed; without a next tick no deadline would ever come.
             with contextlib.suppress(Exception):
                 await engine.tick()
+            if self._metrics is not None:
+                self._metrics.tick()
 
     async def _finished(self) -> None:
         engine = self.engine

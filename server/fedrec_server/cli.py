@@ -61,8 +61,8 @@ def run(
     from fedrec_server.federation import PublicCatalogue
     from fedrec_server.recording import WireRecorder
 
-    log_to_stderr()
     settings = load_settings(settings_file)
+    log_to_stderr(as_json=settings.coordinator.log_format == "json")
     if settings.data.catalogue is None:
         raise SettingsError(
             "data.catalogue is missing; the coordinator serves the catalogue to clients.",
@@ -114,3 +114,40 @@ def backup(
         f"Backed up to {into}: {found.n_files} files, {human_bytes(found.n_bytes)}, up to round "
         f"{found.last_round}."
     )
+
+
+@app.command()
+def recover(
+    settings_file: Annotated[Path, typer.Argument(metavar="SETTINGS.toml")],
+    file: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What `fedrec keys export-recovery` wrote.")
+    ],
+) -> None:
+    """Make a lost or older state folder anew from what the key authority knows of the run.
+
+    The folder that is there is renamed, not deleted. The run goes on with the next round; clients
+    that are alive go on by themselves.
+    """
+    from fedrec.clock import SystemClock
+    from fedrec.config.loading import load_settings
+    from fedrec.errors import SettingsError
+    from fedrec.telemetry import log_to_stderr
+    from fedrec.training.round_vectors import RoundVectors
+    from fedrec_server.federation import PublicCatalogue
+    from fedrec_server.recovering import recover as make_anew
+
+    log_to_stderr()
+    settings = load_settings(settings_file)
+    if settings.data.catalogue is None:
+        raise SettingsError(
+            "data.catalogue is missing; the coordinator serves the catalogue to clients.",
+            remedy="Name the federation's public catalogue file.",
+        )
+    catalogue = PublicCatalogue.load(Path(settings.data.catalogue))
+    vectors = RoundVectors.of(settings.plan, catalogue.n_items)
+    found = make_anew(settings, catalogue, vectors, file, now=SystemClock().now())
+    if found.aside is not None:
+        typer.echo(f"The folder that was there is now {found.aside}.")
+    model = "" if found.has_model else "; members have the model"
+    typer.echo(f"Recovered run {found.run} up to round {found.round}{model}.")
+    typer.echo("Start the coordinator: members go on by themselves.")

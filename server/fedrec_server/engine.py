@@ -7,16 +7,25 @@ another; database and sum belong to a single worker thread.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
 from fedrec.clock import Clock
-from fedrec.errors import DamagedFile, FedrecError, StorageError
+from fedrec.errors import DamagedFile, FedrecError, RoundError, StorageError, SumOutOfBounds
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import NOTHING, Remembered, Task, UploadHeader, Wait
+from fedrec.wire.messages import (
+    NOTHING,
+    Remembered,
+    RevealStatement,
+    Task,
+    UploadHeader,
+    Wait,
+)
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.absences import Absences
 from fedrec_server.admission import Admission
@@ -27,11 +36,13 @@ from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
 from fedrec_server.hearing import Hearing
 from fedrec_server.journal import entry_of, log_entry
+from fedrec_server.last_measured import LastMeasured
 from fedrec_server.limits import Places
 from fedrec_server.mask_collection import MaskCollection
 from fedrec_server.mask_rounds import close_due, reason_of
 from fedrec_server.memories import Memories
 from fedrec_server.presence import Presence
+from fedrec_server.refusals import Refusals, log_unfit
 from fedrec_server.rotation import Rotation, newest
 from fedrec_server.rounds.changes import (
     VOLATILE,
@@ -42,6 +53,7 @@ from fedrec_server.rounds.changes import (
     RoundAbandoned,
     RoundPublished,
     SumKept,
+    UpdatesRefused,
 )
 from fedrec_server.rounds.events import (
     Event,
@@ -49,12 +61,15 @@ from fedrec_server.rounds.events import (
     Polled,
     Restarted,
     Resumed,
+    Shown,
     StopRequested,
     Summed,
     Tick,
+    Unfit,
     Untrainable,
 )
 from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.selection import has_room
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.rounds.tasks import task_for
 from fedrec_server.snapshots import Snapshots
@@ -67,12 +82,16 @@ from fedrec_server.store.store import Store
 from fedrec_server.waiters import Turns, Waiters
 from fedrec_server.work import Work
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Listener"]
 
 MAX_WAIT_SECONDS = 300.0
 KEPT_SUMS = 20
 """Ciphertext sums of so many rounds are there for who is behind; before them, copies of the model.
 """
+
+
+Listener = Callable[[State, tuple[Change, ...]], None]
+"""Hears of the state before, and of what was just committed."""
 
 
 class Engine:
@@ -103,6 +122,7 @@ class Engine:
         self._maximum_upload_bytes = maximum_upload_bytes
         self.presence = Presence(clock)
         self._absences = Absences()
+        self._refusals = Refusals()
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
@@ -110,7 +130,7 @@ class Engine:
         self.state = store.load(federation.rules(store.run), federation.roster)
         self.admission = self._admission()
         self.aggregation = self._empty_sum()
-        self.snapshots = Snapshots(federation, store, clock)
+        self.snapshots = self._new_snapshots()
         self.counting = Counting(self)
         self.hearing = Hearing(self)
         self.holders = CountedHolders(lambda: self.federation, store)
@@ -122,6 +142,8 @@ class Engine:
         self.memories = Memories(store, self.work)
         self.rotation = Rotation(self)
         self.applications = Applications(store, self.work)
+        self.measured = LastMeasured()
+        self.listeners: list[Listener] = []
 
     @property
     def run(self) -> str:
@@ -131,6 +153,7 @@ class Engine:
     async def start(self, *, resume: bool = False) -> None:
         """Clean up after the last process and go on where it ended."""
         swept = await self.work.in_thread(self.store.sweep)
+        await self.work.in_thread(self.measured.read, self.store)
         log = structlog.get_logger().bind(run=self.run)
         log.info("coordinator started", published_round=self.state.published, files_swept=swept)
         if self.state.ending is not None and not resume:
@@ -146,7 +169,11 @@ class Engine:
         self.federation = federation
         self.aggregation = self._empty_sum()
         self.admission = self._admission()
-        self.snapshots = Snapshots(federation, self.store, self.clock)
+        self.snapshots = self._new_snapshots()
+
+    def _new_snapshots(self) -> Snapshots:
+        lacks_rounds = self.state.begins_at is not None
+        return Snapshots(self.federation, self.store, self.clock, lacks_rounds=lacks_rounds)
 
     def _admission(self) -> Admission:
         return Admission(
@@ -194,11 +221,41 @@ class Engine:
         self.admission.check_run(run)
         self.admission.check_member(client_id)
         if remembered.statement is not None:
-            self.memories.hear(remembered.statement, self.state, self.admission)
-        if version > self.state.published or self.memories.differs(client_id, remembered):
+            await self._hear(client_id, remembered.statement)
+        if remembered.header is not None:
+            await self._recall(client_id, remembered.header)
+        if version > self.state.published:
+            # Nothing is opened for somebody who knows better how far the run is.
+            return replace(self._wait(""), latest=await self.memories.answer(client_id, remembered))
+        if self.memories.differs(client_id, remembered):
             wait_seconds = 0.0
         task = await self._next_task(client_id, version, wait_seconds)
         return replace(task, latest=await self.memories.answer(client_id, remembered))
+
+    async def _hear(self, client_id: ClientId, statement: RevealStatement) -> None:
+        """Look at the key authority's word on a round that a member has and this folder may not.
+
+        A folder that was just made anew goes on from there; any other is older than the run.
+        """
+        if not self.memories.is_news(client_id, statement, self.state, self.admission):
+            return
+        if self.state.may_learn:
+            await self.work.uninterrupted(self._learn(statement))
+        if statement.round > self.state.published:
+            self.memories.note_outdated(statement.round, self.state.published)
+
+    async def _learn(self, statement: RevealStatement) -> None:
+        async with self.lock:
+            with suppress(RoundError):
+                await self.apply(Shown(now=self.clock.now(), statement=statement))
+                self.snapshots = self._new_snapshots()
+
+    async def _recall(self, client_id: ClientId, header: UploadHeader) -> None:
+        """Keep a member's last update that a folder which was made anew does not know of."""
+        if self.memories.is_forgotten(client_id, header, self.state, self.admission):
+            async with self.lock:
+                await self.work.in_thread(self.store.keep_latest, header)
+            self.memories.recall(header)
 
     async def _next_task(self, client_id: ClientId, version: RoundId, wait_seconds: float) -> Task:
         epoch = self.state.rules.epoch
@@ -216,6 +273,8 @@ class Engine:
                     task = self.snapshots.task_for(client_id, self.state.published)
                 elif version < self.state.published and self.snapshots.may_miss(client_id, version):
                     await self._miss_snapshot(client_id, version)
+                if task is None and (told := self._refusals.tell(client_id)) is not None:
+                    task = self._waiting(told)
                 if task is not None:
                     return task
                 if self.stopping or not await self.waiters.wait(client_id, until - loop.time()):
@@ -223,11 +282,11 @@ class Engine:
                     return self._wait(reason)
 
     def _wait(self, reason: str) -> Task:
-        return Task(
-            published_round=self.state.published,
-            task=Wait(reason=reason),
-            epoch=self.state.rules.epoch,
-        )
+        return self._waiting(Wait(reason=reason))
+
+    def _waiting(self, wait: Wait) -> Task:
+        published, epoch = self.state.published, self.state.rules.epoch
+        return Task(published_round=published, task=wait, epoch=epoch)
 
     async def stop_run(self, *, at_once: bool) -> None:
         """End the run on the operator's word."""
@@ -277,7 +336,10 @@ class Engine:
         if durable:
             await self.work.in_thread(self.store.commit, durable, entries)
         self.memories.note(changes)
+        self.measured.note(changes)
         before, self.state = self.state, state
+        for listener in self.listeners:
+            listener(before, changes)
         for entry in entries:
             log_entry(self.run, entry, published=state.published)
         await self._follow(before, changes)
@@ -308,12 +370,38 @@ class Engine:
         except FedrecError as error:
             if isinstance(error, StorageError) and not isinstance(error, DamagedFile):
                 raise
+            if isinstance(error, SumOutOfBounds) and await self._leave_out_unfit(round_):
+                return True
             await self.fail(round_.number, reason_of(error), error)
             return True
         now = self.clock.now()
         summed = Summed(now=now, round=round_.number, total=total, metrics=metrics, rows=rows)
         await self.apply(summed)
         return True
+
+    async def _leave_out_unfit(self, round_: Round) -> bool:
+        """Refuse single updates, where they can be read; tell whether there were any to refuse."""
+        if self.federation.protection.is_interactive:
+            return False
+        unfit = await self.work.in_thread(self._unfit, round_)
+        if not unfit:
+            return False
+        log_unfit(self.run, round_.number, self.federation.keys.roster, unfit)
+        clients = frozenset(client_id for client_id, _ in unfit)
+        await self.apply(Unfit(now=self.clock.now(), round=round_.number, clients=clients))
+        return True
+
+    def _unfit(self, round_: Round) -> list[tuple[ClientId, FedrecError]]:
+        """Return whose updates hold by themselves what no honest client sends."""
+        found: list[tuple[ClientId, FedrecError]] = []
+        for client_id, header in sorted(round_.accepted.items()):
+            total = self._accumulator()
+            total.add(self._read_update(header))
+            try:
+                self._read_sum(round_, total.finish(), (client_id,))
+            except SumOutOfBounds as error:
+                found.append((client_id, error))
+        return found
 
     async def _end_untrainable(self) -> bool:
         """End the run where its count left nothing that could be trained."""
@@ -337,21 +425,26 @@ class Engine:
         total = self.aggregation.finish(round_.accepted)
         metrics, rows = b"", None
         if not self.federation.protection.needs_reveal:
-            covered = self.state.rows_of(round_.kind)
-            metrics, rows = self.federation.read_sum(
-                round_.kind,
-                covered,
-                total,
-                round_.accepted.keys(),
-                self.run,
-                counted=self.holders.known(),
-                trained=self.state.trained,
-            )
+            metrics, rows = self._read_sum(round_, total, round_.accepted.keys())
         if self.state.rules.shares_key:
             # Whoever did not add the updates up cannot try which ones are in the sum.
             protection = self.federation.protection_of(round_.kind, self.state.rows_of(round_.kind))
             total = protection.refreshed(self.federation.keys.server_context, total)
         return self.store.spool.write(sum_name(round_.number), total), metrics, rows
+
+    def _read_sum(
+        self, round_: Round, total: bytes, clients: Collection[ClientId]
+    ) -> tuple[bytes, StatedRows | None]:
+        """Return what a readable sum of these clients' updates says; see `Federation.read_sum`."""
+        return self.federation.read_sum(
+            round_.kind,
+            self.state.rows_of(round_.kind),
+            total,
+            clients,
+            self.run,
+            counted=self.holders.known(),
+            trained=self.state.trained,
+        )
 
     def _read_update(self, header: UploadHeader) -> bytes:
         name = update_name(header.round, header.client_id)
@@ -371,6 +464,9 @@ class Engine:
         opens = round_ is None and self.state.ending is None
         try:
             if joins and round_ is not None and client_id not in round_.asked:
+                if not has_room(self.state.rules, round_):
+                    # Ten thousand that wait beside a full round need not be looked at one by one.
+                    return
                 # Who is here matters where clients come with those that they are summed with.
                 live = self.presence.live() if self.state.rules.partition.cell_size else ()
                 polled = Polled(now=self.clock.now(), client_id=client_id, live=frozenset(live))
@@ -395,12 +491,14 @@ class Engine:
                 self.work.background(self._forget_sums())
             if isinstance(change, SumKept) and self.state.rules.revealer is not None:
                 self.waiters.wake((self.state.rules.revealer,))
-            if isinstance(change, CollectingEnded | MaskStepEnded) and change.left_out:
+            parts_with = CollectingEnded | MaskStepEnded | UpdatesRefused
+            if isinstance(change, parts_with) and change.left_out:
                 self.work.background(self._delete_updates(change.round, change.left_out))
             if isinstance(change, ClientJoined):
                 self.waiters.wake((change.client_id,))
             if isinstance(change, MaskStepEnded) and self.state.current is not None:
                 self.waiters.wake(self.state.current.asked)
+        self.waiters.wake(self._refusals.note(before.current, changes))
         if changes:
             self.journal_version += 1
             self.watchers.wake_all()

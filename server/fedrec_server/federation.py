@@ -15,7 +15,7 @@ from fedrec.config.algorithm import divides_by_count
 from fedrec.config.plan import plan_fingerprint, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.errors import KeysError, SettingsError
-from fedrec.identity.cells import check
+from fedrec.identity.cell_rules import check
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.public import fingerprint
 from fedrec.identity.roster import Roster
@@ -180,6 +180,11 @@ class Federation:
             catalogue_fingerprint=self.catalogue.fingerprint,
             epoch=self.keys.roster.epoch,
         )
+
+    def epsilon_after(self, n_sums: int) -> float | None:
+        """Return what so many noisy sums cost the user who is in most; None without noise."""
+        mechanism = mechanism_of(self.plan)
+        return None if mechanism is None else mechanism.epsilon_after(n_sums)
 
     def rules(self, run: str) -> Rules:
         """Return what the state machine has to know."""

@@ -13,6 +13,8 @@ import grpc
 import structlog
 
 from fedrec.errors import FedrecError, ProtocolError, Unreachable
+from fedrec.wire.chunk_parts import part_reader
+from fedrec.wire.chunks import Chunk
 from fedrec.wire.status import new_incident, to_details
 from fedrec_server.callers import REFLECTION, Caller, Callers
 from fedrec_server.limits import StreamLimits, heard_in_time
@@ -41,14 +43,22 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
         callers: looks up who calls.
         limits: of incoming streams.
         stopping: tells whether the coordinator takes no more uploads.
+        on_refused: hears which method's call is answered with which error.
     """
 
     def __init__(
-        self, *, callers: Callers, limits: StreamLimits, stopping: Callable[[], bool]
+        self,
+        *,
+        callers: Callers,
+        limits: StreamLimits,
+        stopping: Callable[[], bool],
+        on_refused: Callable[[str, Exception], None] | None = None,
     ) -> None:
+        self._on_refused = on_refused
         self._callers = callers
         self._limits = limits
         self._stopping = stopping
+        self._guarded: dict[str, tuple[Message, Message]] = {}
 
     async def intercept_service(
         self, continuation: Callable[[Message], Awaitable[Message]], details: Message
@@ -58,13 +68,18 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
         method: str = details.method
         if handler is None or method.startswith(HEALTH):
             return handler
-        if handler.response_streaming:
-            return self._streaming(handler, method)
-        return self._answering(handler, method)
+        # Made once for each method: ten thousand clients that wait call the same one.
+        known = self._guarded.get(method)
+        if known is None or known[0] is not handler:
+            make = self._streaming if handler.response_streaming else self._answering
+            known = self._guarded[method] = (handler, make(handler, method))
+        return known[1]
 
     def _answering(self, handler: Message, method: str) -> Message:
         inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
         read = handler.request_deserializer
+        if handler.request_streaming:
+            read = part_reader(method)
 
         async def limited(request: Message, context: Context) -> Message:
             caller = self._check(method, context, streams=handler.request_streaming)
@@ -81,7 +96,7 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
-                await _abort(error, method, context)
+                await self._abort(error, method, context)
 
         kind = grpc.unary_unary_rpc_method_handler
         if handler.request_streaming:
@@ -101,12 +116,17 @@ class Guard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untype
             except grpc.aio.AbortError:
                 raise
             except Exception as error:
-                await _abort(error, method, context)
+                await self._abort(error, method, context)
 
         kind = grpc.unary_stream_rpc_method_handler
         if handler.request_streaming:
             kind = grpc.stream_stream_rpc_method_handler
         return kind(guarded, None, handler.response_serializer)
+
+    async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
+        if self._on_refused is not None:
+            self._on_refused(method, error)
+        await _abort(error, method, context)
 
     def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
         caller = self._callers.of(context)
@@ -125,7 +145,8 @@ def _read(raw: bytes, read: Read, caller: Caller) -> Message:
         message = read(raw)
     except Exception:
         raise ProtocolError("The message cannot be read.") from None
-    caller.check_named(message)
+    if not isinstance(message, Chunk):
+        caller.check_named(message)
     return message
 
 

@@ -11,6 +11,7 @@ from fedrec.evaluation.metrics import METRIC_NAMES, SPLITS, MetricSums
 from fedrec.ids import RoundId
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
+    CellsPaused,
     Change,
     ClientJoined,
     CollectingEnded,
@@ -19,6 +20,7 @@ from fedrec_server.rounds.changes import (
     MaskStepEnded,
     ReportKept,
     RoundAbandoned,
+    RoundLearnt,
     RoundMeasured,
     RoundOpened,
     RoundPublished,
@@ -27,6 +29,7 @@ from fedrec_server.rounds.changes import (
     StopNoted,
     SumKept,
     UpdateCounted,
+    UpdatesRefused,
 )
 from fedrec_server.store.store import Entry
 
@@ -88,11 +91,19 @@ def _line(change: Change) -> tuple[str, RoundId, Fields] | None:
             return "collecting ended", change.round, fields
         case SumKept():
             return "sum made", change.round, _charged(change, {"bytes": change.total.length})
+        case UpdatesRefused():
+            return "updates refused", change.round, {"updates": len(change.left_out)}
+        case CellsPaused():
+            fields = {"cells": list(change.cells), "left_out": len(change.left_out)}
+            return "cells paused", change.round, fields
         case MaskStepEnded():
             fields = {"step": change.step, "clients": change.counted}
             return "step ended", change.round, _charged(change, fields)
         case RoundPublished():
             return "round published", change.round, _published(change)
+        case RoundLearnt(statement=word):
+            fields = {"kind": word.kind, "rows": word.n_rows, "metrics": _values(word.metrics)}
+            return "round learnt", word.round, fields
         case RoundMeasured():
             said = b"" if change.agreed is None else change.agreed.metrics
             fields = {"rows": change.rows.n_rows, "metrics": _values(said)}

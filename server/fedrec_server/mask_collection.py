@@ -277,7 +277,7 @@ class MaskCollection:
             return {}
         chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
         group = [client_id for client_id, one in found.items() if one[1] == chosen]
-        counted = counted_of(self._rules(), group, round_.number)
+        counted = counted_of(self._rules(), round_, group)
         return {client_id: one for client_id, one in found.items() if client_id in counted}
 
     def _with_keys(

@@ -19,6 +19,7 @@ from fedrec.errors import (
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import MaskMessage, MaskStep
 from fedrec_server.mask_collection import MaskCollection
+from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 from fedrec_server.rounds.events import MaskStepClosed
 from fedrec_server.rounds.masking import STEP_OF
 from fedrec_server.rounds.state import Round
@@ -26,9 +27,7 @@ from fedrec_server.rounds.state import Round
 if TYPE_CHECKING:
     from fedrec_server.engine import Engine
 
-__all__ = ["OUT_OF_BOUNDS", "close_due", "hear", "material", "reason_of"]
-
-OUT_OF_BOUNDS = "the sum is out of bounds; one of its clients sent it"
+__all__ = ["close_due", "hear", "material", "reason_of"]
 
 
 async def hear(engine: Engine, message: MaskMessage) -> bool:

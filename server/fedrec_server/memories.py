@@ -14,7 +14,7 @@ import structlog
 
 from fedrec.errors import StateWentBack
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.messages import NOTHING, Latest, Remembered, RevealStatement
+from fedrec.wire.messages import NOTHING, Latest, Remembered, RevealStatement, UploadHeader
 from fedrec_server.admission import Admission
 from fedrec_server.rounds.changes import Change, UpdateCounted
 from fedrec_server.rounds.state import State
@@ -29,12 +29,14 @@ class Memories:
 
     Attributes:
         outdated: set once it is proved that this folder is older than the run.
+        former: revealers that were replaced, whose word still counts as evidence.
     """
 
     def __init__(self, store: Store, work: Work) -> None:
         self._store = store
         self._work = work
         self._latest = store.latest()
+        self.former = store.former_revealers()
         self._seen = RoundId(0)
         self._published = RoundId(0)
         self.outdated = asyncio.Event()
@@ -53,7 +55,7 @@ class Memories:
 
     def differs(self, client_id: ClientId, remembered: Remembered) -> bool:
         """Tell whether the client remembers another last update than this coordinator."""
-        return self.of(client_id) != replace(remembered, statement=None)
+        return self.of(client_id) != replace(remembered, statement=None, header=None)
 
     async def answer(self, client_id: ClientId, remembered: Remembered) -> Latest | None:
         """Return the client's last update, signed by itself, where it remembers another one."""
@@ -61,29 +63,62 @@ class Memories:
             return None
         return Latest(header=await self._work.in_thread(self._store.latest_header, client_id))
 
-    def hear(self, statement: RevealStatement, state: State, admission: Admission) -> None:
-        """Look at the key authority's word on a round that a member has and this folder may not.
+    def is_news(
+        self, client_id: ClientId, statement: RevealStatement, state: State, admission: Admission
+    ) -> bool:
+        """Tell whether a statement is the key authority's word on a round that is not known here.
+
+        On the round in progress its word may come yet, the same; once the authority has taken the
+        published round itself, it does not.
+
+        Args:
+            client_id: who shows it.
 
         Raises:
-            FedrecError: the key authority of this run did not sign that.
+            FedrecError: it is no word of this run's key authority.
         """
         current = state.current
         in_progress = current is not None and current.number == statement.round
+        in_progress = in_progress and client_id != state.rules.revealer
         if statement.round <= state.published or in_progress:
-            return
-        admission.check_word(statement)
-        self._seen, self._published = statement.round, state.published
+            return False
+        # Of a revealer that nobody here knows it is no evidence, and no lie either.
+        return admission.check_word(statement, self.former)
+
+    def note_outdated(self, seen: RoundId, published: RoundId) -> None:
+        """Note that this folder is older than the run."""
+        self._seen, self._published = seen, published
         if not self.outdated.is_set():
             structlog.get_logger().critical(
-                "state went back", seen_round=statement.round, published_round=state.published
+                "state went back", seen_round=seen, published_round=published
             )
         self.outdated.set()
+
+    def is_forgotten(
+        self, client_id: ClientId, header: UploadHeader, state: State, admission: Admission
+    ) -> bool:
+        """Tell whether a member shows an update from before this folder was made anew.
+
+        Raises:
+            FedrecError: the member did not sign it, or for another run.
+        """
+        known = self._latest.get(client_id)
+        if header.round > state.recovered or (known is not None and known[0] >= header.round):
+            return False
+        admission.check_own(client_id, header)
+        return True
+
+    def recall(self, header: UploadHeader) -> None:
+        """Remember what a member showed."""
+        self._latest[header.client_id] = (header.round, header.digest)
 
     def problem(self) -> StateWentBack:
         """Return what the operator has to know once `outdated` is set."""
         return StateWentBack(
             f"A member has round {self._seen}, signed by the key authority; this folder knows "
             f"rounds up to {self._published}: it is older than the run.",
-            remedy="Stop every copy of it and start the coordinator on the newest folder, or on a "
-            "newer backup. Members wait and keep what they have.",
+            remedy="Start the coordinator on the newest folder or backup. Where that is lost, run "
+            "`fedrec keys export-recovery FILE` at the key authority and `fedrec coordinator "
+            "recover SETTINGS.toml FILE` here; this folder is kept aside. Members wait and keep "
+            "what they have.",
         )

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from fedrec.errors import ProtocolError
+from fedrec.wire.chunks import Chunk
 
-__all__ = ["expect_part", "next_part"]
+__all__ = ["chunks_of", "expect_part", "next_part"]
 
 Message = Any
 """Generated messages are untyped."""
@@ -31,7 +32,19 @@ def expect_part(part: Message, kind: str) -> Message:
     Raises:
         ProtocolError: when it is of another.
     """
-    found = part.WhichOneof("part")
+    found = "chunk" if isinstance(part, Chunk) else part.WhichOneof("part")
     if found != kind:
         raise ProtocolError(f"The stream holds {found or 'nothing'} where {kind} belongs.")
     return getattr(part, kind)
+
+
+async def chunks_of(parts: AsyncIterator[Message | Chunk]) -> AsyncIterator[Chunk]:
+    """Yield the rest of a stream, which must hold chunks alone.
+
+    Raises:
+        ProtocolError: when it holds something else.
+    """
+    async for part in parts:
+        if not isinstance(part, Chunk):
+            expect_part(part, "chunk")
+        yield part

@@ -69,7 +69,9 @@ class Presence:
         return frozenset(self._waiting)
 
     def reaches(self, count: int) -> bool:
-        """Tell whether at least so many clients are there; cheap while too few ever came."""
+        """Tell whether so many clients are there; cheap while few ever came or many wait."""
+        if len(self._waiting) >= count:
+            return True
         return len(self._seen) >= count and len(self.live()) >= count
 
     def live(self) -> frozenset[ClientId]:

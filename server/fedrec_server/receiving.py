@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, TypeVar
 
-from fedrec.errors import ConflictingUpload, RoundClosed
+from fedrec.errors import AuthorityIsOld, ConflictingUpload, RoundClosed
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import Assembler, Blob
+from fedrec.wire.chunks import CHUNK_BYTES, Assembler, Blob, Chunk
 from fedrec.wire.messages import Report, RevealStatement, UploadHeader, UploadStatus
 from fedrec_server.engine import Engine
 from fedrec_server.rounds.changes import AlreadyCounted
@@ -30,6 +30,9 @@ __all__ = [
     "update_status",
 ]
 
+WAITING_BYTES = CHUNK_BYTES
+"""What a stream brings while its earlier bytes are written; then it is not read further."""
+
 T = TypeVar("T")
 
 
@@ -41,6 +44,7 @@ class Incoming(ABC):
         self._draft = draft
         self._blob = blob
         self._busy: asyncio.Task[Any] | None = None
+        self._waiting: list[Chunk] = []
         self._assembler = Assembler(
             blob.length,
             blob.digest,
@@ -50,11 +54,42 @@ class Incoming(ABC):
             sink=draft.append,
         )
 
-    async def add(self, offset: int, data: bytes) -> None:
-        """Take the next chunk; a stream that begins at 0 begins anew."""
-        await self._to_its_end(self._engine.work.beside(self._add, offset, data))
+    async def take(self, chunks: AsyncIterator[Chunk]) -> None:
+        """Take the rest of a stream: while some chunks are hashed and written, others arrive."""
+        async for chunk in chunks:
+            self._waiting.append(chunk)
+            full = sum(len(chunk.data) for chunk in self._waiting) >= WAITING_BYTES
+            if full or self._busy is None or self._busy.done():
+                await self._written()
+                if self._waiting:
+                    self._busy = self._engine.work.background(self._write())
+        await self._written()
 
-    def _add(self, offset: int, data: bytes) -> None:
+    async def _write(self) -> None:
+        """Hash and write what waits, and what comes meanwhile."""
+        while self._waiting:
+            chunks, self._waiting = self._waiting, []
+            await self._engine.work.beside(self._add_all, chunks)
+
+    async def _written(self) -> None:
+        """Wait for what is being written.
+
+        Raises:
+            FedrecError: when it does not fit.
+        """
+        if self._busy is not None:
+            await asyncio.shield(self._busy)
+
+    async def add(self, offset: int, data: bytes) -> None:
+        """Take one chunk; a stream that begins at 0 begins anew."""
+        chunk = Chunk(offset=offset, data=data)
+        await self._to_its_end(self._engine.work.beside(self._add_all, (chunk,)))
+
+    def _add_all(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            self._add(chunk.offset, chunk.data)
+
+    def _add(self, offset: int, data: bytes | memoryview) -> None:
         if offset == 0 and self._draft.size:
             self._draft.restart()
             self._assembler = Assembler(
@@ -105,11 +140,12 @@ class Incoming(ABC):
         if self._busy is None or self._busy.done():
             self._draft.close()
         else:
-            await self._engine.work.uninterrupted(self._close_later(self._busy))
+            await self._engine.work.uninterrupted(self._close_later())
 
-    async def _close_later(self, busy: asyncio.Task[Any]) -> None:
+    async def _close_later(self) -> None:
         # Closed under the feet of whoever still uses it, its number would name another file.
-        await asyncio.wait((busy,))
+        if self._busy is not None:
+            await asyncio.wait((self._busy,))
         self._draft.close()
 
     @abstractmethod
@@ -172,6 +208,7 @@ class IncomingReveal(Incoming):
             await engine.work.in_thread(self._draft.discard)
             return True
         _check_statement(engine, statement)
+        await engine.work.in_thread(_check_follows, engine, statement)
         event = Spoke(
             now=engine.clock.now(),
             statement=statement,
@@ -329,7 +366,29 @@ def _check_statement(engine: Engine, statement: RevealStatement) -> None:
     round_ = engine.state.current
     if round_ is None or round_.phase != "revealing" or round_.number != statement.round:
         raise RoundClosed(f"Round {statement.round} is not being revealed.")
-    engine.admission.check_statement(statement, round_.manifest_digest(engine.run))
+    # A refusal is about the whole list, what is published about that without paused cells.
+    paused = () if statement.refused else statement.paused
+    left_out = engine.state.rules.partition.members_of(paused)
+    engine.admission.check_statement(statement, round_.manifest_digest(engine.run, left_out))
+
+
+def _check_follows(engine: Engine, statement: RevealStatement) -> None:
+    """Refuse a statement that does not follow the last one on a published round.
+
+    Raises:
+        RefusedError: two folders of the key authority speak, or it forgot what it said.
+    """
+    record = engine.store.published(engine.state.published)
+    known = None if record is None else record.statement
+    if known is None or statement.sequence > known.sequence + 1:
+        return
+    if statement.sequence <= known.sequence or statement.previous != known.digest():
+        raise AuthorityIsOld(
+            f"Statement {statement.sequence} of the key authority does not follow "
+            f"{known.sequence}, on round {known.round}.",
+            remedy="Run the newest folder of the authority, and only that one; where it is lost, "
+            "restore the newest backup (`fedrec keys restore`).",
+        )
 
 
 def _was_published(engine: Engine, statement: RevealStatement) -> bool:

@@ -12,8 +12,9 @@ import json
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fedrec.errors import FedrecError, ProtocolError, StorageError
+from fedrec.errors import AuthorityIsOld, FedrecError, ProtocolError, StorageError
 from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.public import PublicIdentity
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.federation import Federation
@@ -26,7 +27,7 @@ from fedrec_server.store.store import Entry, EpochRecord, Store
 if TYPE_CHECKING:
     from fedrec_server.engine import Engine
 
-__all__ = ["MAX_EPOCH_BYTES", "Rotation", "newest"]
+__all__ = ["MAX_EPOCH_BYTES", "Rotation", "keep_epoch", "newest"]
 
 MAX_EPOCH_BYTES = 64 << 20
 """Ten thousand members take about a tenth of it."""
@@ -55,7 +56,7 @@ def newest(federation: Federation, store: Store, now: float) -> Federation:
     if installed.roster.epoch > given.roster.epoch:
         return federation.following(installed)
     following = replace(federation, keys=installed).following(given)
-    _keep(store, given, given.to_json(), now)
+    keep_epoch(store, given, given.to_json(), now)
     return following
 
 
@@ -102,13 +103,33 @@ class Rotation:
             latest = self.next or engine.federation
             if keys != latest.keys:
                 following = latest.following(keys)
+                await self._replace_revealer(latest.keys.roster.revealer, keys.roster.revealer)
                 now, published = engine.clock.now(), engine.state.published
-                await engine.work.in_thread(_keep, engine.store, keys, raw, now, published)
+                await engine.work.in_thread(keep_epoch, engine.store, keys, raw, now, published)
                 self.next = following
             await self.begin()
             began = self.next is None
         engine.work.background(engine.advance())
         return began
+
+    async def _replace_revealer(
+        self, present: PublicIdentity | None, following: PublicIdentity | None
+    ) -> None:
+        """Note that a restored authority took an earlier one's place, which is final.
+
+        Raises:
+            AuthorityIsOld: the epoch is of an authority that was replaced.
+        """
+        engine = self._engine
+        former = {one.client_id for one in engine.memories.former}
+        if following is not None and following.client_id in former:
+            raise AuthorityIsOld(
+                "The epoch is of an authority's folder that a restored one took the place of.",
+                remedy="Run the restored one. Keep the older folder, and start it no more.",
+            )
+        if present is not None and present != following:
+            await engine.work.in_thread(engine.store.note_former, present)
+            engine.memories.former = (*engine.memories.former, present)
 
     async def begin(self) -> bool:
         """Begin the next epoch unless a round has to end first; the caller holds the lock."""
@@ -127,7 +148,7 @@ class Rotation:
         return True
 
 
-def _keep(
+def keep_epoch(
     store: Store, keys: KeyEpoch, raw: bytes, now: float, published: RoundId | None = None
 ) -> None:
     """Make an epoch durable in place of the one before."""

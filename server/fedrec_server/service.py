@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from fedrec.errors import RefusedError, RoundError
@@ -14,7 +15,6 @@ from fedrec.wire.convert import (
     application_to_proto,
     blob_from_proto,
     blob_to_proto,
-    chunk_from_proto,
     federation_to_proto,
     part_of,
     published_to_proto,
@@ -42,7 +42,7 @@ from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server import mask_rounds
 from fedrec_server.callers import certificate_of
 from fedrec_server.engine import Engine
-from fedrec_server.parts import expect_part, next_part
+from fedrec_server.parts import chunks_of, next_part
 from fedrec_server.receiving import (
     Incoming,
     open_reveal,
@@ -77,9 +77,12 @@ class CoordinatorService(CoordinatorServicer):
         check_version(request.protocol_version, "request.protocol_version")
         client_id = check_client_id(request.client_id, "request.client_id")
         engine = self._engine
-        return federation_to_proto(
-            engine.federation.info(engine.run, client_id, engine.state.published)
-        )
+        published = engine.state.published
+        info = engine.federation.info(engine.run, client_id, published)
+        if published and client_id == engine.state.rules.revealer:
+            record = await engine.work.in_thread(engine.store.published, published)
+            info = replace(info, statement=None if record is None else record.statement)
+        return federation_to_proto(info)
 
     async def GetCatalogue(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the public catalogue file."""
@@ -246,7 +249,7 @@ class CoordinatorService(CoordinatorServicer):
             return None
         if after not in self._published:
             record = await self._engine.work.in_thread(self._engine.store.next_published, after)
-            if record is None or not record.name:
+            if record is None or not record.is_for(after):
                 return None
             published = PublishedRound(
                 round=record.round,
@@ -284,8 +287,7 @@ class CoordinatorService(CoordinatorServicer):
         """Take in what follows a verified header, in the client's turn."""
         try:
             async with self._engine.places.place():
-                async for part in parts:
-                    await incoming.add(*chunk_from_proto(expect_part(part, "chunk")))
+                await incoming.take(chunks_of(parts))
                 return await incoming.finish()
         finally:
             await incoming.leave()

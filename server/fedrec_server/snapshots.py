@@ -35,9 +35,14 @@ class Snapshots:
     """Decides when a snapshot is worth making and whether it counts.
 
     What clients said is forgotten with the process and the epoch; the next late joiner asks again.
+
+    Args:
+        lacks_rounds: some published rounds are not here: the folder was made anew.
     """
 
-    def __init__(self, federation: Federation, store: Store, clock: Clock) -> None:
+    def __init__(
+        self, federation: Federation, store: Store, clock: Clock, *, lacks_rounds: bool = False
+    ) -> None:
         self._federation = federation
         self._store = store
         self._makers = SnapshotMakers(clock)
@@ -49,7 +54,7 @@ class Snapshots:
         oldest = store.next_published(RoundId(0))
         mixed_epochs = oldest is not None and oldest.epoch != self._epoch
         shared_key = federation.protection.needs_reveal and federation.keys.roster.revealer is None
-        self._has_gaps = mixed_epochs or shared_key
+        self._has_gaps = mixed_epochs or shared_key or lacks_rounds
 
     def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
         """Tell at once whether it is worth asking the store about a client that is behind.
@@ -69,8 +74,11 @@ class Snapshots:
         if first is None:
             return False
         stored = self._believed()
-        if not self._is_served(first):
-            return stored is None or not self._is_served(self._store.next_published(stored.round))
+        if not self._is_served(first, version):
+            if stored is None:
+                return True
+            following = self._store.next_published(stored.round)
+            return not self._is_served(following, stored.round)
         if version or self._store.next_published(first.round) is None:
             # Whoever misses one round fetches it, as all do.
             return False
@@ -173,7 +181,7 @@ class Snapshots:
         if record is None or first is None:
             return None
         saved = self._store.bytes_after(after) - self._store.bytes_after(stored.round)
-        if stored.blob.length > saved and self._is_served(first):
+        if stored.blob.length > saved and self._is_served(first, after):
             return None
         return stored, record
 
@@ -188,9 +196,9 @@ class Snapshots:
         """Tell whether the model after a round is known under the present epoch's key."""
         return record.known is not None and record.known[0] == self._epoch
 
-    def _is_served(self, record: PublishedRecord | None) -> bool:
-        """Tell whether members of this epoch can fetch and read a round, and all later ones."""
-        return record is None or (record.epoch == self._epoch and bool(record.name))
+    def _is_served(self, record: PublishedRecord | None, version: RoundId) -> bool:
+        """Tell whether members of this epoch at a version can take a round, and all later ones."""
+        return record is None or (record.epoch == self._epoch and record.is_for(version))
 
     def _needs_two(self, record: PublishedRecord | None) -> bool:
         return record is None or not self._is_vouched(record)

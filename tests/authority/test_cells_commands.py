@@ -12,8 +12,14 @@ from authority.test_guests import World, people
 
 from fedrec.cli.main import main
 from fedrec.errors import KeysError
-from fedrec.identity.cells import check
+from fedrec.identity.cell_rules import check
 from fedrec.identity.key_files import write_public
+from fedrec.ids import RoundId
+from fedrec_authority import backup as backup_module
+from fedrec_authority.backup import back_up, restore
+from fedrec_authority.folder import STATE_FOLDER, AuthorityFolder
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.stored_state import RunPin
 
 Call = Callable[..., tuple[int, str]]
 
@@ -96,6 +102,26 @@ def test_a_paused_cell_is_resumed_in_the_next_epoch(world: World, call: Call) ->
     assert code == 0 and "resumed cell 2" in told
     check(before, world.roster)
     assert [cell.state for cell in world.partition.cells] == ["active", "active"]
+
+
+def test_a_restored_authority_knows_which_cells_are_paused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first roster says so, which is the only one that members and coordinator go by."""
+    monkeypatch.setattr(backup_module, "COST", 2**10)
+    world.join(*people(6))
+    pin = RunPin(federation="films", run="run", plan_json="{}", catalogue_fingerprint="", users="")
+    with PrivateStore(world.folder.revealer.folder / STATE_FOLDER) as store:
+        store.bind(pin, world.roster.epoch)
+        store.record_reveal(RoundId(3), b"list", b"sum")
+        store.record_paused(RoundId(3), (2,), b"kept")
+    assert world.folder.paused == (2,)
+    back_up(world.folder, tmp_path / "copy", "a passphrase of words")
+    fresh = AuthorityFolder(tmp_path / "fresh")
+    restore(tmp_path / "copy", fresh, "a passphrase of words")
+    assert fresh.paused == (2,)
+    cells = fresh.rotate().roster.partition.cells
+    assert [cell.state for cell in cells] == ["active", "paused"]
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from fedrec.clock import FakeClock
 from fedrec.config.schema import Plan
 from fedrec.errors import BadSignature
 from fedrec.identity.application import SignedApplication
-from fedrec.identity.cells import Partition, check, consents, guest_consent
+from fedrec.identity.cell_rules import check
+from fedrec.identity.cells import Partition, consents, guest_consent
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.identity.issuer import Issuer

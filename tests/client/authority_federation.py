@@ -101,6 +101,10 @@ class AuthorityWorld(World):
             metrics=aggregate[METRICS_SLICE].astype("<i8").tobytes(),
             n_rows=rows.n_rows,
             rows_digest=rows.digest,
+            kind=round_.kind,
+            trained=shared.trained,
+            # Something was refused in between.
+            sequence=2 * round_.number,
         )
         return known.sign_statement(statement), sealed
 

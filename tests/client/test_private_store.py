@@ -205,13 +205,14 @@ def test_a_state_file_torn_anywhere_is_noticed(store: PrivateStore) -> None:
             PrivateStore(store.folder, read_only=True)
     for bit in range(0, len(raw), 7):
         path.write_bytes(raw[:bit] + bytes([raw[bit] ^ 4]) + raw[bit + 1 :])
-        with pytest.raises(StorageError):
+        # In the format's number it is another format.
+        with pytest.raises((StorageError, VersionMismatch)):
             PrivateStore(store.folder, read_only=True)
     path.write_bytes(raw)
     PrivateStore(store.folder).close()
 
 
-@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (10, "a newer")])
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (11, "a newer")])
 @pytest.mark.parametrize("read_only", [False, True])
 def test_another_format_is_refused_before_anything_is_touched(
     tmp_path: Path, number: int, who: str, read_only: bool

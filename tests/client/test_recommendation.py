@@ -8,7 +8,7 @@ from client.fake_federation import USERS, World
 
 from fedrec.errors import CatalogueMismatch, DataError, StorageError
 from fedrec_client.private_store import PrivateStore
-from fedrec_client.recommendation import recommend
+from fedrec_client.recommendation import Wanted, recommend
 
 pytestmark = pytest.mark.slow
 
@@ -24,7 +24,7 @@ def world(tmp_path: Path) -> World:
 
 
 def test_unseen_items_best_first(world: World) -> None:
-    found = recommend(world.settings(), USERS[0], 4)
+    found = recommend(world.settings(), USERS[0], Wanted(n=4))
     scores = [item.score for item in found.items]
     assert scores == sorted(scores, reverse=True)
     assert [item.rank for item in found.items] == [1, 2, 3, 4]
@@ -46,7 +46,7 @@ def test_the_best_or_the_latest_model(world: World) -> None:
 
 def test_it_works_beside_a_running_client(world: World) -> None:
     with PrivateStore(world.state):
-        assert recommend(world.settings(), USERS[1], 2).items
+        assert recommend(world.settings(), USERS[1], Wanted(n=2)).items
 
 
 def test_a_user_whom_this_client_does_not_have(world: World) -> None:
@@ -83,6 +83,6 @@ def test_another_catalogue(world: World) -> None:
 def test_json_has_stable_keys(world: World) -> None:
     from dataclasses import asdict
 
-    shown = json.loads(json.dumps(asdict(recommend(world.settings(), USERS[0], 1))))
+    shown = json.loads(json.dumps(asdict(recommend(world.settings(), USERS[0], Wanted(n=1)))))
     assert set(shown) == {"version", "items"}
     assert set(shown["items"][0]) == {"rank", "item_id", "title", "score"}

@@ -271,7 +271,9 @@ def test_the_coordinator_is_told_why_and_signed(world: AuthorityWorld, key: KeyW
     world.contribute(round_, *world.puppets[:2])
     world.run_revealer(lambda: world.reveal(round_), lambda: world.reveal(round_))
     first, again = world.link.declined
-    assert first == again
+    chained = {"sequence": 2, "previous": first.digest(), "signature": again.signature}
+    assert again == replace(first, **chained)
+    verify(world.revealer.public.signing_key, again.statement(), again.signature)
     assert first.refused == "Round 1 has 2 contributions, expected at least 3."
     verify(world.revealer.public.signing_key, first.statement(), first.signature)
     assert (first.metrics, first.state_tag) == (b"", bytes(32))

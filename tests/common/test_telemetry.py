@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import json
+import logging
 import os
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -67,3 +70,24 @@ def test_a_logger_leaves_stdout_to_answers(capsys: pytest.CaptureFixture[str]) -
         assert capsys.readouterr() == ("", "")
     finally:
         structlog.configure(**before)
+
+
+def test_json_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    log_to_stderr(logging.INFO, as_json=True)
+    log = structlog.get_logger().bind(run="abc")
+    log.debug("not shown")
+    log.info("round published", round=3, reason='a "word"\nand a line')
+    try:
+        secret = 41
+        raise ValueError(f"out of {secret + 1}")
+    except ValueError:
+        log.error("call failed", exc_info=True)
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    first, second = map(json.loads, captured.err.splitlines())
+    assert datetime.fromisoformat(first.pop("timestamp")).utcoffset() == timedelta(0)
+    assert first == {
+        "event": "round published", "level": "info", "run": "abc", "round": 3,
+        "reason": 'a "word"\nand a line',
+    }  # fmt: skip
+    assert second["level"] == "error" and second["exception"].endswith("ValueError: out of 42")

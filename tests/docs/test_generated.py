@@ -22,7 +22,7 @@ def generated():
     return module.pages()
 
 
-PAGES = ["settings.md", "cli.md", "errors.md", "combinations.md"]
+PAGES = ["settings.md", "cli.md", "errors.md", "combinations.md", "python.md"]
 
 
 @pytest.mark.parametrize("name", PAGES)

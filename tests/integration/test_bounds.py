@@ -23,7 +23,7 @@ from fedrec_authority.revealing import _UNFIT
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.local_model import LocalModel
 from fedrec_client.private_store import PrivateStore
-from fedrec_server.mask_rounds import OUT_OF_BOUNDS
+from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 
 SPOILER = 3
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import pytest
 from integration.conftest import Found
 from integration.support.bench import Bench, plan_of
 from integration.support.checks import check_against_one_process
+from integration.support.children import ClientProcess, KillClient, close_all
 from integration.support.links import Passing, poll
 from integration.support.masked import (
     N_CLIENTS,
     PHASES,
     Gate,
     everybody,
+    keys_of,
     let_it_drop_out,
     phase_of,
     without_cell_of,
@@ -255,3 +258,38 @@ def test_a_client_takes_steps_in_order_and_signs_one_set(found: Found) -> None:
     assert len(link[0].sent["signature"]) >= 2
     assert all(len(set(bodies)) == 1 for bodies in link[0].sent.values())
     assert audit_of(federation.bench, 0) == []
+
+
+def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(found: Found) -> None:
+    """Eight clients are processes; one of them is killed once the others have its shares."""
+    federation, victim = found(plan_of("masks", 3, mask_step_seconds=60.0), N_CLIENTS), 4
+    bench, engine = federation.bench, federation.coordinator.engine
+    first = Gate("keys", 3)
+    federation.client(0, wrap=first)
+    kill = KillClient(place="after shares", round=3)
+    children = {
+        number: ClientProcess(bench, number, federation.address, kill if number == victim else None)
+        for number in range(1, N_CLIENTS)
+    }
+    try:
+        poll(lambda: keys_of(federation, 3) == N_CLIENTS - 1)
+        first.opened.set()
+        assert children[victim].ended() == -signal.SIGKILL
+
+        def others_sent_their_vectors() -> bool:
+            round_ = engine.state.current
+            return round_ is not None and len(round_.accepted) == N_CLIENTS - 1
+
+        poll(others_sent_their_vectors)
+        federation.clock.jump(61)
+        poll(lambda: engine.state.published >= 3)
+        children[victim].close()
+        children[victim] = ClientProcess(bench, victim, federation.address)
+        for child in children.values():
+            assert child.told() == "all rounds are published"
+        counted = check_against_one_process(federation)
+    finally:
+        first.opened.set()
+        close_all(children.values())
+    assert counted[2] == without_cell_of(federation, victim)
+    assert len(counted[2]) == 6

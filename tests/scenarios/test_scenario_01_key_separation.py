@@ -131,8 +131,12 @@ class Served:
         self.stored = b""
 
     @contextmanager
-    def running(self) -> Iterator[tuple[Processes, str]]:
-        """Start the coordinator; in the end take everything that it leaves."""
+    def running(self, *started: str) -> Iterator[tuple[Processes, str]]:
+        """Start the coordinator; in the end take everything that it leaves.
+
+        Args:
+            started: the processes that are started meanwhile, by name; they end by themselves.
+        """
         wire = self._folder / "wire"
         with Processes(self._folder / "logs") as processes:
             coordinator = processes.start(
@@ -143,7 +147,8 @@ class Served:
             self._process_id = coordinator.pid
             yield processes, address
             # The run is over: whoever is ended now would leave with the signal.
-            processes.wait_for("client-", seconds=60.0)
+            for name in started:
+                processes.wait_for(name, seconds=60.0)
         assert not processes.failures()
         assert address.encode() in self.memory, "the memory was not read"
         files = [path for path in self._workspace.coordinator_state.rglob("*") if path.is_file()]
@@ -188,10 +193,11 @@ def test_scenario_01_the_coordinator_has_no_key(tmp_path: Path, protection: str)
     workspace = prepare(tmp_path, plan_of(protection, total=1), data(), n_clients=3)
     secrets = secrets_of(workspace)
     served = Served(tmp_path, workspace)
-    with served.running() as (processes, address):
-        for number, settings in enumerate(workspace.client_settings):
+    names = [f"client-{number}" for number in range(3)]
+    with served.running(*names) as (processes, address):
+        for name, settings in zip(names, workspace.client_settings, strict=True):
             processes.start(
-                f"client-{number}", "client", "run", str(settings), "--coordinator", address,
+                name, "client", "run", str(settings), "--coordinator", address,
                 "--json",
             )  # fmt: skip
         served.follow(address)

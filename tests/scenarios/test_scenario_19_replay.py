@@ -1,5 +1,6 @@
 """Scenario 19: a recorded update of one round is worth nothing anywhere else."""
 
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -53,6 +54,25 @@ def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
             assert isinstance(caught.value, expected | BadSignature), changes
     round_ = found.coordinator.engine.state.current
     assert round_ is not None and not round_.accepted
+
+
+def test_scenario_19_after_a_restart(second_round: Recorded, tmp_path: Path) -> None:
+    """A coordinator started again on its folder, or on a copy of it, counts it no more than before.
+
+    Of a copy from before the round members notice that it went back; see `test_memories`.
+    """
+    found, header, payload = second_round
+    found.do(found.coordinator.stop(grace_seconds=0.0))
+    shutil.copytree(tmp_path / "state", tmp_path / "copy" / "state")
+    for folder in (tmp_path, tmp_path / "copy"):
+        with serving(found.bench, folder) as again, again.link() as link:
+            assert again.run == header.run
+            again.come(CLIENTS)
+            assert link.submit_update(header, payload), "known, and not counted again"
+            with pytest.raises((BadSignature, ProtocolError)):
+                link.submit_update(replace(header, round=RoundId(2)), payload)
+            round_ = again.coordinator.engine.state.current
+            assert round_ is not None and round_.number == 2 and not round_.accepted
 
 
 def test_scenario_19_signed_anew_for_a_round_that_is_over(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
+import shutil
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -32,6 +35,7 @@ from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
 from fedrec_server.app import Coordinator
 from fedrec_server.rounds.endings import finish
+from fedrec_server.store import sqlite
 from fedrec_server.store.spool import DiskFull
 
 TESTS = Path(__file__).parents[1]
@@ -85,6 +89,44 @@ def test_port_in_use_is_named(tmp_path: Path, capfd: pytest.CaptureFixture[str])
         with pytest.raises(SettingsError, match=r"coordinator\.port"):
             asyncio.run(other.start())
     assert capfd.readouterr().err == "", "the library says nothing of its own"
+
+
+def _no_room_beside_the_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Fail as SQLite does on a disk that has not one page left for the file beside its log."""
+
+    def connect(path: Path) -> sqlite3.Connection:
+        error = sqlite3.OperationalError("disk I/O error")
+        error.sqlite_errorcode = sqlite3.SQLITE_IOERR_SHMSIZE
+        raise error
+
+    monkeypatch.setattr(sqlite, "_connect", connect)
+    usage = shutil.disk_usage("/")._replace(free=4096)
+    monkeypatch.setattr(sqlite.shutil, "disk_usage", lambda folder: usage)
+
+
+def _no_room_for_a_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    def pwrite(file: int, data: bytes, offset: int) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+
+
+@pytest.mark.parametrize("fill", [_no_room_beside_the_log, _no_room_for_a_word])
+def test_a_disk_without_a_page_at_the_start_is_called_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fill: Callable[[pytest.MonkeyPatch], None]
+) -> None:
+    bench = Bench.of(3)
+    with monkeypatch.context() as full:
+        fill(full)
+        with pytest.raises(StorageError, match=r"no room .*has ended, and nothing is lost"):
+            asyncio.run(Coordinator(settings_of(tmp_path), bench.federation).serve(_nobody))
+    # With space it starts in the same folder.
+    with serving(bench, tmp_path) as found:
+        assert found.coordinator.engine.state.published == 0
+
+
+def _nobody(address: str, run: str) -> None:
+    """Be told where the coordinator listens."""
 
 
 def test_a_full_disk_at_the_start_ends_the_coordinator_and_says_so(tmp_path: Path) -> None:
@@ -249,7 +291,7 @@ def test_the_command_leaves_with_the_documented_code(
         return ending
 
     monkeypatch.setattr(Coordinator, "serve", serve)
-    monkeypatch.setattr("fedrec.telemetry.log_to_stderr", lambda: None)
+    monkeypatch.setattr("fedrec.telemetry.log_to_stderr", lambda **_: None)
     made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
     data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
     plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "bfv"}})

@@ -13,6 +13,7 @@ from fedrec.clock import FakeClock
 from fedrec.errors import NotInRoster, ProtocolError
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Train, Wait
+from fedrec_server.rounds.selection import has_room, joining
 
 
 class TestLongPoll:
@@ -47,6 +48,33 @@ class TestLongPoll:
                     await engine.next_task(identity(9).client_id, engine.run, RoundId(0), 0.0)
                 with pytest.raises(ProtocolError):
                     await engine.next_task(identity(0).client_id, "other", RoundId(0), 0.0)
+
+        asyncio.run(scenario())
+
+    def test_who_cannot_join_a_full_round_waits_for_nobody(self, tmp_path: Path) -> None:
+        """Three are counted, half as many more are asked: five of seven that come one by one."""
+        bench = Bench.of(7, minimum_clients=3, clients_per_round=3, over_provision=1.5)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                asked = []
+                for number in range(7):
+                    rules, round_ = engine.state.rules, engine.state.current
+                    full = round_ is not None and not has_room(rules, round_)
+                    before = round_.asked if round_ is not None else frozenset()
+                    if full:
+                        # Nothing can be decided meanwhile, and nothing has to be.
+                        async with engine.lock:
+                            await asyncio.wait_for(poll(engine, number), 20)
+                    else:
+                        await poll(engine, number)
+                    if round_ is not None:
+                        new = joining(rules, round_, (), identity(number).client_id)
+                        assert current(engine.state).asked == before | new
+                    asked.append(
+                        0 if engine.state.current is None else len(current(engine.state).asked)
+                    )
+                assert asked == [0, 0, 3, 4, 5, 5, 5]
 
         asyncio.run(scenario())
 

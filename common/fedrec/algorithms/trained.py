@@ -416,7 +416,8 @@ class TrainedAlgorithm(Algorithm):
         for entry in self.parameters:
             if entry.scope == "own":
                 tensors[entry.name] = torch.zeros((1, *entry.shape))
-        tensors["user_embedding"] = torch.from_numpy(vector)[None]
+        # A copy: what is mapped cannot be written, of which torch would warn.
+        tensors["user_embedding"] = torch.from_numpy(np.array(vector))[None]
         return self.score(Values(tensors))[0].numpy()
 
     def own_preferences(
@@ -430,7 +431,7 @@ class TrainedAlgorithm(Algorithm):
         import torch
 
         tensors = {
-            name: torch.from_numpy(np.asarray(values))[None]
+            name: torch.from_numpy(np.array(values))[None]
             for name, values in (*serving.items(), *own.items())
             if name in self.scoring
         }

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.algorithm import RoundStart
     from fedrec.algorithms.trained import TrainedAlgorithm
 
-__all__ = ["coordinates", "decaying", "idle_change", "most_steps", "shrinking"]
+__all__ = ["coordinates", "decaying", "most_steps", "shrinking"]
 
 
 def coordinates(rows: torch.Tensor, basis: torch.Tensor) -> torch.Tensor:
@@ -119,15 +119,3 @@ def shrinking(algorithm: TrainedAlgorithm, start: RoundStart) -> dict[str, torch
             change = torch.tensor([kept - 1.0 for kept in left], dtype=torch.float64)
             found[name] = change.to(start.active.device, start.dtype)
     return found
-
-
-def idle_change(rows: torch.Tensor, shrunk: torch.Tensor) -> torch.Tensor:
-    """Return how rows change that nobody steps.
-
-    Whoever adds it and whoever takes it off again gets the same bits: one product an entry.
-
-    Args:
-        rows: what `decaying` says of them, (n_users or n_steps or 1, n_rows, ...).
-        shrunk: entries of `shrinking`, (n_users or n_steps,).
-    """
-    return rows * shrunk.view(-1, *[1] * (rows.dim() - 1))

@@ -40,11 +40,12 @@ def indices(
     found is a lower bound. Nothing is sent.
     """
     from fedrec.audit.indices import audit_indices
+    from fedrec.cli.data_options import echo_note
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
 
     settings = load_settings(settings_file, values_of(values))
-    split, catalogue = read_users(settings.data, reader="an audit")
+    split, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
     console = new_console(stderr=True)
 
     def tell(number: int) -> None:
@@ -54,9 +55,11 @@ def indices(
         settings.plan, split, len(catalogue), n_rounds=rounds, most_users=users, on_round=tell
     )
     if figure is not None:
+        from fedrec.reports.drawing import as_element
         from fedrec.reports.figures import leak_by_round
 
-        figure.write_text(leak_by_round(found.rounds, chance=found.chance), encoding="utf-8")
+        plot = leak_by_round(found.rounds, chance=found.chance)
+        figure.write_text(as_element(plot), encoding="utf-8")
     if as_json:
         print_json({"path": str(settings_file), **asdict(found)})
         return

@@ -33,11 +33,12 @@ def sums(
     tried, and there are others. Nothing is started, sent or written.
     """
     from fedrec.audit import audit
+    from fedrec.cli.data_options import echo_note
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
 
     settings = load_settings(settings_file, values_of(values))
-    users, catalogue = read_users(settings.data, reader="an audit")
+    users, catalogue = read_users(settings.data, reader="an audit", tell=echo_note)
     report = audit(settings.plan, users, len(catalogue))
     if as_json:
         content = {

@@ -8,26 +8,26 @@ from fedrec.config.schema import Settings
 from fedrec.errors import SettingsError
 
 if TYPE_CHECKING:
-    from fedrec.data import Interactions
+    from fedrec.data import Catalogue
 
 __all__ = ["catalogue_size"]
 
 
 def catalogue_size(
-    settings: Settings, items: int = 0, interactions: Interactions | None = None
+    settings: Settings, items: int = 0, known: Catalogue | None = None
 ) -> tuple[int, str]:
     """Return the number of items and where it was found.
 
     Args:
         settings: name the catalogue, or else the data.
         items: a number that was given; it counts where the settings name no catalogue.
-        interactions: what `data.path` holds, where it was read already.
+        known: the items of `data.path`, where it was read already.
 
     Raises:
         SettingsError: when nobody says it, or the catalogue has another number.
     """
     from fedrec.data import Catalogue
-    from fedrec.data.source import read_source
+    from fedrec.data.source import kept_and_items, read_source
 
     data = settings.data
     if data.catalogue is not None:
@@ -45,6 +45,6 @@ def catalogue_size(
             "The number of items is unknown: neither data.catalogue nor data.path is set.",
             remedy="Set one of them, or give --items N.",
         )
-    if interactions is None:
-        interactions = read_source(data, reader="the number of items")
-    return interactions.n_items, f"the items in data.path ({data.path})"
+    if known is None:
+        _, known = kept_and_items(read_source(data, reader="the number of items"), data)
+    return len(known), f"the items in data.path ({data.path})"

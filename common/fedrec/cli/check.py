@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.exposure_flag import AcceptExposure
+from fedrec.cli.failures import failure_record
 from fedrec.cli.terminal import (
     AsJson,
     count_of,
@@ -23,8 +26,9 @@ if TYPE_CHECKING:
     from fedrec.cli.opening_price import OpeningPrice
     from fedrec.cli.pricing import ExpectedPrice, ParameterSet, Price
     from fedrec.config.loading import LoadedSettings
-    from fedrec.config.schema import DataSettings, Plan
-    from fedrec.data import Interactions
+    from fedrec.config.schema import Plan, Settings
+    from fedrec.data import Catalogue, UserSplit
+    from fedrec.errors import FedrecError
 
 __all__ = ["EPILOG", "check"]
 
@@ -52,10 +56,15 @@ def check(
     explain: Annotated[
         bool, typer.Option("--explain", help="Explain a setting, a section, or all of them.")
     ] = False,
+    accept_exposure: AcceptExposure = False,
     values: SetValues = None,
     as_json: AsJson = False,
 ) -> None:
     """Check settings, say where each value comes from, and price the run.
+
+    What `fedrec simulate` would refuse is refused at the end, with the same error. Of a client's
+    own settings (client.invitation or client.certificate) the data is one party's: what all
+    parties' data must have is a warning there.
 
     A flag wins over the environment (FEDREC_SECTION__FIELD), that over the file, and the file
     over the default. The data that data.path names is read where it is on this machine. Nothing
@@ -71,6 +80,7 @@ def check(
     from fedrec.config.loading import load_with_sources
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
+    from fedrec.reports.cautions import protocol_cautions
 
     if not target:
         raise SettingsError(
@@ -80,16 +90,13 @@ def check(
     loaded = load_with_sources(Path(target), values_of(values))
     plan = loaded.settings.plan
     data, found, source, active = loaded.settings.data, None, "", None
-    interactions = _read_if_here(data)
-    n_users = 0
-    if interactions is not None:
-        kept = interactions.deduplicated().with_minimum(data.minimum_interactions)
-        n_users = kept.n_users
+    users, catalogue = _read_if_here(loaded.settings) or (None, None)
+    n_users = 0 if users is None else len(users)
     sets: tuple[ParameterSet, ...] = ()
     if items or data.catalogue or data.path:
-        n_items, source = catalogue_size(loaded.settings, items, interactions)
+        n_items, source = catalogue_size(loaded.settings, items, catalogue)
         sets = parameter_sets(plan, n_items)
-        active = _active_here(data, plan, interactions if n_users else None)
+        active = None if users is None else _active_here(plan, users)
         found = price(plan, n_items=n_items, n_clients=clients, n_active=active)
     warnings = warnings_for(plan, n_users, 0 if found is None else found.n_items, clients)
     private = private_price(loaded.settings, n_users, found.n_items) if found and n_users else None
@@ -98,30 +105,40 @@ def check(
     privacy = privacy_price(plan, 0 if found is None else found.n_items)
     warnings += privacy_warnings(plan, n_users)
     least = plan.federation.minimum_item_users
-    if active == 0 and plan.privacy.mechanism == "none":
+    refusals = list(_refusals(loaded.settings, users, catalogue, accept_exposure))
+    if active == 0 and plan.privacy.mechanism == "none" and not refusals:
         warnings.append(
             f"No item of data.path is held by {least} users (federation.minimum_item_users): with "
-            "this data alone no row would be trained, and the run would be refused."
+            "this data alone no row would be trained."
         )
-    if data.path is not None and interactions is None:
+    if users is not None and catalogue is not None:
+        measured = (plan.evaluation.protocol,)
+        cautions = protocol_cautions(plan, users, len(catalogue), measured)
+        warnings += [f"{protocol}: {text}" for protocol, text in cautions.items()]
+    if data.path is not None and users is None:
         warnings.append(
             f"data.path = {data.path!r} is not on this machine: whether "
             "federation.maximum_users has room for its users was not checked."
         )
     if as_json:
-        content = {
+        content: dict[str, object] = {
             "path": target,
             "plan_fingerprint": plan_fingerprint(plan),
             "settings": loaded.settings.model_dump(),
             "sources": {key: asdict(origin) for key, origin in loaded.origins.items()},
-            "users": n_users if interactions is not None else None,
+            "users": None if users is None else n_users,
             "price": None if found is None else asdict(found),
             "private": None if private is None else asdict(private),
             "sets": [asdict(entry) for entry in sets],
             "privacy": None if privacy is None else asdict(privacy),
             "warnings": warnings,
+            "refusals": [{"error": each.code, "message": str(each)} for each in refusals],
         }
+        if refusals:
+            content |= failure_record(refusals[0])
         print_json(content)
+        if refusals:
+            raise typer.Exit(refusals[0].exit_code)
         return
     _print_settings(loaded)
     if found is None:
@@ -129,7 +146,7 @@ def check(
         typer.echo("or give --items N.")
     else:
         rows = _price_rows(found, source)
-        if interactions is not None:
+        if users is not None:
             rows.insert(1, ("users", _room(n_users, plan.federation.maximum_users)))
         if private is not None:
             rows += private.rows()
@@ -141,6 +158,10 @@ def check(
     typer.echo(f"\nPlan {plan_fingerprint(plan)}")
     for warning in warnings:
         typer.echo(f"warning: {warning}")
+    for refusal in refusals[1:]:
+        typer.echo(f"refused, too: {refusal}")
+    if refusals:
+        raise refusals[0]
 
 
 def _print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[ParameterSet, ...]) -> None:
@@ -154,30 +175,63 @@ def _print_price(found: Price, rows: list[tuple[str, str]], sets: tuple[Paramete
     )
 
 
-def _read_if_here(data: DataSettings) -> Interactions | None:
-    """Return the data that the settings name; None where it is on another machine."""
-    from fedrec.data.source import read_source
+def _read_if_here(settings: Settings) -> tuple[UserSplit, Catalogue] | None:
+    """Return the users and items that the settings name; None where they are elsewhere."""
+    from fedrec.cli.data_options import echo_note
+    from fedrec.data.source import read_users
 
+    data = settings.data
     # Coordinator and clients read one file: what it names may be on the others' machines.
     if data.path is None or (data.catalogue is not None and not Path(data.path).exists()):
         return None
-    return read_source(data, reader="the price")
+    return read_users(data, reader="the price", tell=echo_note)
 
 
-def _active_here(data: DataSettings, plan: Plan, interactions: Interactions | None) -> int | None:
+def _active_here(plan: Plan, users: UserSplit) -> int:
     """Return how many items would be trained if the data here were the whole federation's."""
     import numpy as np
 
-    from fedrec.data import Catalogue, leave_one_out
-
-    if interactions is None:
-        return None
-    catalogue = Catalogue.from_interactions(interactions)
-    if data.catalogue is not None:
-        catalogue = Catalogue.load(data.catalogue)
-    users = leave_one_out(interactions, catalogue, minimum_interactions=data.minimum_interactions)
-    holders = np.bincount(users.train_items, minlength=len(catalogue))
+    holders = np.bincount(users.train_items)
     return int((holders >= plan.federation.minimum_item_users).sum())
+
+
+def _refusals(
+    settings: Settings, users: UserSplit | None, catalogue: Catalogue | None, accepted: bool
+) -> Iterator[FedrecError]:
+    """Yield what `fedrec simulate` would refuse, in its order, by its own checks."""
+    from fedrec.config.algorithm import algorithm_of
+    from fedrec.config.exposure import check_exposure
+    from fedrec.data.source import check_one_party
+    from fedrec.errors import FedrecError
+    from fedrec.model.tables import room_in
+    from fedrec.training.starting import check_start
+
+    plan, client = settings.plan, settings.client
+    is_one_party = client.invitation is not None or client.certificate is not None
+    checks: list[Callable[[], object]] = [lambda: check_exposure(plan, accepted=accepted)]
+    if is_one_party:
+        checks.append(lambda: check_one_party(settings.data))
+    elif users is not None and catalogue is not None:
+        n_items, n_users = len(catalogue), len(users)
+        widths = algorithm_of(plan, n_items).private_widths
+        room = room_in(Path(settings.output.runs), client.memory_mib << 20)
+        checks.append(lambda: check_start(plan, users, n_items))
+        checks.append(lambda: room.make_ready(n_users, widths))
+    checks.append(lambda: _check_device(client.device))
+    for check_one in checks:
+        try:
+            check_one()
+        except FedrecError as error:
+            yield error
+
+
+def _check_device(device: str) -> None:
+    """Refuse a device that this machine has not; which it has only torch knows."""
+    if device in ("auto", "cpu"):
+        return
+    from fedrec.training.device import choose_device
+
+    choose_device(device)
 
 
 def _room(n_users: int, maximum_users: int) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.data_options import DataFlags, data_settings, echo_note, takes_data_flags
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
 from fedrec.data.writing import (
     CATALOGUE_FILE,
@@ -18,6 +19,7 @@ from fedrec.data.writing import (
 
 if TYPE_CHECKING:
     from fedrec.data import Interactions, ReadReport
+    from fedrec.data.settings import DataSettings
 
 __all__ = ["app"]
 
@@ -31,41 +33,33 @@ app = typer.Typer(
         "  fedrec data import ml-1m ml-1m.zip\n"
         "  fedrec data import ratings.parquet --into data --user-column customer\n"
         "  fedrec data describe data/interactions.csv\n"
+        "  fedrec data describe ratings.csv.gz --columns user,item,rating,timestamp\n"
+        "  fedrec data import votes.tsv --into data --minimum-rating 4 --minimum-interactions 5\n"
         "  fedrec data split data/interactions.csv --clients 3 --into clients"
     ),
 )
 
 DataFile = Annotated[Path, typer.Argument(metavar="PATH", help="A file with interactions.")]
 Force = Annotated[bool, typer.Option("--force", help="Replace files that exist.")]
-LayoutName = Annotated[
-    str | None,
-    typer.Option(help="u.data, ratings.dat, csv, inter, parquet, ...; else found out."),
-]
-UserColumn = Annotated[str | None, typer.Option(help="Name of the user column.")]
-ItemColumn = Annotated[str | None, typer.Option(help="Name of the item column.")]
-TimestampColumn = Annotated[str | None, typer.Option(help="Name of the time column.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Refuse a file with unreadable rows.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Reading:
-    """How a file is to be read."""
+def _read(path: Path, flags: DataFlags) -> tuple[Interactions, ReadReport, DataSettings]:
+    """Read a file as the flags say, and tell what was left out."""
+    from fedrec.data import read_interactions
+    from fedrec.data.source import selected
 
-    layout: str | None = None
-    user_column: str | None = None
-    item_column: str | None = None
-    timestamp_column: str | None = None
-    strict: bool = False
-
-    def read(self, path: Path) -> tuple[Interactions, ReadReport]:
-        from fedrec.data import read_interactions
-
-        found, report = read_interactions(path, **asdict(self))
-        if report.n_bad:
-            typer.echo(f"{report.n_bad} of {report.n_rows} rows were left out:", err=True)
-            for bad in report.bad_rows[:5]:
-                typer.echo(f"  {path}:{bad.line}: {bad.reason}", err=True)
-        return found, report
+    data = data_settings(path, flags)
+    found, report = read_interactions(path, data.reading())
+    if report.n_bad:
+        typer.echo(f"{report.n_bad} of {report.n_rows} rows were left out:", err=True)
+        for bad in report.bad_rows[:5]:
+            typer.echo(f"  {path}:{bad.line}: {bad.reason}", err=True)
+    if report.n_below_rating:
+        echo_note(
+            f"{report.n_below_rating} of {report.n_rows} rows have a rating below "
+            f"{data.minimum_rating:g} and were left out"
+        )
+    return selected(found, data, tell=echo_note), report, data
 
 
 @app.command()
@@ -105,6 +99,7 @@ def fetch(
 
 
 @app.command("import")
+@takes_data_flags
 def import_(
     name_or_path: Annotated[
         str,
@@ -125,20 +120,8 @@ def import_(
         Path | None,
         typer.Option(help="The folder to write to; a public data set also goes to the cache."),
     ] = None,
-    layout: LayoutName = None,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    timestamp_column: TimestampColumn = None,
-    minimum_interactions: Annotated[
-        int, typer.Option(min=1, help="Leave out users with fewer distinct items.")
-    ] = 1,
-    strict: Annotated[
-        bool,
-        typer.Option(
-            "--strict",
-            help="Refuse a file with unreadable rows, and a public one with another SHA-256.",
-        ),
-    ] = False,
+    *,
+    reading: DataFlags,
     force: Annotated[
         bool,
         typer.Option(
@@ -156,33 +139,29 @@ def import_(
     from fedrec.cli.public_import import print_import
     from fedrec.errors import DataError
 
-    reading = _Reading(
-        layout=layout,
-        user_column=user_column,
-        item_column=item_column,
-        timestamp_column=timestamp_column,
-        strict=strict,
-    )
     if path is None:
-        _import_own(Path(name_or_path), into, reading, minimum_interactions, force, as_json)
-    else:
-        if reading != _Reading(strict=strict) or minimum_interactions > 1:
-            raise DataError(
-                f"{name_or_path} is a public data set, whose layout and columns are known.",
-                remedy="Leave the options on layout, columns and minimum out.",
-            )
-        print_import(name_or_path, path, into, strict=strict, force=force, as_json=as_json)
+        _import_own(Path(name_or_path), into, reading, force, as_json)
+        return
+    beyond = [name for name in reading if name != "strict"]
+    if beyond:
+        raise DataError(
+            f"{name_or_path} is a public data set, whose layout and columns are known.",
+            remedy="Leave the options on layout, columns and minimums out.",
+            options=dict.fromkeys(beyond),
+        )
+    strict = bool(reading.get("strict"))
+    print_import(name_or_path, path, into, strict=strict, force=force, as_json=as_json)
 
 
 def _import_own(
     path: Path,
     into: Path | None,
-    reading: _Reading,
-    minimum_interactions: int,
+    reading: DataFlags,
     force: bool,
     as_json: bool,
 ) -> None:
     from fedrec.data import PUBLIC, Catalogue
+    from fedrec.data.source import RANDOM_HOLDOUT
     from fedrec.errors import DataError
 
     if str(path) in PUBLIC and not path.exists():
@@ -195,13 +174,8 @@ def _import_own(
             "It is not said where to write to.", remedy="Name the folder with --into FOLDER."
         )
     prepare_folder(into, INTERACTIONS_FILE, CATALOGUE_FILE, force=force)
-    found, report = reading.read(path)
-    kept = found.deduplicated().with_minimum(minimum_interactions)
-    if not len(kept):
-        raise DataError(
-            f"No user of {path} has {minimum_interactions} interactions.",
-            remedy="Lower --minimum-interactions.",
-        )
+    found, report, _ = _read(path, reading)
+    kept = found.deduplicated()
     files = _write(into, kept)
     catalogue = Catalogue.from_interactions(kept)
     catalogue.save(into / CATALOGUE_FILE)
@@ -212,6 +186,8 @@ def _import_own(
             "layout": report.layout,
             "n_rows": report.n_rows,
             "n_bad": report.n_bad,
+            "n_below_rating": report.n_below_rating,
+            "has_times": kept.has_times,
             "n_interactions": len(kept),
             "n_users": kept.n_users,
             "n_items": len(catalogue),
@@ -223,37 +199,35 @@ def _import_own(
         f"{path}, read as {report.layout}: {count_of(len(kept), 'interaction')} of "
         f"{count_of(kept.n_users, 'user')} with {count_of(len(catalogue), 'item')}."
     )
+    if not kept.has_times:
+        echo_note(f"{path} {RANDOM_HOLDOUT}")
     for file in files:
         typer.echo(str(file))
 
 
 @app.command()
+@takes_data_flags
 def describe(
     path: DataFile,
-    layout: LayoutName = None,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
-    timestamp_column: TimestampColumn = None,
     minimum_item_users: Annotated[
         int, typer.Option(min=1, help="Count the items with fewer holders.")
     ] = 10,
-    strict: Strict = False,
+    *,
+    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Count users, items, ties and the rarely held items that privacy is about."""
-    from fedrec.data import describe as describe_interactions
+    """Count users, items, ties and the rarely held items that privacy is about.
 
-    reading = _Reading(
-        layout=layout,
-        user_column=user_column,
-        item_column=item_column,
-        timestamp_column=timestamp_column,
-        strict=strict,
-    )
-    found, report = reading.read(path)
+    It says where a file has no times, so that held-out items are random.
+    """
+    from fedrec.data import describe as describe_interactions
+    from fedrec.data.source import RANDOM_HOLDOUT
+
+    found, report, _ = _read(path, reading)
     summary = asdict(describe_interactions(found, minimum_item_users=minimum_item_users))
     if as_json:
         summary |= {"path": str(path), "layout": report.layout, "n_bad": report.n_bad}
+        summary |= {"n_below_rating": report.n_below_rating}
         print_json(summary)
         return
     rows = [
@@ -261,15 +235,17 @@ def describe(
         for name, value in summary.items()
     ]
     print_table(rows, title=f"{path}, read as {report.layout}")
+    if not found.has_times:
+        typer.echo(f"{path} {RANDOM_HOLDOUT}.")
 
 
 @app.command()
+@takes_data_flags
 def catalogue(
     path: DataFile,
     out: Annotated[Path, typer.Option(help="The catalogue file to write.")] = Path(CATALOGUE_FILE),
-    layout: LayoutName = None,
-    user_column: UserColumn = None,
-    item_column: ItemColumn = None,
+    *,
+    reading: DataFlags,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -280,7 +256,7 @@ def catalogue(
     from fedrec.data import Catalogue
 
     prepare_folder(out.parent, out.name, force=force)
-    found, _ = _Reading(layout=layout, user_column=user_column, item_column=item_column).read(path)
+    found, _, _ = _read(path, reading)
     made = Catalogue.from_interactions(found)
     made.save(out)
     if as_json:
@@ -290,12 +266,14 @@ def catalogue(
 
 
 @app.command()
+@takes_data_flags
 def split(
     path: DataFile,
     clients: Annotated[int, typer.Option(min=1, help="How many clients share the users.")],
     into: Annotated[Path, typer.Option(help="The folder to write to.")],
     seed: Annotated[int, typer.Option(help="Which of the possible splits.")] = 0,
-    layout: LayoutName = None,
+    *,
+    reading: DataFlags,
     force: Force = False,
     as_json: AsJson = False,
 ) -> None:
@@ -303,7 +281,7 @@ def split(
     from fedrec.data import Catalogue, partition_users
     from fedrec.errors import DataError
 
-    found, _ = _Reading(layout=layout).read(path)
+    found, _, _ = _read(path, reading)
     if found.n_users < clients:
         raise DataError(
             f"{path} has {count_of(found.n_users, 'user')} for {clients} clients.",

@@ -96,6 +96,7 @@ def evaluate(
     rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The last line
     on stdout is the folder.
     """
+    from fedrec.cli.data_options import echo_note
     from fedrec.comparison.comparing import compare
     from fedrec.config.loading import load_settings
     from fedrec.data.source import read_users
@@ -116,7 +117,7 @@ def evaluate(
     settings = load_settings(settings_file, values_of(values))
     numbers = _seeds(seeds, settings.federation.seed)
     names = _references(references, skip or [])
-    users, catalogue = read_users(settings.data, reader="an evaluation")
+    users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
     n_clients = clients or (settings.rounds.minimum_clients if references else 1)
     trains = provenance_of(settings.plan, settings.client.device)
     run = _folder(settings, out, resume)

@@ -6,16 +6,13 @@ import json
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import typer
 
 from fedrec.cli.terminal import print_json
 from fedrec.config.algorithm import algorithm_of
-from fedrec.config.schema import Plan
-from fedrec.model.state import SharedState
 from fedrec.recommender import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
 from fedrec.recommender.storage import write_whole
-from fedrec.reports.table_diagnostics import TableDiagnosis, as_text, diagnose
+from fedrec.reports.table_diagnostics import as_text, diagnose_model
 from fedrec.simulation.result import SimulationResult
 
 __all__ = ["Tables", "print_folder"]
@@ -40,7 +37,7 @@ class Tables:
     def take(self, result: SimulationResult) -> None:
         """Measure the tables of a training's best version."""
         plan, best = result.settings.plan, result.best
-        found = _found(plan, len(result.catalogue), best.shared, dict(best.private.tensors))
+        found = diagnose_model(plan, len(result.catalogue), best.shared, dict(best.private.tensors))
         under = "+".join(result.protocols)
         self._lines.append(f"seed {plan.federation.seed}, {under}, round {best.round}")
         self._lines.append(as_text(found))
@@ -59,13 +56,6 @@ class Tables:
         return "\n".join([*self._lines, f"Spectra: {self._path}"])
 
 
-def _found(plan: Plan, n_items: int, shared: SharedState, private: Any) -> list[TableDiagnosis]:
-    active = np.arange(n_items)
-    if shared.holders is not None:
-        active = np.nonzero(shared.holders >= plan.federation.minimum_item_users)[0]
-    return diagnose(algorithm_of(plan, n_items), shared.tensors, private, active)
-
-
 def print_folder(folder: Path, *, as_json: bool) -> None:
     """Print the tables of a run folder's model; own ones where the folder has them."""
     model = ModelFile.load(folder / MODEL_NAME)
@@ -76,7 +66,7 @@ def print_folder(folder: Path, *, as_json: bool) -> None:
         for entry in algorithm_of(model.plan, 1).parameters
         if entry.scope == "rows"
     )
-    found = _found(model.plan, n_items, model.shared, private)
+    found = diagnose_model(model.plan, n_items, model.shared, private)
     if as_json:
         print_json({"run": str(folder), "tables": [each.to_record() for each in found]})
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import secrets
@@ -11,9 +10,10 @@ import tempfile
 import traceback
 from pathlib import Path
 
+from fedrec.disk import FULL, UNUSABLE
 from fedrec.errors import FedrecError, InternalError, SettingsError, StorageError
 
-__all__ = ["EXIT_CODES", "INTERRUPTED", "report_failure"]
+__all__ = ["EXIT_CODES", "INTERRUPTED", "failure_record", "report_failure"]
 
 INTERRUPTED = 130
 EXIT_CODES: dict[int, str] = {
@@ -35,14 +35,10 @@ _EXTRAS = {
     "grpc_reflection": "server",
     "fedrec_server": "server",
     "matplotlib": "sim",
+    "uvicorn": "serve",
+    "uvloop": "serve",
+    "httptools": "serve",
 }
-
-
-_UNUSABLE = frozenset(
-    {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG}
-)
-"""What a path or its owner is the cause of, not fedrec."""
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
 def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
@@ -59,22 +55,26 @@ def report_failure(error: BaseException, *, as_json: bool, debug: bool) -> int:
         print("Interrupted.", file=sys.stderr)
         return INTERRUPTED
     known = _as_known(error)
-    problems = known.problems if isinstance(known, SettingsError) else ()
     if as_json:
-        shown = {
-            "error": known.code,
-            "exit_code": known.exit_code,
-            "message": known.message,
-            "problems": list(problems),
-            "remedy": known.remedy,
-        }
-        print(json.dumps(shown, sort_keys=True))
+        print(json.dumps(failure_record(known), sort_keys=True))
         return known.exit_code
+    problems = known.problems if isinstance(known, SettingsError) else ()
     lines = [*problems, f"error [{known.code}]: {known.message}"]
     if known.remedy:
         lines.append(f"  {known.remedy}")
     print("\n".join(lines), file=sys.stderr)
     return known.exit_code
+
+
+def failure_record(error: FedrecError) -> dict[str, object]:
+    """Return an error as `--json` shows it."""
+    return {
+        "error": error.code,
+        "exit_code": error.exit_code,
+        "message": error.message,
+        "problems": list(error.problems) if isinstance(error, SettingsError) else [],
+        "remedy": error.remedy,
+    }
 
 
 def _as_known(error: BaseException) -> FedrecError:
@@ -89,11 +89,11 @@ def _as_known(error: BaseException) -> FedrecError:
             )
     if isinstance(error, OSError) and error.filename is not None:
         found = f"{error.filename!r} cannot be used: {error.strerror}."
-        if error.errno in _UNUSABLE:
+        if error.errno in UNUSABLE:
             return SettingsError(
                 found, remedy="Check the path, and that this user may read and write there."
             )
-        if error.errno in _FULL:
+        if error.errno in FULL:
             return StorageError(found, remedy="Free disk space, then give the command again.")
     where = _write_incident(error)
     return InternalError(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
+from fedrec.cli.data_options import DataFlags, data_settings, echo_note, flags_of, takes_data_flags
 from fedrec.cli.exposure_flag import FLAG, AcceptExposure
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
@@ -36,8 +37,10 @@ EPILOG = "\n".join(
 )
 
 CATALOGUE_FILE = "catalogue.csv"
+_NOTHING: DataFlags = {}
 
 
+@takes_data_flags
 def init(
     path: Annotated[Path, typer.Argument(metavar="PATH", help="The file to write.")] = Path(
         "federation.toml"
@@ -67,13 +70,16 @@ def init(
     ] = "",
     name: Annotated[str, typer.Option(help="The federation's name; by default the folder's.")] = "",
     force: Annotated[bool, typer.Option("--force", help="Replace an existing file.")] = False,
+    *,
+    reading: DataFlags,
     accept_exposure: AcceptExposure = False,
     as_json: AsJson = False,
 ) -> None:
     """Write a commented settings file with safe values.
 
     With --data the file is read once: federation.maximum_users becomes the next power of two
-    that is at least twice its users, so that clients may join later.
+    that is at least twice its users, so that clients may join later. What the flags say of reading
+    the file becomes settings of the section data.
     """
     starter, n_items = write_settings(
         path,
@@ -84,12 +90,13 @@ def init(
         address=address,
         name=name,
         force=force,
+        reading=reading,
         accept_exposure=accept_exposure,
     )
     n_users = starter.n_users
-    following = _next_commands(path, data, starter.catalogue)
+    following = _next_commands(path, data, starter.catalogue, reading)
     if accept_exposure:
-        following[-1] += f" {FLAG}"
+        following[-2:] = [f"{command} {FLAG}" for command in following[-2:]]
     if as_json:
         found = {"path": str(path), "n_users": n_users, "n_items": n_items, "next": following}
         print_json(found)
@@ -113,18 +120,21 @@ def write_settings(
     protection: str = "bfv",
     name: str = "",
     force: bool = False,
+    reading: DataFlags = _NOTHING,
     accept_exposure: bool = False,
 ) -> tuple[Starter, int]:
     """Write a first settings file; return what is in it, and how many items the data has.
 
     Raises:
-        SettingsError: the file is there already, or the choices do not go together.
+        SettingsError: the file is there already, nothing may be written there, or the choices do
+            not go together.
         StorageError: it cannot be written.
     """
     from fedrec.config.exposure import check_exposure
     from fedrec.config.starter import Starter
     from fedrec.data.files import write_atomically
-    from fedrec.errors import SettingsError, StorageError
+    from fedrec.disk import unwritten
+    from fedrec.errors import SettingsError
 
     if path.exists() and not force:
         raise SettingsError(
@@ -134,7 +144,7 @@ def write_settings(
     folder = path.parent
     if catalogue is None and data is not None and (data.parent / CATALOGUE_FILE).is_file():
         catalogue = data.parent / CATALOGUE_FILE
-    n_users, n_items = _count(data) if data is not None else (0, 0)
+    n_users, n_items = _count(data, reading) if data is not None else (0, 0)
     starter = Starter(
         name=_checked_name(name) if name else _folder_name(folder),
         algorithm=algorithm,
@@ -145,6 +155,7 @@ def write_settings(
         n_users=n_users,
         data="" if data is None else _relative(data, folder),
         catalogue="" if catalogue is None else _relative(catalogue, folder),
+        reading=reading,
     )
     check_exposure(starter.plan, accepted=accept_exposure)
     try:
@@ -152,9 +163,7 @@ def write_settings(
         with write_atomically(path) as file:
             file.write(starter.text(path.name))
     except OSError as error:
-        raise StorageError(
-            f"{path} cannot be written: {error.strerror}.", remedy="Choose another folder."
-        ) from None
+        raise unwritten(path, error, "Choose another folder.") from None
     return starter, n_items
 
 
@@ -187,14 +196,16 @@ def _checked_address(address: str) -> str:
         ) from None
 
 
-def _count(data: Path) -> tuple[int, int]:
-    from fedrec.data import read_interactions
+def _count(data: Path, reading: DataFlags) -> tuple[int, int]:
+    from fedrec.data.source import kept_and_items, read_source
 
-    interactions, _ = read_interactions(data)
-    return interactions.n_users, interactions.n_items
+    settings = data_settings(data, reading)
+    found = read_source(settings, reader="init", tell=echo_note)
+    kept, items = kept_and_items(found, settings)
+    return kept.n_users, len(items)
 
 
-def _next_commands(path: Path, data: Path | None, catalogue: str) -> list[str]:
+def _next_commands(path: Path, data: Path | None, catalogue: str, reading: DataFlags) -> list[str]:
     """Return what to type next, in order."""
     shown = shlex.quote(str(path))
     commands = []
@@ -202,7 +213,8 @@ def _next_commands(path: Path, data: Path | None, catalogue: str) -> list[str]:
         commands.append("fedrec data fetch ml-100k --into data   # or your own: set data.path")
     elif not catalogue:
         beside = shlex.quote(str(data.parent / CATALOGUE_FILE))
-        commands.append(f"fedrec data catalogue {shlex.quote(str(data))} --out {beside}")
+        flags = flags_of(reading)
+        commands.append(f"fedrec data catalogue {shlex.quote(str(data))} --out {beside}{flags}")
     return [*commands, f"fedrec check {shown}", f"fedrec simulate {shown}"]
 
 

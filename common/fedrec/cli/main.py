@@ -5,13 +5,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import takewhile
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import typer
 from typer.main import get_command
 
 from fedrec.cli.failures import EXIT_CODES, report_failure
 from fedrec.cli.lazy import LazyGroup, Verb
+from fedrec.errors import DataError
 
 __all__ = ["VERBS", "app", "main"]
 
@@ -95,6 +96,16 @@ VERBS: dict[str, Verb] = {
         help="Recommend items from the folder of a finished run.",
         panel=_RUN,
     ),
+    "runs": Verb(
+        target="fedrec.cli.runs:app",
+        help="List the runs in a folder, or show one.",
+        panel=_RUN,
+    ),
+    "report": Verb(
+        target="fedrec.cli.report:report",
+        help="Make a run's report again, its figures as SVG and PNG, too.",
+        panel=_RUN,
+    ),
     "status": Verb(
         target="fedrec.cli.status:status",
         help="Show how far a coordinator is.",
@@ -168,7 +179,24 @@ def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command and leave with its exit code."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in takewhile(lambda argument: argument.startswith("-"), given)
+    command = get_command(app)
     try:
-        get_command(app).main(args=given, prog_name="fedrec")
+        command.main(args=given, prog_name="fedrec")
     except (Exception, KeyboardInterrupt) as error:
+        _propose_command(error, command, given)
         sys.exit(report_failure(error, as_json="--json" in given, debug=debug))
+
+
+def _propose_command(error: BaseException, command: Any, given: Sequence[str]) -> None:
+    """Add to a remedy the command that would work, where an error of the data knows it."""
+    options = getattr(error, "options", None)
+    if not isinstance(error, DataError) or not options:
+        return
+    from fedrec.cli.data_options import corrected_command
+
+    proposed = corrected_command(command, given, options)
+    settings = ", ".join(
+        f"data.{name} = {value}" if value is not None else f"no data.{name}"
+        for name, value in options.items()
+    )
+    error.remedy += f"\n  As in: {proposed}" if proposed else f"\n  As in the settings: {settings}"

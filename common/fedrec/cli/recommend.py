@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
+from fedrec.cli.data_options import DataFlags, data_settings, flags_of, takes_data_flags
+from fedrec.cli.item_flags import CandidateItems, ExcludedItems, SimilarTo, items_of_flag
 from fedrec.cli.terminal import AsJson, count_of, print_json, print_table, printable
-
-if TYPE_CHECKING:
-    from fedrec.recommender.recommender import Recommender
 
 __all__ = ["EPILOG", "recommend"]
 
@@ -18,10 +17,13 @@ EPILOG = (
     "Examples:\n"
     "  fedrec recommend runs/movies-20260101-120000 --user 196\n"
     "  fedrec recommend runs/movies-20260101-120000 --user 196 --data interactions.csv\n"
-    "  fedrec recommend runs/movies-20260101-120000 --history 50 --history 181 -n 5 --json"
+    "  fedrec recommend runs/movies-20260101-120000 --history 50 --history 181 -n 5 --json\n"
+    "  fedrec recommend runs/movies-20260101-120000 --similar 50\n"
+    "  fedrec recommend runs/movies-20260101-120000 --user 196 --candidates @films.txt --exclude 50"
 )
 
 
+@takes_data_flags
 def recommend(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a run left.")],
     user: Annotated[str, typer.Option(help="A user, as the data names it.")] = "",
@@ -32,13 +34,18 @@ def recommend(
     data: Annotated[
         Path | None, typer.Option(help="Where the user's history is, if the run does not say.")
     ] = None,
+    similar: SimilarTo = "",
     n: Annotated[int, typer.Option("-n", min=1, help="How many items.")] = 10,
     include_seen: Annotated[
         bool, typer.Option("--include-seen", help="Also what the user has already.")
     ] = False,
+    exclude: ExcludedItems = None,
+    candidates: CandidateItems = None,
+    *,
+    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
-    """Recommend to a user of the run, or to somebody new from a few items.
+    """Recommend to a user of the run, to somebody new from a few items, or what is like an item.
 
     A simulation's folder has its users' vectors. A deployed federation's has not: they stay
     with the clients, where `fedrec client recommend` answers. Its folder has a model once
@@ -49,20 +56,40 @@ def recommend(
     from fedrec.errors import SettingsError
     from fedrec.recommender.recommender import Recommender
 
-    if bool(user) == bool(history):
+    if [bool(user), bool(history), bool(similar)].count(True) != 1:
         raise SettingsError(
-            "Either --user or --history is needed, and not both.",
-            remedy="Give --user ID, or --history ITEM once for each item.",
+            "One of --user, --history and --similar is needed, and only one.",
+            remedy="Give --user ID, --history ITEM once for each item, or --similar ITEM.",
+        )
+    if reading and data is None:
+        raise SettingsError(
+            f"{flags_of(reading).strip()} says how to read a file that is not named.",
+            remedy="Name it with --data FILE; the run's settings say how its own data is read.",
         )
     recommender = Recommender.load(run)
-    known = _known_items(recommender, history or [])
-    if user and data is None and recommender.user_ids:
-        ids, scores = recommender.recommend(user, n, exclude_seen=not include_seen)
+    catalogue = recommender.catalogue
+    block = items_of_flag("--exclude", exclude or [], catalogue)
+    chosen = None
+    if candidates is not None:
+        chosen = items_of_flag("--candidates", candidates, catalogue)
+    known = items_of_flag("--history", history or [], catalogue)
+    if similar:
+        (item,) = items_of_flag("--similar", [similar], catalogue)
+        ids, scores = recommender.similar_items(item, n, candidates=chosen, block=block)
+    elif user and data is None and recommender.user_ids:
+        ids, scores = recommender.recommend(
+            user, n, exclude_seen=not include_seen, candidates=chosen, block=block
+        )
     else:
         if user:
-            known = _history_of(run, user, data)
-        excluded = () if include_seen else known
-        ids, scores = recommender.recommend_vector(recommender.fold_in(known), n, exclude=excluded)
+            known = _history_of(run, user, data, reading)
+        ids, scores = recommender.recommend_vector(
+            recommender.fold_in(known),
+            n,
+            exclude=() if include_seen else known,
+            candidates=chosen,
+            block=block,
+        )
     items = [
         {
             "rank": rank,
@@ -82,27 +109,14 @@ def recommend(
     print_table(rows, headers=("rank", "score", "item", "title"))
 
 
-def _history_of(run: Path, user: str, data: Path | None) -> list[str]:
+def _history_of(run: Path, user: str, data: Path | None, reading: DataFlags) -> list[str]:
     """Return what a user without a stored vector has already, and say where that was found."""
     from fedrec.recommender.histories import find_history
 
-    found = find_history(run, user, data)
+    found = find_history(run, user, None if data is None else data_settings(data, reading))
     typer.echo(
         f"The vector of {printable(user)} is computed from {count_of(len(found.item_ids), 'item')} "
         f"in {found.source}; it is not the one that was trained.",
         err=True,
     )
     return list(found.item_ids)
-
-
-def _known_items(recommender: Recommender, items: list[str]) -> list[str]:
-    """Return items that were typed, if the model has them all."""
-    from fedrec.errors import DataError
-
-    unknown = [item for item in items if item not in recommender.catalogue]
-    if unknown:
-        raise DataError(
-            f"--history {unknown[0]}: the model's catalogue has no such item.",
-            remedy="Give items as the run's catalogue.csv names them.",
-        )
-    return items

@@ -1,4 +1,4 @@
-"""A run's status as rows for people."""
+"""A run's status as rows for people, in 80 columns."""
 
 from __future__ import annotations
 
@@ -8,41 +8,74 @@ from typing import TYPE_CHECKING
 from fedrec.cli.terminal import human_bytes, printable
 
 if TYPE_CHECKING:
-    from fedrec.wire.admin_link import RunStatus
+    from fedrec.wire.admin_link import CurrentRound, Quality, RunStatus
 
 __all__ = ["status_rows"]
+
+_MOST_NAMED = 4
 
 
 def status_rows(found: RunStatus) -> list[tuple[str, str]]:
     """Return a run's status as rows for people."""
     where = f"{found.federation}, run {found.run}, protection {found.protection}"
+    abandoned = f", {found.rounds_abandoned} abandoned" if found.rounds_abandoned else ""
     rows: list[tuple[str, str]] = [
         ("federation", _text(where)),
-        ("rounds", f"{found.rounds_published} of {found.rounds_planned} published"),
-        ("abandoned", str(found.rounds_abandoned)),
+        ("rounds", f"{found.rounds_published} of {found.rounds_planned} published{abandoned}"),
         ("clients", f"{found.clients_seen} seen of {found.clients_in_roster} in the roster"),
     ]
     if found.epoch:
         follows = f", {found.next_epoch} after this round" if found.next_epoch else ""
         rows.append(("key epoch", f"{found.epoch}{follows}"))
+    rows += _measured(found.quality)
+    if found.epsilon is not None:
+        rows.append(("privacy", f"epsilon {found.epsilon:.4g} spent"))
     if found.finished:
         return [*rows, ("finished", _text(found.finish_reason) or "yes")]
     current = found.current
     if current is None:
         return [*rows, ("now", _text(f"waits for {found.waits_for or 'clients'}"))]
     if current.phase == "revealing":
-        heard = "not heard since the coordinator started"
-        if found.authority_heard:
-            at = datetime.fromtimestamp(found.authority_heard)
-            heard = f"last heard {at:%H:%M}" + (f" on {at:%Y-%m-%d}" if _is_old(at) else "")
-        waits = f"round {current.round} is complete and waits for the key authority, {heard}"
-        return [*rows, ("now", waits)]
+        return [*rows, ("now", _of_the_authority(current, found.authority_heard))]
     rows.append(("now", _text(f"round {current.round} ({current.kind}), {current.phase}")))
     arrived = f"{current.arrived} of {current.expected} updates"
     rows.append(("arrived", f"{arrived}, {human_bytes(current.bytes_received)}"))
+    if found.awaited:
+        rows.append(("waits for", _text(_listed(found.awaited))))
     if current.seconds_left:
         rows.append(("closes in", f"{current.seconds_left:.0f} s at the latest"))
     return rows
+
+
+def _measured(quality: Quality | None) -> list[tuple[str, str]]:
+    """Return what the last measured round says."""
+    if quality is None:
+        return []
+    rows = []
+    for split, hr, ndcg in (
+        ("validation", quality.validation_hr, quality.validation_ndcg),
+        ("test", quality.test_hr, quality.test_ndcg),
+    ):
+        if hr is not None and ndcg is not None:
+            said = f"HR@{quality.at} {hr:.4f}  NDCG@{quality.at} {ndcg:.4f}"
+            rows.append((split, f"{said}  (round {quality.round})"))
+    if quality.loss is not None:
+        rows.append(("loss", f"{quality.loss:.4f}"))
+    return rows
+
+
+def _of_the_authority(current: CurrentRound, heard_at: float) -> str:
+    heard = "not heard since the coordinator started"
+    if heard_at:
+        at = datetime.fromtimestamp(heard_at)
+        heard = f"last heard {at:%H:%M}" + (f" on {at:%Y-%m-%d}" if _is_old(at) else "")
+    return f"round {current.round} is complete and waits for the key authority, {heard}"
+
+
+def _listed(labels: tuple[str, ...]) -> str:
+    named = ", ".join(labels[:_MOST_NAMED])
+    more = len(labels) - _MOST_NAMED
+    return f"{named} and {more} more" if more > 0 else named
 
 
 def _is_old(at: datetime) -> bool:

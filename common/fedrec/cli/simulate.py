@@ -80,6 +80,7 @@ def simulate(
     by side, each with the round that its own validation chose. `fedrec evaluate` adds seeds,
     references and the protocol paper.
     """
+    from fedrec.cli.data_options import echo_note
     from fedrec.cli.private_pricing import private_price
     from fedrec.comparison.training import further_protocols
     from fedrec.config.algorithm import algorithm_warnings
@@ -118,7 +119,7 @@ def simulate(
         return
     if jobs:
         raise SettingsError("--jobs is about several seeds.", remedy="Give --seeds, too.")
-    users, catalogue = read_users(settings.data, reader="a simulation")
+    users, catalogue = read_users(settings.data, reader="a simulation", tell=echo_note)
     private = private_price(settings, len(users), len(catalogue))
     if private.disk_bytes:
         for what, how in private.rows():

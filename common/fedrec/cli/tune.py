@@ -53,6 +53,7 @@ def tune(
     test items are never looked at. Where the data lies with clients, tune on what one of them
     has. Nothing is written: copy the printed lines. Ctrl-C stops and shows what was tried.
     """
+    from fedrec.cli.data_options import echo_note
     from fedrec.comparison.tuning import grid_of, tried, try_settings
     from fedrec.config.exposure import check_exposure
     from fedrec.config.loading import load_settings
@@ -65,7 +66,7 @@ def tune(
     # All are checked before the first is trained.
     jobs: list[tuple[Mapping[str, str], Settings]] = [({}, settings)]
     jobs += [(each, load_settings(settings_file, {**given, **each})) for each in grid]
-    users, catalogue = read_users(settings.data, reader="tuning")
+    users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
     stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
     trials: list[Trial] = []
     popularity: Rates | None = None

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.event_line import event_line
+from fedrec.cli.live_view import SHOWN_EVENTS, watch_live
 from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
-from fedrec.cli.run_status import status_rows
-from fedrec.cli.terminal import human_bytes, new_console, print_json, printable
+from fedrec.cli.terminal import print_json
 
 if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-    from fedrec.wire.admin_link import AdminLink, RunEvent, RunStatus
+    from fedrec.wire.admin_link import RunEvent
 
 __all__ = ["EPILOG", "watch"]
 
@@ -30,15 +27,19 @@ EPILOG = (
     "  fedrec watch 127.0.0.1:7447 --json --no-follow > events.jsonl"
 )
 
-SHOWN_EVENTS = 12
 LAST_EVENT = "run finished"
 
 
 def watch(
     address: Address,
     after: Annotated[
-        int, typer.Option(min=0, help="Only events after this number; 0 shows all.")
-    ] = 0,
+        int | None,
+        typer.Option(
+            min=0,
+            help="Only events after this number; 0 shows all. Without it the live table begins "
+            "where the run is, and anything else with the first event.",
+        ),
+    ] = None,
     follow: Annotated[bool, typer.Option(help="Go on as events happen.")] = True,
     operator: OperatorFile = None,
     record: Annotated[
@@ -56,7 +57,11 @@ def watch(
 
     On a terminal a live table is shown, elsewhere one line for each event.
     """
+    live = follow and not as_json and sys.stdout.isatty()
     with closing(open_admin_link(address, operator)) as link:
+        if after is None:
+            starts_late = live and record is None
+            after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
         events = _until_finished(link.events(after=after, follow=follow))
         if record is not None:
             events = _recorded(events, record)
@@ -64,11 +69,11 @@ def watch(
             for event in events:
                 print_json(asdict(event))
                 sys.stdout.flush()
-        elif follow and sys.stdout.isatty():
-            _watch_live(link, events)
+        elif live:
+            watch_live(link, events)
         else:
             for event in events:
-                typer.echo(_line(event))
+                typer.echo(event_line(event))
 
 
 def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
@@ -109,43 +114,3 @@ def _recorded(events: Iterator[RunEvent], settings_file: Path) -> Iterator[RunEv
             subtitle=f"{len(view.rounds)} rounds under {plan.protection.name}",
         )
         typer.echo(str(folder.path), err=True)
-
-
-def _watch_live(link: AdminLink, events: Iterator[RunEvent]) -> None:
-    from rich.live import Live
-
-    lines: list[str] = []
-    first = link.status()
-    with Live(_view(first, lines), console=new_console(), auto_refresh=False) as live:
-        for event in events:
-            lines = [*lines, _line(event)][-SHOWN_EVENTS:]
-            live.update(_view(link.status(), lines), refresh=True)
-
-
-def _view(found: RunStatus, lines: list[str]) -> RenderableType:
-    from rich.console import Group
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for row in status_rows(found):
-        table.add_row(*row)
-    return Group(table, Text(), *(Text(line) for line in lines))
-
-
-def _line(event: RunEvent) -> str:
-    time = datetime.fromtimestamp(event.unix_seconds).strftime("%H:%M:%S")
-    what = f"round {event.round}: {event.kind}" if event.round else event.kind
-    # The metrics are a long list of sums; they are in the output of --json.
-    shown = {name: value for name, value in event.fields.items() if name != "metrics"}
-    parts = [f"{name} {_value(name, value)}" for name, value in shown.items()]
-    line = f"{time}  {what}" + (f"  ({', '.join(parts)})" if parts else "")
-    return str(printable(line))
-
-
-def _value(name: str, value: object) -> str:
-    if name.startswith("bytes") and isinstance(value, int):
-        return human_bytes(value)
-    if name == "seconds":
-        return f"{value} s"
-    return value if isinstance(value, str) else json.dumps(value)

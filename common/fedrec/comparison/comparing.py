@@ -23,6 +23,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec.ids import digest
+from fedrec.reports.cautions import protocol_cautions
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.result_row import REFERENCE_LABELS
 from fedrec.simulation.checkpoint import simulation_identity
@@ -205,7 +206,12 @@ def compare(
             parts.save(job.name, measured)
     order = (settings.algorithm.name, *_MEASURED_BY_FEDERATIONS, *REFERENCES)
     rows = tuple(_rows(found, failures, order))
-    table = ComparisonTable(rows=rows, protocols=protocols, at=settings.evaluation.at)
+    table = ComparisonTable(
+        rows=rows,
+        protocols=protocols,
+        at=settings.evaluation.at,
+        cautions=protocol_cautions(settings.plan, users, len(catalogue), protocols),
+    )
     return Comparison(table=table, finished=finished)
 
 

@@ -38,10 +38,14 @@ PATHS = frozenset(
         "coordinator.epoch",
         "coordinator.certificate",
         "coordinator.operators",
+        "coordinator.metrics_token",
+        "coordinator.metrics_certificate",
         "client.state",
         "client.authority_key",
         "client.certificate",
         "client.invitation",
+        "client.metrics_token",
+        "client.metrics_certificate",
         "output.runs",
     }
 )
@@ -154,7 +158,7 @@ class _Given:
         lines = _lines_of_keys(text)
         try:
             document = tomllib.loads(text)
-        except tomllib.TOMLDecodeError as error:
+        except (tomllib.TOMLDecodeError, RecursionError) as error:
             raise _refusal(path, [_syntax_problem(path, text, error)]) from None
         for key, value in _flattened(document):
             line = lines.get(key) or lines.get(key.rpartition(".")[0], 0)
@@ -262,7 +266,7 @@ def _from_text(key: str, text: str) -> object:
         return text
 
 
-def _syntax_problem(path: Path, text: str, error: tomllib.TOMLDecodeError) -> str:
+def _syntax_problem(path: Path, text: str, error: tomllib.TOMLDecodeError | RecursionError) -> str:
     message = str(error)
     place = _SYNTAX_LINE.search(message)
     lines = text.splitlines()

@@ -21,7 +21,33 @@ __all__ = [
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
-class CoordinatorSettings(Section):
+class _Observed(Section):
+    """How a party is watched; the settings that a coordinator and a client have in common."""
+
+    metrics_address: str = Field(
+        default="",
+        pattern=r"^(\S+:[0-9]{1,5})?$",
+        description="host:port at which Prometheus reads this party's numbers, as in "
+        "127.0.0.1:9464; empty serves none. An address that other machines reach needs "
+        "metrics_token.",
+    )
+    metrics_token: str | None = Field(
+        default=None,
+        description="A file with a bearer token of 32 characters or more: whoever reads the "
+        "numbers has to show it.",
+    )
+    metrics_certificate: str | None = Field(
+        default=None,
+        description="A private key and its certificate (PEM), with which the numbers are served "
+        "over TLS; without it anybody on the way reads the token.",
+    )
+    log_format: Literal["text", "json"] = Field(
+        default="text",
+        description="Lines of the log for people, or one JSON object a line.",
+    )
+
+
+class CoordinatorSettings(_Observed):
     """How this coordinator listens and stores."""
 
     host: str = Field(default="127.0.0.1", description="Address to listen on.")
@@ -46,7 +72,7 @@ class CoordinatorSettings(Section):
     )
 
 
-class ClientSettings(Section):
+class ClientSettings(_Observed):
     """How this client reaches the coordinator and keeps its private state."""
 
     coordinator: str = Field(default="127.0.0.1:7447", description="host:port to call.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fedrec.algorithms import ALGORITHMS, STARTING_ALGORITHM
 from fedrec.config.explain import all_settings, as_toml, section_sentences
@@ -67,6 +67,7 @@ class Starter:
         n_users: how many users the data has; 0 when nobody knows.
         data: path of the interactions as the file shall name it, or nothing.
         catalogue: path of the catalogue as the file shall name it, or nothing.
+        reading: further settings of the section `data`: how the interactions are read.
     """
 
     name: str = "movies"
@@ -78,6 +79,7 @@ class Starter:
     n_users: int = 0
     data: str = ""
     catalogue: str = ""
+    reading: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.algorithm not in TUNED:
@@ -171,6 +173,7 @@ class Starter:
         return values | {
             "data.path": self.data or None,
             "data.catalogue": self.catalogue or None,
+            **{f"data.{name}": value for name, value in self.reading.items()},
             "coordinator.host": "127.0.0.1",
             "coordinator.port": 7447,
             "coordinator.epoch": "keys/epoch.json",

@@ -1,16 +1,23 @@
 """Reading, fetching, generating, describing and splitting interaction data."""
 
-from fedrec.data.catalogue import Catalogue
-from fedrec.data.describe import DatasetSummary, describe
-from fedrec.data.fetching import DATASETS, FetchedDataset, cache_folder, fetch_ml_100k
-from fedrec.data.importing import ImportedDataset, import_public
-from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
-from fedrec.data.ordering import encode_ids, recency_keys, sorted_ids
-from fedrec.data.partition import partition_users
-from fedrec.data.public import PUBLIC, PublicDataset
-from fedrec.data.readers import READERS, BadRow, ReadReport, read_interactions
-from fedrec.data.splits import NO_ITEM, UserSplit, leave_one_out
-from fedrec.data.synthetic import SyntheticDataset, generate
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedrec.data.catalogue import Catalogue
+    from fedrec.data.fetching import DATASETS, FetchedDataset, cache_folder, fetch_ml_100k
+    from fedrec.data.importing import ImportedDataset, import_public
+    from fedrec.data.interactions import MISSING_TIMESTAMP, Interactions
+    from fedrec.data.ordering import encode_ids, recency_keys, sorted_ids
+    from fedrec.data.partition import partition_users
+    from fedrec.data.public import PUBLIC, PublicDataset
+    from fedrec.data.readers import READERS, BadRow, ReadReport, read_interactions
+    from fedrec.data.reading import Reading
+    from fedrec.data.splits import NO_ITEM, UserSplit, leave_one_out
+    from fedrec.data.summary import DatasetSummary, describe
+    from fedrec.data.synthetic import SyntheticDataset, generate
 
 __all__ = [
     "DATASETS",
@@ -26,6 +33,7 @@ __all__ = [
     "Interactions",
     "PublicDataset",
     "ReadReport",
+    "Reading",
     "SyntheticDataset",
     "UserSplit",
     "cache_folder",
@@ -40,3 +48,43 @@ __all__ = [
     "recency_keys",
     "sorted_ids",
 ]
+
+_HOMES = {
+    "Catalogue": "fedrec.data.catalogue",
+    "DATASETS": "fedrec.data.fetching",
+    "FetchedDataset": "fedrec.data.fetching",
+    "cache_folder": "fedrec.data.fetching",
+    "fetch_ml_100k": "fedrec.data.fetching",
+    "ImportedDataset": "fedrec.data.importing",
+    "import_public": "fedrec.data.importing",
+    "MISSING_TIMESTAMP": "fedrec.data.interactions",
+    "Interactions": "fedrec.data.interactions",
+    "encode_ids": "fedrec.data.ordering",
+    "recency_keys": "fedrec.data.ordering",
+    "sorted_ids": "fedrec.data.ordering",
+    "partition_users": "fedrec.data.partition",
+    "PUBLIC": "fedrec.data.public",
+    "PublicDataset": "fedrec.data.public",
+    "READERS": "fedrec.data.readers",
+    "BadRow": "fedrec.data.readers",
+    "ReadReport": "fedrec.data.readers",
+    "read_interactions": "fedrec.data.readers",
+    "Reading": "fedrec.data.reading",
+    "NO_ITEM": "fedrec.data.splits",
+    "UserSplit": "fedrec.data.splits",
+    "leave_one_out": "fedrec.data.splits",
+    "DatasetSummary": "fedrec.data.summary",
+    "describe": "fedrec.data.summary",
+    "SyntheticDataset": "fedrec.data.synthetic",
+    "generate": "fedrec.data.synthetic",
+}
+"""Where each name is: settings of the data are read without numpy, which the rest needs."""
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found: object = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = found
+    return found

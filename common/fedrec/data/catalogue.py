@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
 from fedrec.data.ordering import sorted_ids
-from fedrec.errors import CatalogueMismatch, DataError, StorageError
+from fedrec.disk import unwritten
+from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.ids import ItemId, digest
 
 __all__ = ["Catalogue"]
@@ -157,7 +158,10 @@ class Catalogue:
 
     def title_of(self, item_id: str) -> str:
         """Return an item's title, or its id where the title is empty."""
-        return self.titles[self.rows_of([item_id])[0]] or item_id
+        row = self._rows.get(item_id)
+        if row is None:
+            row = int(self.rows_of([item_id])[0])
+        return self.titles[row] or item_id
 
     def save(self, path: str | Path) -> None:
         """Write the catalogue as CSV, replacing a file of that name in one step.
@@ -166,7 +170,8 @@ class Catalogue:
         fingerprint; the second is the header.
 
         Raises:
-            StorageError: the file cannot be written; what was there before is intact.
+            SettingsError: the file cannot be written there; what was there before is intact.
+            StorageError: the disk refuses; the same.
         """
         preamble = [_MAGIC, f"{_MAJOR}.{_MINOR}", self.version, self.fingerprint()]
         try:
@@ -176,10 +181,7 @@ class Catalogue:
                 writer.writerow(_HEADER)
                 writer.writerows(zip(self.item_ids, self.titles, strict=True))
         except OSError as error:
-            raise StorageError(
-                f"The catalogue {path} cannot be written: {error}.",
-                remedy="Check that the folder exists, is writable and has space.",
-            ) from error
+            raise unwritten(Path(path), error) from error
 
     @classmethod
     def load(cls, path: str | Path) -> Catalogue:
@@ -192,7 +194,12 @@ class Catalogue:
         try:
             with Path(path).open(encoding="utf-8", newline="") as file:
                 records = list(csv.reader(file))
-        except (OSError, UnicodeDecodeError, csv.Error) as error:
+        except UnicodeDecodeError:
+            raise DataError(
+                f"The catalogue {path} is not UTF-8 text.",
+                remedy="Name the catalogue itself, or convert it to UTF-8.",
+            ) from None
+        except (OSError, csv.Error) as error:
             raise DataError(
                 f"The catalogue {path} cannot be read: {error}.", remedy="Check the path."
             ) from error

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.readers import ReadReport, read_interactions
+from fedrec.data.reading import Reading
 from fedrec.errors import DataError
 
 __all__ = ["DATASETS", "FetchedDataset", "cache_folder", "fetch_ml_100k"]
@@ -57,7 +58,7 @@ class FetchedDataset:
 
     def read(self) -> tuple[Interactions, ReadReport]:
         """Read the interactions; a bad row is an error, for the file is known to have none."""
-        return read_interactions(self.interactions_path, strict=True)
+        return read_interactions(self.interactions_path, Reading(strict=True))
 
 
 def cache_folder() -> Path:

@@ -17,6 +17,7 @@ from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import ORIGIN_FILE, PUBLIC, Counts, KnownCopy, how_to_get
 from fedrec.data.readers import ReadReport, read_interactions
+from fedrec.data.reading import Reading
 from fedrec.data.writing import (
     CATALOGUE_FILE,
     INTERACTIONS_FILE,
@@ -90,7 +91,7 @@ def import_public(
     with _located(name, Path(path)) as file:
         sha256 = _sha256(file)
         copy = _matching_copy(name, file, sha256)
-        found, report = read_interactions(file, layout=copy.layout, strict=strict)
+        found, report = read_interactions(file, Reading(layout=copy.layout, strict=strict))
     kept = found.deduplicated()
     counts = _counted(kept, copy.counts.minimum)
     warnings = _differences(copy, sha256, counts, report)

@@ -82,6 +82,11 @@ class Interactions:
         """The number of distinct items."""
         return len(set(self.item_ids.tolist()))
 
+    @property
+    def has_times(self) -> bool:
+        """Whether any row has a time; where none has, the tie rule orders everything."""
+        return self.timestamps is not None and bool((self.timestamps != MISSING_TIMESTAMP).any())
+
     def times(self) -> NDArray[np.int64]:
         """Return the timestamps of shape (n_rows,), `MISSING_TIMESTAMP` where there is none."""
         if self.timestamps is None:
@@ -108,22 +113,35 @@ class Interactions:
         is_last = np.append(pair[1:] != pair[:-1], True)[: len(pair)]
         return self.take(order[is_last])
 
-    def with_minimum(self, interactions_per_user: int) -> Interactions:
-        """Keep the users who have at least so many distinct items, with all their rows.
+    def with_minimum(
+        self, interactions_per_user: int, interactions_per_item: int = 1
+    ) -> Interactions:
+        """Keep users with at least so many distinct items, and items with so many users.
+
+        Leaving an item out may take a user below the minimum and the other way round, so both
+        are left out in turn until nobody is below: the k-core of the field. It does not depend
+        on who is left out first. Rows of what is kept are all kept, in their order.
 
         Raises:
-            DataError: `interactions_per_user` is below 1.
+            DataError: a minimum is below 1.
         """
-        if interactions_per_user < 1:
+        if min(interactions_per_user, interactions_per_item) < 1:
             raise DataError(
-                f"The minimum is {interactions_per_user} interactions per user.",
+                f"The minimum is {min(interactions_per_user, interactions_per_item)} interactions.",
                 remedy="Give 1 or more.",
             )
         users, user_index = encode_ids(self.user_ids)
         items, item_index = encode_ids(self.item_ids)
-        distinct_pairs = np.unique(user_index * max(len(items), 1) + item_index)
-        held = np.bincount(distinct_pairs // max(len(items), 1), minlength=len(users))
-        return self.take((held >= interactions_per_user)[user_index])
+        n_items = max(len(items), 1)
+        pair_user, pair_item = np.divmod(np.unique(user_index * n_items + item_index), n_items)
+        while True:
+            held = np.bincount(pair_user, minlength=len(users))
+            holders = np.bincount(pair_item, minlength=len(items))
+            kept = (held >= interactions_per_user)[pair_user]
+            kept &= (holders >= interactions_per_item)[pair_item]
+            if kept.all():
+                return self.take((held > 0)[user_index] & (holders > 0)[item_index])
+            pair_user, pair_item = pair_user[kept], pair_item[kept]
 
     def restricted_to_users(self, user_ids: Iterable[str]) -> Interactions:
         """Keep the rows of these users, in their present order; unknown users are no error."""

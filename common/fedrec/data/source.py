@@ -2,22 +2,64 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import require_if_public
-from fedrec.data.readers import read_interactions
+from fedrec.data.readers import ReadReport, read_interactions
+from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
 from fedrec.data.splits import UserSplit, leave_one_out
-from fedrec.errors import SettingsError
+from fedrec.errors import DataError, SettingsError
 
-__all__ = ["read_source", "read_users"]
+__all__ = [
+    "RANDOM_HOLDOUT",
+    "check_one_party",
+    "kept_and_items",
+    "read_source",
+    "read_users",
+    "selected",
+]
+
+RANDOM_HOLDOUT = (
+    "has no times, so that held-out items are random ones: the tie rule, by SHA-256 of user and "
+    "item, orders them"
+)
+_FLAG_MINIMUM, _FLAG_ITEM_MINIMUM = (
+    flag_of("minimum_interactions"),
+    flag_of("minimum_item_interactions"),
+)
 
 
-def read_source(data: DataSettings, *, reader: str) -> Interactions:
-    """Read `data.path` the way that its section says.
+def _quiet(note: str) -> None:
+    """Tell nobody."""
+
+
+def check_one_party(data: DataSettings) -> None:
+    """Refuse what only somebody with all data could know.
+
+    Raises:
+        SettingsError: a client is to leave out items that few users of all clients have.
+    """
+    if data.minimum_item_interactions > 1:
+        raise SettingsError(
+            f"data.minimum_item_interactions is {data.minimum_item_interactions}, but one client "
+            "cannot know how many users of all clients have an item.",
+            remedy="Leave it out of a client's settings: federation.minimum_item_users freezes "
+            "rare items for everybody, by counts that are summed under protection.",
+        )
+
+
+def read_source(
+    data: DataSettings, *, reader: str, tell: Callable[[str], None] = _quiet
+) -> Interactions:
+    """Read `data.path` the way that its section says; nobody is left out for a minimum.
 
     Args:
         reader: who needs the file, for the error: "a client".
+        tell: told, in a sentence, of what was left out and what the file lacks.
 
     Raises:
         SettingsError: no data file is named.
@@ -29,36 +71,102 @@ def read_source(data: DataSettings, *, reader: str) -> Interactions:
             remedy="Set data.path in the settings or by a flag of the command.",
         )
     require_if_public(data.path)
-    interactions, _ = read_interactions(
-        data.path,
-        layout=data.layout,
-        user_column=data.user_column,
-        item_column=data.item_column,
-        timestamp_column=data.timestamp_column,
-        strict=data.strict,
+    found, report = read_interactions(Path(data.path), data.reading())
+    for note in _notes(found, report, data):
+        tell(note)
+    return found
+
+
+def selected(
+    found: Interactions, data: DataSettings, *, tell: Callable[[str], None] = _quiet
+) -> Interactions:
+    """Keep who reaches the minimums of `data`, and say how many do not.
+
+    Raises:
+        DataError: nobody does.
+    """
+    per_user, per_item = data.minimum_interactions, data.minimum_item_interactions
+    if per_user == 1 and per_item == 1:
+        return found
+    kept = found.with_minimum(per_user, per_item)
+    if not len(kept):
+        about = f"{found.n_users} users and {found.n_items} items"
+        raise DataError(
+            f"Nothing of {data.path} is left: of its {about}, none reach {per_user} interactions "
+            f"a user ({_FLAG_MINIMUM}) and {per_item} an item ({_FLAG_ITEM_MINIMUM}).",
+            remedy=f"Lower {_FLAG_MINIMUM.partition(' ')[0]} or "
+            f"{_FLAG_ITEM_MINIMUM.partition(' ')[0]}.",
+            options={"minimum_interactions": "1", "minimum_item_interactions": "1"},
+        )
+    lost = (
+        (found.n_users - kept.n_users, found.n_users, "users"),
+        (found.n_items - kept.n_items, found.n_items, "items"),
+        (len(found) - len(kept), len(found), "rows"),
     )
-    return interactions
+    words = ", ".join(f"{count} of {total} {what}" for count, total, what in lost)
+    tell(f"left out by minimums of {per_user} a user and {per_item} an item: {words}")
+    return kept
+
+
+def kept_and_items(
+    found: Interactions,
+    data: DataSettings,
+    catalogue: Catalogue | None = None,
+    *,
+    tell: Callable[[str], None] = _quiet,
+) -> tuple[Interactions, Catalogue]:
+    """Return what counts of what `read_source` read, and the items; see `read_users`."""
+    kept = selected(found, data, tell=tell)
+    if catalogue is None and data.catalogue is not None:
+        catalogue = Catalogue.load(data.catalogue)
+    if catalogue is None:
+        # A minimum of users leaves users out; only one of items leaves items out.
+        by_items = data.minimum_item_interactions > 1
+        catalogue = Catalogue.from_interactions(kept if by_items else found)
+    return kept, catalogue
 
 
 def read_users(
-    data: DataSettings, catalogue: Catalogue | None = None, *, reader: str
+    data: DataSettings,
+    catalogue: Catalogue | None = None,
+    *,
+    reader: str,
+    tell: Callable[[str], None] = _quiet,
 ) -> tuple[UserSplit, Catalogue]:
     """Read and split the data file.
 
     Args:
         catalogue: the federation's items; None takes `data.catalogue`, and without that the
-            items of the file itself.
+            items of the file, less those that `data.minimum_item_interactions` leaves out.
         reader: who needs the file, for the error.
+        tell: told, in a sentence, of what was left out and what the file lacks.
 
     Raises:
         SettingsError: no data file is named.
         DataError: the file or the catalogue cannot be used.
         CatalogueMismatch: the file has items that the catalogue has not.
     """
-    interactions = read_source(data, reader=reader)
-    if catalogue is None and data.catalogue is not None:
-        catalogue = Catalogue.load(data.catalogue)
-    if catalogue is None:
-        catalogue = Catalogue.from_interactions(interactions)
-    split = leave_one_out(interactions, catalogue, minimum_interactions=data.minimum_interactions)
-    return split, catalogue
+    found = read_source(data, reader=reader, tell=tell)
+    kept, items = kept_and_items(found, data, catalogue, tell=tell)
+    return leave_one_out(kept, items), items
+
+
+def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Iterator[str]:
+    """Say what somebody who trusts figures of this file should know; no value of it is named."""
+    if report.n_bad:
+        yield (
+            f"{report.n_bad} of {report.n_rows} rows were left out, the first in line "
+            f"{report.bad_rows[0].line}; `fedrec data describe` lists them"
+        )
+    if report.n_below_rating:
+        yield (
+            f"{report.n_below_rating} of {report.n_rows} rows have a rating below "
+            f"{data.minimum_rating:g} and were left out"
+        )
+    if report.n_missing_timestamps == len(found):
+        yield f"{data.path} {RANDOM_HOLDOUT}"
+    elif report.n_missing_timestamps:
+        yield (
+            f"{report.n_missing_timestamps} of {len(found)} rows have no time and count as a "
+            "user's oldest"
+        )

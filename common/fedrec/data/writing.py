@@ -7,13 +7,15 @@ from pathlib import Path
 
 from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
-from fedrec.errors import DataError, StorageError
+from fedrec.disk import unwritten
+from fedrec.errors import DataError
 
 __all__ = ["CATALOGUE_FILE", "INTERACTIONS_FILE", "prepare_folder", "write_interactions"]
 
 INTERACTIONS_FILE = "interactions.csv"
 CATALOGUE_FILE = "catalogue.csv"
 _HEADER = ("user_id", "item_id", "timestamp")
+_ELSEWHERE = "Choose another folder."
 
 
 def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False) -> None:
@@ -21,7 +23,8 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
 
     Raises:
         DataError: a file is there.
-        StorageError: the folder cannot be made.
+        SettingsError: the folder cannot be made there.
+        StorageError: the disk refuses.
     """
     present = [name for name in names if (folder / name).exists()]
     if present and not force:
@@ -32,7 +35,7 @@ def prepare_folder(folder: Path, *names: str, force: bool, private: bool = False
     try:
         folder.mkdir(mode=0o700 if private else 0o755, parents=True, exist_ok=True)
     except OSError as error:
-        raise _not_written(folder, error) from None
+        raise unwritten(folder, error, _ELSEWHERE) from None
 
 
 def write_interactions(path: Path, interactions: Interactions, *, private: bool = False) -> None:
@@ -44,7 +47,8 @@ def write_interactions(path: Path, interactions: Interactions, *, private: bool 
         private: readable by its owner only.
 
     Raises:
-        StorageError: it cannot be written.
+        SettingsError: it cannot be written there.
+        StorageError: the disk refuses.
     """
     times = interactions.times().tolist()
     try:
@@ -56,11 +60,4 @@ def write_interactions(path: Path, interactions: Interactions, *, private: bool 
         if private:
             path.chmod(0o600)
     except OSError as error:
-        raise _not_written(path, error) from None
-
-
-def _not_written(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"{path} cannot be written: {error.strerror}.",
-        remedy="Free some space, or choose another folder.",
-    )
+        raise unwritten(path, error, _ELSEWHERE) from None

@@ -17,7 +17,7 @@ from fedrec.reports.bootstrap import PairedBootstrap
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.run_view import RunView
 from fedrec.simulation.federation import simulate
-from fedrec.simulation.ranks import against_popularity
+from fedrec.simulation.ranks import against_popularity, user_ranks
 
 __all__ = ["Comparison", "Verdict", "Which", "run_comparison"]
 
@@ -105,5 +105,5 @@ def run_comparison(
         rounds=result.rounds,
         best=result.best.shared,
         latest=result.last.shared,
-        bootstrap=against_popularity(result),
+        bootstrap=against_popularity(user_ranks(result), at=result.settings.evaluation.at),
     )

@@ -31,10 +31,10 @@ from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec.provenance import provenance_of
 from fedrec.reports.federation_record import record_federation, result_rows
-from fedrec.reports.figures import SizeBar
 from fedrec.reports.html import Fact
 from fedrec.reports.ledger import trust_statement
 from fedrec.reports.message_sizes import message_sizes
+from fedrec.reports.plots import SizeBar
 from fedrec.reports.result_row import ResultRow
 from fedrec.reports.run_folder import RunFolder
 from fedrec.reports.run_view import RunView

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -134,15 +135,15 @@ class Processes:
     def _log_of(self, name: str) -> Path:
         return self._logs / f"{name}.log"
 
-    def wait_for(self, prefix: str, *, seconds: float) -> None:
-        """Wait for the processes with such names to end by themselves, at most so long."""
-        deadline = time.monotonic() + seconds
-        for name, process in self._running.items():
-            if name.startswith(prefix):
-                try:
-                    process.wait(timeout=max(0.1, deadline - time.monotonic()))
-                except subprocess.TimeoutExpired:
-                    return
+    def wait_for(self, name: str, *, seconds: float) -> None:
+        """Wait for a process to end by itself, at most so long."""
+        with suppress(subprocess.TimeoutExpired):
+            self._running[name].wait(timeout=seconds)
+
+    def kill(self, name: str) -> None:
+        """End a process as a power cut does."""
+        self._running[name].kill()
+        self._running[name].wait()
 
     def close(self) -> None:
         """End every process that still runs."""

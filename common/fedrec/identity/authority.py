@@ -14,7 +14,8 @@ from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedrec.identity.cells import Partition, check
+from fedrec.identity.cell_rules import check
+from fedrec.identity.cells import Partition
 from fedrec.identity.certificates import certificate_sha256
 from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
 from fedrec.identity.epoch import KeyEpoch

@@ -41,6 +41,7 @@ __all__ = [
     "certificate_sha256",
     "check_certificate",
     "check_dates",
+    "expires_at",
     "hosts_of",
     "is_invitation",
     "key_of",
@@ -148,12 +149,17 @@ def check_certificate(
         raise KeysError(f"{what} is a certificate for another key.", remedy=_REMEDY)
     try:
         parsed(certificate, what).verify_directly_issued_by(parsed(issuer, what))
-    except (InvalidSignature, ValueError, TypeError):
+    except (InvalidSignature, UnsupportedAlgorithm, ValueError, TypeError):
         raise KeysError(
             f"{what} is a certificate of another federation: another authority issued it.",
             remedy=_REMEDY,
         ) from None
     check_dates(certificate, what, now=now)
+
+
+def expires_at(certificate: bytes) -> float:
+    """Return until when a certificate is good, in unix seconds."""
+    return parsed(certificate, "The certificate").not_valid_after_utc.timestamp()
 
 
 def check_dates(certificate: bytes, what: str, *, now: datetime | None = None) -> None:
@@ -178,9 +184,12 @@ def key_of(certificate: bytes, what: str = "The certificate") -> bytes:
     """Return the public key that a certificate is for, as SubjectPublicKeyInfo.
 
     Raises:
-        KeysError: it is no certificate.
+        KeysError: it is no certificate, or for a key of a kind that nobody here uses.
     """
-    key = parsed(certificate, what).public_key()
+    try:
+        key = parsed(certificate, what).public_key()
+    except (UnsupportedAlgorithm, ValueError):
+        raise KeysError(f"{what} is for a key that cannot be used.", remedy=_REMEDY) from None
     return key.public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
 
 
@@ -234,7 +243,7 @@ def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
 def parsed(certificate: bytes, what: str) -> x509.Certificate:
     try:
         return x509.load_pem_x509_certificate(certificate)
-    except ValueError:
+    except (ValueError, x509.InvalidVersion):
         raise KeysError(f"{what} is no certificate (PEM).", remedy=_REMEDY) from None
 
 

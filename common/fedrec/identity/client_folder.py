@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedrec.disk import require_writable
 from fedrec.errors import SettingsError
 from fedrec.identity.identity import KEY_FILE, Identity
 
@@ -52,7 +53,7 @@ def new_or_known_identity(folder: Path, label: str) -> Identity:
     """Return the keys in a client's folder, made where it is new or empty.
 
     Raises:
-        SettingsError: it holds something else.
+        SettingsError: it holds something else, or nothing may be written there.
         KeysError: its keys are damaged or readable by others.
     """
     if not (folder / KEY_FILE).exists() and _content(folder):
@@ -61,6 +62,7 @@ def new_or_known_identity(folder: Path, label: str) -> Identity:
             "client's.",
             remedy="Name a folder that is empty or not there yet.",
         )
+    require_writable(folder, "client.state")
     return Identity.load_or_create(folder, label)
 
 

@@ -113,7 +113,7 @@ class Document:
     def json_text(self, field: str) -> str:
         """Take a string of any length, such as an enclosed document."""
         value = self._take(field)
-        if not isinstance(value, str):
+        if not isinstance(value, str) or not _is_text(value):
             raise self.problem(f"field {field!r} is no text")
         return value
 
@@ -154,6 +154,15 @@ class Document:
         if field not in self._content:
             raise self.problem(f"lacks the field {field!r}")
         return self._content.pop(field)
+
+
+def _is_text(value: str) -> bool:
+    """Tell whether a string can be written: JSON can name halves of characters."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _without_repetition(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:

@@ -85,7 +85,7 @@ class KeyEpoch:
         document = Document.parse(raw, KIND, "The key epoch")
         wrapped = document.mapping("wrapped_keys")
         issued = document.mapping("certificates")
-        roster = document.json_text("roster").encode("utf-8", "surrogatepass")
+        roster = document.json_text("roster").encode()
         found = cls(
             roster=Roster.from_json(roster),
             server_context=document.raw("server_context"),

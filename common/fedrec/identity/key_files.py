@@ -7,7 +7,8 @@ import secrets
 import stat
 from pathlib import Path
 
-from fedrec.errors import KeysError, StorageError
+from fedrec.disk import unwritten
+from fedrec.errors import KeysError
 
 __all__ = [
     "destroy_secret",
@@ -29,6 +30,7 @@ def write_secret(path: Path, content: bytes) -> None:
     Raises:
         KeysError: when the file exists.
         StorageError: when the disk refuses.
+        SettingsError: when nothing may be written there.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -44,7 +46,7 @@ def write_secret(path: Path, content: bytes) -> None:
             remedy="Keys are never overwritten; load it, or move it away and keep a copy.",
         ) from None
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise unwritten(path, error) from error
 
 
 def read_secret(path: Path, *, remedy: str, max_bytes: int = MAX_SECRET_BYTES) -> bytes:
@@ -82,6 +84,7 @@ def replace_secret(path: Path, content: bytes) -> None:
 
     Raises:
         StorageError: when the disk refuses.
+        SettingsError: when nothing may be written there.
     """
     _replace(path, content, folder_mode=0o700, mode=0o600)
 
@@ -93,6 +96,7 @@ def destroy_secret(path: Path) -> None:
 
     Raises:
         StorageError: when the disk refuses.
+        SettingsError: when nothing may be written there.
     """
     try:
         with path.open("r+b") as file:
@@ -104,7 +108,7 @@ def destroy_secret(path: Path) -> None:
     except FileNotFoundError:
         return
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise unwritten(path, error) from error
 
 
 def write_public(path: Path, content: bytes) -> None:
@@ -112,6 +116,7 @@ def write_public(path: Path, content: bytes) -> None:
 
     Raises:
         StorageError: when the disk refuses.
+        SettingsError: when nothing may be written there.
     """
     _replace(path, content, folder_mode=0o777, mode=0o644)
 
@@ -127,7 +132,7 @@ def _replace(path: Path, content: bytes, *, folder_mode: int, mode: int) -> None
             raise
         _sync_folder(path.parent)
     except OSError as error:
-        raise _cannot_write(path, error) from error
+        raise unwritten(path, error) from error
 
 
 def read_public(path: Path, *, max_bytes: int, remedy: str) -> bytes:
@@ -175,10 +180,3 @@ def _bounded(path: Path, content: bytes, max_bytes: int) -> bytes:
             f"{path} is longer than {max_bytes} bytes.", remedy="Check that it is the right file."
         )
     return content
-
-
-def _cannot_write(path: Path, error: OSError) -> StorageError:
-    return StorageError(
-        f"{path} cannot be written: {error.strerror}.",
-        remedy="Free some space, or choose a folder on a local disk that you may write to.",
-    )

@@ -16,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.disk import unwritten
 from fedrec.errors import StorageError
 
 __all__ = ["BLOCK_BYTES", "BlockedTable", "by_block", "reported", "users_of_block"]
@@ -25,6 +26,7 @@ BLOCK_BYTES = 4 << 20
 
 _WHOLE_BELOW = 1 << 16
 _DAMAGED = "Restore the folder from a backup, or start again with an empty one."
+_UNWRITABLE = "Check that the folder is writable, then start again; what was kept before is intact."
 
 
 def users_of_block(width: tuple[int, ...]) -> int:
@@ -169,13 +171,10 @@ def reported(path: Path, verb: Literal["read", "written"] = "read") -> Iterator[
     try:
         yield
     except OSError as error:
-        raise StorageError(
-            f"{path} cannot be {verb}: {error.strerror or error}.",
-            remedy=_DAMAGED
-            if verb == "read"
-            else "Check that the folder is writable and its disk has space, then start again; "
-            "what was kept before is intact.",
-        ) from error
+        if verb == "written":
+            raise unwritten(path, error, _UNWRITABLE) from error
+        message = f"{path} cannot be read: {error.strerror or error}."
+        raise StorageError(message, remedy=_DAMAGED) from error
 
 
 def _read_into(handle: int, target: NDArray[np.float32], offset: int) -> None:

@@ -12,6 +12,7 @@ from fedrec.config.schema import Settings
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.public import find
 from fedrec.data.readers import read_interactions
+from fedrec.data.reading import Reading
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.errors import StorageError
 from fedrec.evaluation.protocols import Protocol
@@ -42,7 +43,7 @@ def read_row_data(row: PublishedRow) -> tuple[UserSplit, Catalogue]:
     Raises:
         DataError: the data set is not on this machine; the error says how to get it.
     """
-    interactions, _ = read_interactions(find(row.dataset), strict=True)
+    interactions, _ = read_interactions(find(row.dataset), Reading(strict=True))
     kept = interactions.deduplicated().with_minimum(row.minimum_interactions)
     catalogue = Catalogue.from_interactions(kept)
     return leave_one_out(kept, catalogue), catalogue

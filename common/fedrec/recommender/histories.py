@@ -29,18 +29,18 @@ class History:
     source: Path
 
 
-def find_history(run_folder: Path, user: str, data: Path | None = None) -> History:
+def find_history(run_folder: Path, user: str, data: DataSettings | None = None) -> History:
     """Return what a user has in the data on this machine.
 
     Args:
         run_folder: its settings name the data.
         user: the user, as the data names it.
-        data: a file to look into in place of those.
+        data: a file to look into in place of those, and how it is read.
 
     Raises:
         DataError: nobody has the user, or the given file cannot be used.
     """
-    sources = list(_sources(run_folder)) if data is None else [DataSettings(path=str(data))]
+    sources = list(_sources(run_folder)) if data is None else [data]
     for source in sources:
         found = read_source(source, reader="a history")
         items = dict.fromkeys(found.item_ids[found.user_ids == user].tolist())

@@ -9,7 +9,7 @@ data is anyway: in a simulation. Nothing is ever pickled.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
+from safetensors.numpy import load
 
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
@@ -137,6 +138,10 @@ class UsersFile:
 
     def save(self, path: Path) -> None:
         """Write the users' data with mode 0600, replacing a file of that name in one step."""
+        write_whole(path, self.parts(), private=True)
+
+    def parts(self) -> Iterator[bytes]:
+        """Yield what `save` writes."""
         arrays: dict[str, NDArray[Any] | Table] = {
             f"private.{name}": value for name, value in self.private.tensors.items()
         }
@@ -145,7 +150,23 @@ class UsersFile:
         arrays["seen_indptr"] = self.seen_indptr
         arrays["seen_items"] = self.seen_items
         metadata = {"format": _USERS_FORMAT, "version": str(_VERSION)}
-        write_whole(path, file_parts(arrays, metadata), private=True)
+        return file_parts(arrays, metadata)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, name: str) -> UsersFile:
+        """Read what `parts` yields.
+
+        Args:
+            name: where it came from, for errors.
+
+        Raises:
+            StorageError: it is damaged.
+        """
+        try:
+            arrays: dict[str, NDArray[Any]] = load(raw)
+        except (SafetensorError, ValueError) as error:
+            raise _damaged(Path(name), f"it cannot be read ({error})") from error
+        return cls._of(Path(name), arrays)
 
     @classmethod
     def load(cls, path: Path) -> UsersFile:
@@ -155,7 +176,10 @@ class UsersFile:
             StorageError: the file is missing, damaged or something else.
             VersionMismatch: it has another format.
         """
-        arrays = _mapped(path, _USERS_FORMAT)
+        return cls._of(path, _mapped(path, _USERS_FORMAT))
+
+    @classmethod
+    def _of(cls, path: Path, arrays: dict[str, Any]) -> UsersFile:
         try:
             ids = json.loads(arrays.pop("user_ids").tobytes())
             indptr = arrays.pop("seen_indptr").astype(np.int64)

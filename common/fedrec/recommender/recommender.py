@@ -110,6 +110,10 @@ class Recommender:
         return self._algorithm.serving(self._model.shared, np.nonzero(self._active)[0])
 
     @cached_property
+    def _keeps_vectors(self) -> bool:
+        return self._algorithm.keeps_vectors
+
+    @cached_property
     def _learned(self) -> NDArray[np.float64]:
         """The rows of the items that can be recommended, (n_active, dim)."""
         return self._items[self._active].astype(np.float64)
@@ -163,6 +167,12 @@ class Recommender:
             self._users.save(folder / USERS_NAME)
         self._model.save(folder / MODEL_NAME)
 
+    @cached_property
+    def _directions(self) -> NDArray[np.float32]:
+        """The items' rows at length 1, made when somebody first asks for similar items."""
+        lengths = np.linalg.norm(self._items, axis=1, keepdims=True)
+        return np.asarray(self._items / np.maximum(lengths, np.finfo(np.float32).tiny))
+
     @property
     def round(self) -> RoundId:
         """The version of the model."""
@@ -172,6 +182,24 @@ class Recommender:
     def user_ids(self) -> tuple[str, ...]:
         """The users whose vectors are known here."""
         return () if self._users is None else self._users.user_ids
+
+    def knows(self, user: str) -> bool:
+        """Return whether a user is among `user_ids`."""
+        return user in self._user_index
+
+    def learned(self, item: str) -> bool:
+        """Return whether an item is in the catalogue and can be recommended."""
+        return item in self.catalogue and bool(self._active[self.catalogue.rows_of([item])[0]])
+
+    def history_of(self, user: str) -> list[str]:
+        """Return the items that a user has already, in the order of the catalogue.
+
+        Raises:
+            DataError: an unknown user, or a folder without user vectors.
+        """
+        known = self._known_users()
+        (row,) = self._rows_of([user])
+        return list(self.catalogue.ids_of(known.seen_of(int(row))))
 
     def recommend(
         self,
@@ -238,10 +266,23 @@ class Recommender:
         best = self._best(scores, n, self._allowed(candidates, block), [seen])
         return side_by_side(best, one=True)
 
-    def similar_items(self, items: str | Sequence[str], n: int = 10) -> tuple[Ids, Scores]:
+    def similar_items(
+        self,
+        items: str | Sequence[str],
+        n: int = 10,
+        *,
+        candidates: Iterable[str] | None = None,
+        block: Iterable[str] | None = None,
+    ) -> tuple[Ids, Scores]:
         """Return the n items whose rows have the largest cosine with one item's, or many's.
 
         An item is not among its own neighbours.
+
+        Args:
+            items: one item id, or a sequence of them.
+            n: how many; fewer come back where there are fewer to choose from.
+            candidates: item ids to choose from; None means all.
+            block: item ids that are never returned; stronger than `candidates`.
 
         Raises:
             CatalogueMismatch: an unknown item.
@@ -255,10 +296,10 @@ class Recommender:
                 f"{self._model.plan.federation.minimum_item_users} users hold it.",
                 remedy="Ask for items that more users hold.",
             )
-        lengths = np.linalg.norm(self._items, axis=1, keepdims=True)
-        unit = self._items / np.maximum(lengths, np.finfo(np.float32).tiny)
+        unit = self._directions
         itself = [rows[place : place + 1] for place in range(len(rows))]
-        best = self._best((unit @ row for row in unit[rows]), n, self._active, itself)
+        allowed = self._allowed(candidates, block)
+        best = self._best((unit @ row for row in unit[rows]), n, allowed, itself)
         return side_by_side(best, one=isinstance(items, str))
 
     def fold_in(self, history: Iterable[str]) -> NDArray[np.float32]:
@@ -287,7 +328,7 @@ class Recommender:
         self, known: UsersFile, rows: NDArray[np.int64]
     ) -> Iterator[NDArray[np.float32]]:
         """Yield the scores of all items of some users, one after the other."""
-        if not self._algorithm.keeps_vectors:
+        if not self._keeps_vectors:
             vectors = (self._folded(known.seen_of(row)) for row in rows.tolist())
             yield from self._scores_of(vectors)
             return

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from fedrec.errors import StorageError
+from fedrec.disk import unwritten
 
 __all__ = ["write_whole"]
 
@@ -37,7 +37,5 @@ def write_whole(path: Path, data: bytes | Iterable[bytes], *, private: bool) -> 
             os.unlink(temporary)
             raise
     except OSError as error:
-        raise StorageError(
-            f"{path} cannot be written: {error}.",
-            remedy="Check that the folder exists, is writable and has space.",
-        ) from error
+        remedy = "Check that the folder exists and is writable."
+        raise unwritten(path, error, remedy) from error

@@ -2,9 +2,10 @@
 
 from fedrec.reports.bootstrap import Interval, PairedBootstrap, paired_bootstrap
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
-from fedrec.reports.figures import SizeBar, quality_by_round, size_bars
+from fedrec.reports.figures import quality_by_round, size_bars
 from fedrec.reports.html import Fact, Figure, ReportContent, render_report
 from fedrec.reports.ledger import Ledger, ledger_of
+from fedrec.reports.plots import SizeBar
 from fedrec.reports.result_row import ResultRow, reference_rows
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.run_folder import RunFolder

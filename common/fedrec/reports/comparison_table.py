@@ -6,7 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from fedrec.evaluation.metrics import Protocol, Rates
@@ -16,6 +16,7 @@ __all__ = ["ComparisonRow", "ComparisonTable", "Sample"]
 
 _SHOWN: tuple[tuple[Metric, str], ...] = (("hr", "HR"), ("ndcg", "NDCG"))
 _MISSING = "-"
+_MARK = " (!)"
 _COLUMNS = (
     "method", "label", "protocol", "seed", "chosen", "users", "hr", "recall", "ndcg", "mrr",
 )  # fmt: skip
@@ -76,17 +77,21 @@ class ComparisonTable:
         rows: the run's own algorithm first.
         protocols: the columns.
         at: the K of the metrics.
+        cautions: a sentence for each column that flatters what stands in it.
     """
 
     rows: tuple[ComparisonRow, ...]
     protocols: tuple[Protocol, ...]
     at: int
+    cautions: Mapping[Protocol, str] = field(default_factory=dict)
 
     @property
     def headings(self) -> list[str]:
-        """Return the column headings."""
+        """Return the column headings; a column with a caution is marked."""
         metrics = [
-            f"{protocol} {name}@{self.at}" for protocol in self.protocols for _, name in _SHOWN
+            f"{protocol}{_MARK if self.cautions.get(protocol) else ''} {name}@{self.at}"
+            for protocol in self.protocols
+            for _, name in _SHOWN
         ]
         return ["method", *metrics, "seeds", "chosen on validation"]
 
@@ -108,8 +113,13 @@ class ComparisonTable:
 
     @property
     def notes(self) -> list[str]:
-        """Return a line for each row that has a note."""
-        return [f"{row.label}: {row.note}" for row in self.rows if row.note]
+        """Return a line for each column that has a caution and each row that has a note."""
+        cautions = [
+            f"{protocol}{_MARK}: {self.cautions[protocol]}"
+            for protocol in self.protocols
+            if self.cautions.get(protocol)
+        ]
+        return [*cautions, *(f"{row.label}: {row.note}" for row in self.rows if row.note)]
 
     def to_text(self) -> str:
         """Return aligned text, a line a row."""
@@ -162,6 +172,7 @@ class ComparisonTable:
         return {
             "at": self.at,
             "protocols": list(self.protocols),
+            "cautions": dict(self.cautions),
             "rows": [
                 {
                     "method": row.method,

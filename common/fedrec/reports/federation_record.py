@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedrec.config.schema import Plan
-from fedrec.reports.figures import quality_by_round, size_bars
-from fedrec.reports.html import Fact, Figure, ReportContent
+from fedrec.reports.cautions import measured_caution
+from fedrec.reports.html import Fact, ReportContent
 from fedrec.reports.ledger import ledger_of
-from fedrec.reports.message_sizes import message_sizes
 from fedrec.reports.result_row import ResultRow, reference_rows
+from fedrec.reports.round_figures import round_figures
 from fedrec.reports.run_folder import RunFolder
 from fedrec.reports.run_view import RunView
 from fedrec.reports.shortfall import shortfall
@@ -58,23 +58,21 @@ def record_federation(
     folder.write_metrics(view.rounds, view.references)
     folder.write_ledger(ledger)
     references, best = view.references, view.best
-    quality = quality_by_round(
-        view.rounds,
-        at=plan.evaluation.at,
-        popularity=None if references is None else references.rates("popularity", "validation"),
-        best_version=None if best is None else best.round - 1,
-    )
-    sizes = size_bars(message_sizes(plan, n_items))
     folder.write_report(
         ReportContent(
             title=title,
             subtitle=subtitle,
             rows=result_rows(plan, view, compared),
             at=plan.evaluation.at,
-            findings=tuple(findings),
-            figures=(
-                Figure(svg=quality, caption="Quality on validation by version of the model."),
-                Figure(svg=sizes, caption="One client's upload in one round; orange: this run."),
+            findings=tuple(filter(None, (*findings, measured_caution(plan, references)))),
+            figures=round_figures(
+                plan,
+                view.rounds,
+                n_items=n_items,
+                popularity=None
+                if references is None
+                else references.rates("popularity", "validation"),
+                best_version=None if best is None else best.round - 1,
             ),
             statements=(*statements, *ledger.statements),
             facts=tuple(facts),

@@ -1,49 +1,43 @@
-"""Figures of a run as SVG text that takes its text colour from the page around it."""
+"""The figures of a run: what each of them shows."""
 
 from __future__ import annotations
 
-import io
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
 
 from fedrec.evaluation.metrics import Rates, Split
+from fedrec.reports.drawing import COLOURS, INK, element_of
+from fedrec.reports.plots import BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar
 from fedrec.reports.round_report import RoundReport
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from fedrec.audit.indices import RoundLeak
+    from fedrec.reports.table_diagnostics import TableDiagnosis
 
 __all__ = [
     "QualityPoint",
-    "SizeBar",
     "leak_by_round",
+    "loss_by_round",
     "quality_against_bytes",
+    "quality_by_activity",
+    "quality_by_bytes_sent",
     "quality_by_round",
+    "share_of_clients",
     "size_bars",
+    "spectra",
 ]
 
-_INK = "#010203"
-"""Stands for the page's own text colour until the SVG is written."""
-_BLUE, _ORANGE, _GREEN = "#3b82f6", "#f97316", "#10b981"
-_COLOURS = (_BLUE, _ORANGE, _GREEN)
 _MARKERS = "vso^DP*X"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizeBar:
-    """One message size to compare.
-
-    Attributes:
-        n_bytes: bytes of one client's message in one round.
-        chosen: whether it is what the run used.
-    """
-
-    label: str
-    n_bytes: int
-    chosen: bool = False
+_ACTIVITY_GROUPS = 5
+_FEW = 50
+"""So many clients are shown as points; more as a line."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,90 +57,220 @@ def quality_by_round(
     split: Split = "validation",
     popularity: Rates | None = None,
     best_version: int | None = None,
-) -> str:
-    """Draw HR and NDCG of every version of the model, with popularity's as dashed lines.
+) -> LinePlot:
+    """Return HR and NDCG of every version of the model, with popularity's as dashed lines.
 
     Args:
         rounds: a round measured the version before it.
         popularity: the reference's rates on the same split.
         best_version: the version that validation chose.
     """
-    measured = [
-        (report.round - 1, rates)
-        for report in rounds
-        if (rates := report.validation if split == "validation" else report.test) is not None
+    measured = _measured(rounds, split)
+    versions = tuple(float(report.round - 1) for report, _ in measured)
+    names = ("hr", "ndcg")
+    return LinePlot(
+        series=tuple(
+            Series(
+                label=f"{name.upper()}@{at}",
+                x=versions,
+                y=tuple(getattr(rates, name) for _, rates in measured),
+                colour=colour,
+            )
+            for colour, name in enumerate(names)
+        ),
+        levels=()
+        if popularity is None
+        else tuple(
+            Level(
+                label=f"{name.upper()}@{at} of popularity",
+                y=getattr(popularity, name),
+                colour=colour,
+            )
+            for colour, name in enumerate(names)
+        ),
+        mark=best_version,
+        mark_label="chosen on validation",
+        x_label="version of the model (round)",
+        y_label=f"{split}, mean over users",
+    )
+
+
+def quality_by_bytes_sent(
+    rounds: Sequence[RoundReport], *, at: int, split: Split = "validation"
+) -> LinePlot:
+    """Return NDCG of every version against what a client had sent for it, all rounds together."""
+    sent = dict(
+        zip(
+            (report.round for report in rounds),
+            accumulate(report.vector_bytes for report in rounds),
+            strict=True,
+        )
+    )
+    # A round measures the version before it; what it sends itself does not count yet.
+    found = [
+        ((sent[report.round] - report.vector_bytes) / 1e6, rates.ndcg)
+        for report, rates in _measured(rounds, split)
     ]
-
-    def draw(axes: Axes) -> None:
-        versions = [version for version, _ in measured]
-        marker = "o" if len(measured) == 1 else None
-        for name, colour in (("hr", _BLUE), ("ndcg", _ORANGE)):
-            values = [getattr(rates, name) for _, rates in measured]
-            axes.plot(versions, values, color=colour, marker=marker, label=f"{name.upper()}@{at}")
-            if popularity is not None:
-                level = getattr(popularity, name)
-                label = f"{name.upper()}@{at} of popularity"
-                axes.axhline(level, color=colour, linestyle="--", linewidth=1, label=label)
-        if best_version is not None:
-            axes.axvline(best_version, color=_GREEN, linestyle=":", label="chosen on validation")
-        axes.set_xlabel("version of the model (round)")
-        axes.set_ylabel(f"{split}, mean over users")
-        axes.set_ylim(bottom=0)
-        axes.legend(frameon=False, labelcolor=_INK, fontsize=8)
-
-    return _svg(draw, height_inches=3.4)
+    places = [(megabytes, ndcg) for megabytes, ndcg in found if megabytes > 0]
+    return LinePlot(
+        series=(
+            Series(
+                label=f"NDCG@{at}",
+                x=tuple(megabytes for megabytes, _ in places),
+                y=tuple(ndcg for _, ndcg in places),
+                colour=1,
+            ),
+        ),
+        x_label="MB that a client has sent (logarithmic)",
+        y_label=f"{split}, mean over users",
+        x_is_log=True,
+    )
 
 
-def size_bars(bars: Sequence[SizeBar]) -> str:
-    """Draw bytes per client and round as horizontal bars on a logarithmic scale."""
-
-    def draw(axes: Axes) -> None:
-        places = range(len(bars))
-        colours = [_ORANGE if bar.chosen else _BLUE for bar in bars]
-        # Nothing has no place on a logarithmic scale: it stands where one byte would.
-        sizes = [max(1, bar.n_bytes) for bar in bars]
-        axes.barh(places, sizes, color=colours, height=0.6)
-        axes.set_yticks(places, [bar.label for bar in bars])
-        axes.invert_yaxis()
-        axes.set_xscale("log")
-        axes.set_xlim(min(sizes, default=1) / 4, max(sizes, default=1) * 6)
-        for place, size, bar in zip(places, sizes, bars, strict=True):
-            text = f"{bar.n_bytes:,} bytes"
-            axes.text(size * 1.08, place, text, va="center", fontsize=8, color=_INK)
-        axes.set_xlabel("bytes per client and round (logarithmic)")
-
-    return _svg(draw, height_inches=1.0 + 0.36 * max(1, len(bars)))
+def loss_by_round(rounds: Sequence[RoundReport]) -> LinePlot:
+    """Return the mean training loss of every round in which somebody trained."""
+    trained = [report for report in rounds if report.loss is not None]
+    return LinePlot(
+        series=(
+            Series(
+                label="loss",
+                x=tuple(float(report.round) for report in trained),
+                y=tuple(report.loss or 0.0 for report in trained),
+            ),
+        ),
+        x_label="round",
+        y_label="training loss, mean over users",
+    )
 
 
-def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> str:
-    """Draw how well histories are guessed from indices, by how many rounds were watched.
+def quality_by_activity(
+    activity: NDArray[np.int64],
+    gains: Mapping[str, NDArray[np.float64]],
+    *,
+    at: int,
+    n_groups: int = _ACTIVITY_GROUPS,
+) -> GroupPlot:
+    """Return each scorer's NDCG in groups of equally many users, by their interactions.
+
+    Args:
+        activity: training interactions, int64 (n_users,); who has equally many is in one group.
+        gains: by scorer, every user's NDCG, float64 (n_users,).
+    """
+    shares = np.arange(1, n_groups) / n_groups
+    edges = np.unique(np.quantile(activity, shares, method="lower"))
+    # Who has as much as an edge is below it.
+    group = np.searchsorted(edges, activity, side="left")
+    members = [group == place for place in np.unique(group)]
+    labels = []
+    for inside in members:
+        least, most = int(activity[inside].min()), int(activity[inside].max())
+        span = str(least) if least == most else f"{least} to {most}"
+        labels.append(f"{span}\n{int(inside.sum())} users")
+    return GroupPlot(
+        labels=tuple(labels),
+        series=tuple(
+            Series(
+                label=f"NDCG@{at} of {name}",
+                y=tuple(float(values[inside].mean()) for inside in members),
+                colour=colour,
+            )
+            for colour, (name, values) in enumerate(gains.items())
+        ),
+        x_label="a user's training interactions",
+        y_label="test, mean over users",
+    )
+
+
+def share_of_clients(
+    clients: Sequence[NDArray[np.int64]], gains: Mapping[str, NDArray[np.float64]], *, at: int
+) -> LinePlot:
+    """Return how many clients have at most so much quality, as a share, for each scorer.
+
+    Args:
+        clients: the users of each, by position.
+        gains: by scorer, every user's NDCG, float64 (n_users,).
+    """
+    share = tuple((place + 1) / len(clients) for place in range(len(clients)))
+    return LinePlot(
+        series=tuple(
+            Series(
+                label=name,
+                x=tuple(sorted(float(values[users].mean()) for users in clients)),
+                y=share,
+                colour=colour,
+                markers=len(clients) <= _FEW,
+                steps=len(clients) > _FEW,
+            )
+            for colour, (name, values) in enumerate(gains.items())
+        ),
+        x_label=f"NDCG@{at} of a client's users on test",
+        y_label="share of clients at or below",
+        y_top=1.05,
+    )
+
+
+def spectra(diagnoses: Iterable[TableDiagnosis]) -> LinePlot:
+    """Return the singular values of item tables, each over its table's largest."""
+    series = []
+    for colour, found in enumerate(diagnoses):
+        whose = f"median of {found.n_users} users" if found.n_users else "shared"
+        largest = max(found.quality.spectrum, default=0.0)
+        values = [value / largest for value in found.quality.spectrum if value > 0.0]
+        series.append(
+            Series(
+                label=f"{found.table}, {whose}",
+                x=tuple(float(place) for place in range(1, len(values) + 1)),
+                y=tuple(values),
+                colour=colour % len(COLOURS),
+                markers=True,
+            )
+        )
+    return LinePlot(
+        series=tuple(series),
+        x_label="singular value, from the largest on",
+        y_label="over the largest (logarithmic)",
+        y_is_log=True,
+    )
+
+
+def size_bars(bars: Sequence[SizeBar]) -> BarPlot:
+    """Return bytes per client and round as horizontal bars on a logarithmic scale."""
+    return BarPlot(bars=tuple(bars))
+
+
+def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
+    """Return how well histories are guessed from indices, by how many rounds were watched.
 
     Args:
         chance: precision of a guess at random, as a dashed line.
     """
-
-    def draw(axes: Axes) -> None:
-        watched = [row.rounds for row in rounds]
-        for name, colour in (("precision", _BLUE), ("recall", _ORANGE)):
-            values = [getattr(row, name) for row in rounds]
-            axes.plot(watched, values, color=colour, marker="o", label=name)
-        axes.axhline(chance, color=_GREEN, linestyle="--", linewidth=1, label="guess at random")
-        axes.set_xticks(watched)
-        axes.set_ylim(0, 1)
-        axes.set_xlabel("rounds in which a user's indices were seen")
-        axes.set_ylabel("of a user's history, mean")
-        axes.legend(frameon=False, labelcolor=_INK, fontsize=8)
-
-    return _svg(draw, height_inches=3.0)
+    watched = tuple(float(row.rounds) for row in rounds)
+    return LinePlot(
+        series=tuple(
+            Series(
+                label=name,
+                x=watched,
+                y=tuple(getattr(row, name) for row in rounds),
+                colour=colour,
+                markers=True,
+            )
+            for colour, name in enumerate(("precision", "recall"))
+        ),
+        levels=(Level(label="guess at random", y=chance, colour=2),),
+        x_label="rounds in which a user's indices were seen",
+        y_label="of a user's history, mean",
+        x_ticks=watched,
+        y_top=1.0,
+    )
 
 
 def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, float]) -> str:
-    """Draw each data set's methods, NDCG over that of the best one against bytes.
+    """Draw each data set's methods, NDCG over that of the best one against bytes, as SVG.
 
     Args:
         floors: NDCG of popularity by data set, as dashed lines.
     """
-    colours = dict(zip(dict.fromkeys(p.data for p in points), _COLOURS, strict=False))
+    colours = dict(zip(dict.fromkeys(p.data for p in points), COLOURS, strict=False))
     markers = dict(zip(dict.fromkeys(p.label for p in points), _MARKERS, strict=False))
 
     def draw(axes: Axes) -> None:
@@ -158,51 +282,19 @@ def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, f
             axes.axhline(floors[data] / best, color=colour, linestyle="--", linewidth=1)
             axes.plot([], [], color=colour, label=f"{data}, dashed: popularity")
         for label, marker in markers.items():
-            axes.plot([], [], color=_INK, marker=marker, linestyle="none", label=label)
+            axes.plot([], [], color=INK, marker=marker, linestyle="none", label=label)
         axes.set_xscale("log")
         axes.set_ylim(0, 1.05)
         axes.set_xlabel("MB a client sends and receives in the whole run (logarithmic)")
         axes.set_ylabel("NDCG@10 on test, of the data set's best")
-        axes.legend(
-            frameon=False, labelcolor=_INK, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5)
-        )
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
 
-    return _svg(draw, height_inches=4.0)
+    return element_of(draw, 4.0)
 
 
-def _svg(draw: Callable[[Axes], None], *, height_inches: float) -> str:
-    """Return a figure as an SVG element that can stand inside HTML; the same bits every time."""
-    import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.figure import Figure
-
-    style: Any = {
-        "svg.hashsalt": "fedrec",
-        "svg.fonttype": "none",
-        "font.family": "sans-serif",
-        "font.size": 9,
-        "text.color": _INK,
-        "axes.labelcolor": _INK,
-        "axes.edgecolor": _INK,
-        "xtick.color": _INK,
-        "ytick.color": _INK,
-        "axes.facecolor": "none",
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-    }
-    with matplotlib.rc_context(style):
-        figure = Figure(figsize=(7.2, height_inches), layout="constrained")
-        FigureCanvasSVG(figure)
-        figure.patch.set_alpha(0.0)
-        draw(figure.add_subplot())
-        out = io.StringIO()
-        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
-    return _inlined(out.getvalue())
-
-
-def _inlined(svg: str) -> str:
-    """Drop the document's head, its metadata and the group names that two figures would share."""
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
-    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
-    return svg.replace(_INK, "currentColor").strip()
+def _measured(rounds: Sequence[RoundReport], split: Split) -> list[tuple[RoundReport, Rates]]:
+    return [
+        (report, rates)
+        for report in rounds
+        if (rates := report.validation if split == "validation" else report.test) is not None
+    ]

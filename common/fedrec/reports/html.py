@@ -6,6 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from pydantic import TypeAdapter, ValidationError
+
+from fedrec.errors import StorageError
+from fedrec.reports.drawing import as_element
+from fedrec.reports.plots import Plot
 from fedrec.reports.result_row import ResultRow
 from fedrec.reports.round_report import RoundReport
 from fedrec.reports.tables import cells, headings
@@ -47,10 +52,11 @@ class Figure:
     """A figure and the sentence under it.
 
     Attributes:
-        svg: an SVG element made by `fedrec.reports.figures`; the only text that is not escaped.
+        name: what its files are called, without an ending.
     """
 
-    svg: str
+    name: str
+    plot: Plot
     caption: str
 
 
@@ -75,6 +81,33 @@ class ReportContent:
     statements: tuple[str, ...] = ()
     facts: tuple[Fact, ...] = ()
     rounds: tuple[RoundReport, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Return all of it, figures as data."""
+        return _CONTENT.dump_json(self, indent=1)
+
+    @classmethod
+    def from_json(cls, raw: bytes, name: str) -> ReportContent:
+        """Read what `to_json` wrote.
+
+        Args:
+            name: of the file, for errors.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            return _CONTENT.validate_json(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise StorageError(
+                f"{name} is no report's content: {'.'.join(map(str, first['loc']))}: "
+                f"{first['msg']}.",
+                remedy="Restore it from a backup, or run the settings anew.",
+            ) from error
+
+
+_CONTENT = TypeAdapter(ReportContent)
 
 
 def render_report(content: ReportContent) -> str:
@@ -117,7 +150,9 @@ def _results(content: ReportContent) -> list[str]:
 
 
 def _figure(figure: Figure) -> str:
-    return f"<figure>{figure.svg}<figcaption>{escape(figure.caption)}</figcaption></figure>"
+    # The only text that is not escaped here; text in figures is escaped where they are drawn.
+    drawn = as_element(figure.plot)
+    return f"<figure>{drawn}<figcaption>{escape(figure.caption)}</figcaption></figure>"
 
 
 def _facts(facts: Sequence[Fact]) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrec.config.schema import Plan, ProtectionSettings, UpdateSettings
 from fedrec.errors import SettingsError
-from fedrec.reports.figures import SizeBar
+from fedrec.reports.plots import SizeBar
 from fedrec.training.layout import dense_values, protection_of
 
 __all__ = ["message_sizes"]

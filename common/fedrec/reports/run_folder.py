@@ -22,8 +22,9 @@ from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.provenance import Provenance
 from fedrec.recommender.storage import write_whole
 from fedrec.reports.comparison_table import ComparisonTable
+from fedrec.reports.drawing import as_png, as_svg_file
 from fedrec.reports.environment import describe_environment
-from fedrec.reports.html import ReportContent, render_report
+from fedrec.reports.html import Figure, ReportContent, render_report
 from fedrec.reports.ledger import Ledger
 from fedrec.reports.metrics_table import metrics_parquet
 from fedrec.reports.round_report import RoundReport
@@ -36,6 +37,8 @@ ROUNDS_NAME = "rounds.jsonl"
 METRICS_NAME = "metrics.parquet"
 LEDGER_NAME = "ledger.json"
 REPORT_NAME = "report.html"
+CONTENT_NAME = "report.json"
+FIGURES_FOLDER = "figures"
 RESULTS_STEM = "results"
 
 
@@ -183,9 +186,44 @@ class RunFolder:
         write_whole(self.path / f"{stem}.parquet", table.to_parquet(), private=False)
 
     def write_report(self, content: ReportContent) -> Path:
-        """Write the report for people and return its path."""
+        """Write the report for people, and all that it says as data; return the page's path."""
+        write_whole(self.path / CONTENT_NAME, content.to_json(), private=False)
         self._write(REPORT_NAME, render_report(content))
         return self.path / REPORT_NAME
+
+    def report_content(self) -> ReportContent:
+        """Return what the report of this run says.
+
+        Raises:
+            DataError: the run left no report, or not yet.
+            StorageError: it is damaged.
+        """
+        path = self.path / CONTENT_NAME
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            raise DataError(
+                f"{self.path} has no report: there is no {CONTENT_NAME} in it.",
+                remedy="Reports are written when a run ends or is stopped; one of an older fedrec "
+                "has only its page.",
+            ) from None
+        except OSError as error:
+            raise StorageError(f"{path} cannot be read: {error.strerror or error}.") from error
+        return ReportContent.from_json(raw, str(path))
+
+    def write_figures(self, figures: Sequence[Figure]) -> tuple[Path, ...]:
+        """Write every figure as SVG and as PNG into `figures/`; return the paths."""
+        folder = self.path / FIGURES_FOLDER
+        folder.mkdir(exist_ok=True)
+        written = []
+        for figure in figures:
+            for ending, data in (
+                ("svg", as_svg_file(figure.plot).encode()),
+                ("png", as_png(figure.plot)),
+            ):
+                written.append(folder / f"{figure.name}.{ending}")
+                write_whole(written[-1], data, private=False)
+        return tuple(written)
 
     def _write(self, name: str, text: str) -> None:
         write_whole(self.path / name, text.encode(), private=False)

@@ -10,12 +10,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedrec.algorithms import Algorithm
+from fedrec.config.algorithm import algorithm_of
+from fedrec.config.schema import Plan
 from fedrec.evaluation.embedding_quality import TableQuality, quality_of
+from fedrec.model.state import SharedState
 
-__all__ = ["TableDiagnosis", "as_text", "diagnose"]
+__all__ = ["TableDiagnosis", "as_text", "diagnose", "diagnose_model"]
 
 _MOST_USERS = 500
-"""Of more, so many at equal distances stand for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,17 +40,36 @@ class TableDiagnosis:
         return asdict(self)
 
 
+def diagnose_model(
+    plan: Plan,
+    n_items: int,
+    shared: SharedState,
+    private: Mapping[str, Any],
+    *,
+    most_users: int = _MOST_USERS,
+) -> list[TableDiagnosis]:
+    """Measure the item tables of a version over the items that enough users hold."""
+    active = np.arange(n_items)
+    if shared.holders is not None:
+        active = np.nonzero(shared.holders >= plan.federation.minimum_item_users)[0]
+    algorithm = algorithm_of(plan, n_items)
+    return diagnose(algorithm, shared.tensors, private, active, most_users=most_users)
+
+
 def diagnose(
     algorithm: Algorithm,
     shared: Mapping[str, NDArray[np.floating]],
     private: Mapping[str, NDArray[np.floating]],
     active: NDArray[np.int64],
+    *,
+    most_users: int = _MOST_USERS,
 ) -> list[TableDiagnosis]:
     """Measure every item table with vectors as rows.
 
     Args:
         shared, private: a version's tensors; those that are missing are left out.
         active: rows of the items that are trained.
+        most_users: of more, so many at equal distances stand for all.
     """
     found = []
     for entry in algorithm.parameters:
@@ -60,7 +81,7 @@ def diagnose(
             found.append(_diagnosis(entry.name, rows.shape, 0, quality_of(rows)))
         elif entry.scope == "own_rows" and entry.name in private:
             tables = private[entry.name]
-            chosen = np.linspace(0, len(tables) - 1, min(len(tables), _MOST_USERS), dtype=np.int64)
+            chosen = np.linspace(0, len(tables) - 1, min(len(tables), most_users), dtype=np.int64)
             # Who has not begun has a table of zeros.
             own = [rows for rows in (tables[user][active] for user in chosen) if rows.any()]
             if own:

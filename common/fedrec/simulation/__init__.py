@@ -1,7 +1,13 @@
 """A whole federation in one process."""
 
 from fedrec.simulation.federation import Federation, never, round_kind, simulate
-from fedrec.simulation.ranks import against_popularity, model_ranks, popularity_ranks
+from fedrec.simulation.ranks import (
+    UserRanks,
+    against_popularity,
+    model_ranks,
+    popularity_ranks,
+    user_ranks,
+)
 from fedrec.simulation.recording import record_simulation, report_content
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.seeds import SeedResult, simulate_seeds
@@ -10,6 +16,7 @@ __all__ = [
     "Federation",
     "SeedResult",
     "SimulationResult",
+    "UserRanks",
     "Version",
     "against_popularity",
     "model_ranks",
@@ -20,4 +27,5 @@ __all__ = [
     "round_kind",
     "simulate",
     "simulate_seeds",
+    "user_ranks",
 ]

@@ -37,13 +37,13 @@ from fedrec.privacy.mechanism import fewest_clients
 from fedrec.provenance import provenance_of
 from fedrec.reports.round_report import RoundReport
 from fedrec.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
-from fedrec.simulation.data_checks import check_data
 from fedrec.simulation.parties import join_private, make_parties, split_private
 from fedrec.simulation.privacy import PrivacyAccount
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.simulation.summing import add_segments, make_adder
 from fedrec.training.layout import vector_spec
 from fedrec.training.learner import Contribution
+from fedrec.training.starting import check_start
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Federation", "never", "round_kind", "simulate"]
@@ -79,13 +79,7 @@ class Federation:
         scratch: Path | None = None,
     ) -> None:
         plan = settings.plan
-        if len(users) > plan.federation.maximum_users:
-            raise SettingsError(
-                f"The data has {len(users)} users, but federation.maximum_users is "
-                f"{plan.federation.maximum_users}.",
-                remedy="Raise federation.maximum_users; overflow bounds are proven for it.",
-            )
-        check_data(plan, users, len(catalogue), also)
+        check_start(plan, users, len(catalogue), also)
         if protect:
             check_users(plan, -(-len(users) // n_clients))
         self._settings = settings
@@ -254,6 +248,7 @@ class Federation:
             finished=self.finished,
             provenance=self._provenance,
             budget_spent=self.budget_spent,
+            n_clients=len(self._parties),
         )
 
     def _refreshed(self, version: Version) -> Version:
@@ -330,7 +325,7 @@ def simulate(
             as good; the checkpoint and the result say so.
         on_round: told of each round after it was published.
         stop: asked after every round.
-        users, catalogue: the data; without them the settings' data file is read.
+        users: the data; without them the settings' data file is read.
         also: protocols to measure under besides the plan's. They choose no version: the model
             is the one that was best under the plan's.
 

@@ -5,11 +5,12 @@ Only where one process holds all users: a real federation releases sums, never a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedrec.config.schema import Settings
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import Split
 from fedrec.evaluation.protocols import held_out_ranks
@@ -17,7 +18,7 @@ from fedrec.reports.bootstrap import PairedBootstrap, paired_bootstrap
 from fedrec.simulation.result import SimulationResult, Version
 from fedrec.training.learner import Learner
 
-__all__ = ["against_popularity", "model_ranks", "popularity_ranks"]
+__all__ = ["UserRanks", "against_popularity", "model_ranks", "popularity_ranks", "user_ranks"]
 
 _SCORES_AT_ONCE = 1 << 26
 
@@ -52,30 +53,46 @@ def popularity_ranks(
     return ranks
 
 
-def against_popularity(
-    result: SimulationResult, split: Split = "test", *, seed: int = 0
-) -> PairedBootstrap:
-    """Compare the best version's NDCG with popularity's, over users.
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class UserRanks:
+    """Every user's rank of its held-out item; -1 without one.
 
-    Raises:
-        DataError: no user has a held-out item.
+    Attributes:
+        model: under the version that was chosen, float64 (n_users,).
+        popularity: under the counts of holders, likewise.
     """
-    settings: Settings = result.settings
-    client = settings.client
+
+    model: NDArray[np.float64]
+    popularity: NDArray[np.float64]
+
+
+def user_ranks(result: SimulationResult, split: Split = "test") -> UserRanks:
+    """Return the ranks under a simulation's best version, and under popularity."""
+    client = result.settings.client
     learner = Learner(
-        settings.plan,
+        result.settings.plan,
         len(result.catalogue),
         device=client.device,
         memory_mib=client.memory_mib,
         device_memory_mib=client.device_memory_mib,
         threads=client.threads,
     )
-    return paired_bootstrap(
-        model_ranks(learner, result.best, result.users, split),
-        popularity_ranks(learner, result.best, result.users, split),
-        at=settings.evaluation.at,
-        seed=seed,
+    return UserRanks(
+        model=model_ranks(learner, result.best, result.users, split),
+        popularity=popularity_ranks(learner, result.best, result.users, split),
     )
+
+
+def against_popularity(ranks: UserRanks, *, at: int, seed: int = 0) -> PairedBootstrap:
+    """Compare the best version's NDCG with popularity's, over users.
+
+    Args:
+        at: the K of NDCG@K.
+
+    Raises:
+        DataError: no user has a held-out item.
+    """
+    return paired_bootstrap(ranks.model, ranks.popularity, at=at, seed=seed)
 
 
 def _ranks(

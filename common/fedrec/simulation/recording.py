@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from fedrec.errors import DataError
 from fedrec.reports.environment import describe_environment
-from fedrec.reports.figures import quality_by_round, size_bars
 from fedrec.reports.html import Fact, Figure, ReportContent
 from fedrec.reports.ledger import Ledger, ledger_of
-from fedrec.reports.message_sizes import message_sizes
+from fedrec.reports.round_figures import round_figures
 from fedrec.reports.run_folder import RunFolder
 from fedrec.simulation.checkpoint import CheckpointFolder
-from fedrec.simulation.ranks import against_popularity
+from fedrec.simulation.ranks import UserRanks, against_popularity, user_ranks
 from fedrec.simulation.result import SimulationResult
+from fedrec.simulation.user_figures import user_figures
 
 __all__ = ["record_simulation", "report_content"]
 
@@ -42,7 +42,7 @@ def report_content(result: SimulationResult) -> ReportContent:
     """Return what the report of a simulation says."""
     settings = result.settings
     protocol, at = settings.evaluation.protocol, settings.evaluation.at
-    ledger = _ledger(result)
+    ledger, ranks = _ledger(result), user_ranks(result)
     state = "" if result.finished else ", stopped before its end"
     return ReportContent(
         title=f"{settings.federation.name}: {settings.algorithm.name}",
@@ -50,17 +50,21 @@ def report_content(result: SimulationResult) -> ReportContent:
         f"{len(result.catalogue)} items, {len(result.rounds)} rounds{state}.",
         rows=result.rows(),
         at=at,
-        findings=(f"Protocol: {protocol}; metrics on test at {at}.", *_comparison(result)),
-        figures=_figures(result),
+        findings=(
+            f"Protocol: {protocol}; metrics on test at {at}.",
+            *(f"{name}: {caution}" for name, caution in result.cautions.items()),
+            *_comparison(ranks, at),
+        ),
+        figures=(*_round_figures(result), *user_figures(result, ranks)),
         statements=ledger.statements,
         facts=_facts(result),
         rounds=result.rounds,
     )
 
 
-def _comparison(result: SimulationResult) -> tuple[str, ...]:
+def _comparison(ranks: UserRanks, at: int) -> tuple[str, ...]:
     try:
-        found = against_popularity(result)
+        found = against_popularity(ranks, at=at)
     except DataError:
         return ()
     difference, ratio = found.difference, found.ratio
@@ -72,21 +76,14 @@ def _comparison(result: SimulationResult) -> tuple[str, ...]:
     )
 
 
-def _figures(result: SimulationResult) -> tuple[Figure, ...]:
-    settings = result.settings
-    popularity = (
-        None if result.evaluation is None else result.evaluation.rates("popularity", "validation")
-    )
-    quality = quality_by_round(
+def _round_figures(result: SimulationResult) -> tuple[Figure, ...]:
+    evaluation = result.evaluation
+    return round_figures(
+        result.settings.plan,
         result.rounds,
-        at=settings.evaluation.at,
-        popularity=popularity,
+        n_items=len(result.catalogue),
+        popularity=None if evaluation is None else evaluation.rates("popularity", "validation"),
         best_version=result.best.round,
-    )
-    sizes = size_bars(message_sizes(settings.plan, len(result.catalogue)))
-    return (
-        Figure(svg=quality, caption="Quality on validation by version of the model."),
-        Figure(svg=sizes, caption="One client's upload in one round; orange: these settings."),
     )
 
 

@@ -17,6 +17,7 @@ from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.provenance import Provenance
 from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec.reports.cautions import protocol_cautions
 from fedrec.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
 from fedrec.reports.round_report import RoundReport
@@ -55,6 +56,7 @@ class SimulationResult:
         finished: whether the federation came to its end.
         provenance: what trained it, and what was accepted on the way.
         budget_spent: whether it ended because a further round would exceed the privacy budget.
+        n_clients: parties among whom the users were dealt out.
     """
 
     settings: Settings
@@ -67,6 +69,7 @@ class SimulationResult:
     finished: bool
     provenance: Provenance
     budget_spent: bool = False
+    n_clients: int = 1
 
     @property
     def protocols(self) -> tuple[Protocol, ...]:
@@ -167,7 +170,14 @@ class SimulationResult:
             ),
             protocols=self.protocols,
             at=self.settings.evaluation.at,
+            cautions=self.cautions,
         )
+
+    @property
+    def cautions(self) -> dict[Protocol, str]:
+        """What has to stand beside protocols whose figures flatter every method."""
+        plan = self.settings.plan
+        return protocol_cautions(plan, self.users, len(self.catalogue), self.protocols)
 
     def no_learning(self) -> Rates | None:
         """Return what the leak is worth without any learning; None where there is none.

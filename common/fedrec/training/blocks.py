@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.cohort import Chunk
 from fedrec.training.samplers import Samples, sorted_rows
 
-__all__ = ["BLOCK_USERS", "Block", "BlockSize", "blocks_of", "buckets_of", "padded"]
+__all__ = ["BLOCK_USERS", "Block", "BlockSize", "Room", "blocks_of", "buckets_of", "padded"]
 
 BLOCK_USERS = 8
 """Users of a block on a processor. Fewer than four change bits, more leave its cache."""
@@ -91,6 +92,16 @@ class BlockSize:
     epochs: int
     gathers: bool
     together: int = 0
+
+
+class Room(Protocol):
+    """How many users' blocks fit where they are trained."""
+
+    def users(self, size: BlockSize, n_users: int) -> int:
+        """Return the most users of a block, of so many that there are."""
+
+    def shrink(self, size: BlockSize, users: int) -> None:
+        """Note that no more users than these fit."""
 
 
 def buckets_of(

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-__all__ = ["BlockChange", "ChangeSink"]
+__all__ = ["BlockChange", "ChangeSink", "idle_change"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,3 +44,15 @@ class ChangeSink(Protocol):
 
     def add_block(self, change: BlockChange) -> torch.Tensor:
         """Add the users' changes up; return how many values of each were clipped, (n_users,)."""
+
+
+def idle_change(rows: torch.Tensor, shrunk: torch.Tensor) -> torch.Tensor:
+    """Return how rows change that nobody steps.
+
+    Whoever adds it and whoever takes it off again gets the same bits: one product an entry.
+
+    Args:
+        rows: what `whole_decay.decaying` says of them, (n_users or n_steps or 1, n_rows, ...).
+        shrunk: entries of `whole_decay.shrinking`, (n_users or n_steps,).
+    """
+    return rows * shrunk.view(-1, *[1] * (rows.dim() - 1))

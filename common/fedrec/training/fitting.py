@@ -18,7 +18,7 @@ from fedrec.training.trainer import Trainer
 if TYPE_CHECKING:
     from fedrec.algorithms.accelerators import Accelerator
     from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
-    from fedrec.training.block_memory import BlockRoom
+    from fedrec.training.blocks import Room
     from fedrec.training.cohort import Chunk
     from fedrec.training.grid import RoundSums
 
@@ -40,7 +40,7 @@ def fit_of(
     start: RoundStart,
     sums: RoundSums,
     accelerator: Accelerator | None,
-    room: BlockRoom | None = None,
+    room: Room | None = None,
 ) -> Fit:
     """Return what trains the chunks of a round and adds their contributions to `sums`.
 

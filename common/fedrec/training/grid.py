@@ -14,9 +14,8 @@ from dataclasses import dataclass
 import torch
 
 from fedrec.algorithms.declarations import UpdateTensor
-from fedrec.algorithms.whole_decay import idle_change
 from fedrec.privacy.clipping import shrunk_to
-from fedrec.training.changes import BlockChange
+from fedrec.training.changes import BlockChange, idle_change
 
 __all__ = ["GridSum", "RoundSums", "SumsShape"]
 

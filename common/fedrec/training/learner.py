@@ -1,46 +1,28 @@
 """Everything that a plan means for one party's users: initial state, contribution, next version.
 
-`Learner` composes algorithm, update structure and evaluation. It is used alike by client
+`Learner` composes training and evaluation. It is used alike by client
 processes and by the in-process federation; who only applies aggregates needs its server half.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
-from fedrec.algorithms.algorithm import RoundStart
-from fedrec.algorithms.declarations import GRADES
-from fedrec.algorithms.trained import TrainedAlgorithm
-from fedrec.algorithms.whole_decay import most_steps
-from fedrec.config.algorithm import accelerator_of
-from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.data.splits import UserSplit, leave_one_out
 from fedrec.data.synthetic import generate
 from fedrec.errors import SettingsError, TrainingError
-from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Protocol
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.model.tables import array_of, room_in, table_bytes
-from fedrec.training.block_memory import BlockRoom
-from fedrec.training.cohort import Chunk, Cohort
-from fedrec.training.device import choose_device, memory_on
-from fedrec.training.engines.choosing import Workers, engine_of
-from fedrec.training.engines.engine import Engine
-from fedrec.training.evaluator import BYTES_PER_SCORE, Evaluator, Segments
-from fedrec.training.grid import RoundSums, SumsShape
+from fedrec.training.evaluator import Evaluator, Segments
 from fedrec.training.local_round import train_locally
-from fedrec.training.server_half import ServerHalf
-from fedrec.training.user_tables import DeviceTables, open_tables
+from fedrec.training.user_half import UserHalf
 from fedrec.wire.messages import RoundKind
 
 __all__ = ["Contribution", "Learner"]
-
-_PARTS_OF_INITIAL_TABLES = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,79 +47,12 @@ class Contribution:
     also: Segments = field(default_factory=dict)
 
 
-class Learner(ServerHalf):
-    """A plan, made executable for a catalogue of `n_items` items.
+class Learner(UserHalf):
+    """A plan, made executable: what one party's users add to a round of any kind."""
 
-    Args:
-        plan: what the federation agreed on.
-        n_items: items in the catalogue.
-        device: auto, cpu, cuda or cuda:N.
-        memory_mib: memory that a chunk of users may take while it trains on a processor; private
-            tables that take more lie in files.
-        threads: CPU threads, 0 for torch's own choice.
-        also: protocols to measure under besides the plan's, where one process holds everybody.
-        scratch: folder for files, private tables in its `blocks`; None for temporary ones.
-        table_bytes: private tables that take more lie in files; 0 for all of `memory_mib`.
-        measure_withheld: measure also what is not released, where one process holds everybody.
-        workers: processes that train, or the engine that learners share. Their owner closes it.
-        device_memory_mib: memory of a CUDA device that training may take; 0 for a share of what
-            is free there.
-        beside: learners of this process that keep tables on the device, this one included.
-        initial: returns the model that every party starts from, where one process draws it for
-            many parties.
-
-    Attributes:
-        engine: what trains.
-        device_bytes: memory of the device that training may take; 0 on a processor. Half of it is
-            for blocks of users while they train, with what all of them start from; three eighths
-            are for the samples and private rows of their chunk, an eighth is for private tables
-            that stay there.
-    """
-
-    def __init__(
-        self,
-        plan: Plan,
-        n_items: int,
-        *,
-        device: str = "auto",
-        memory_mib: int = 2048,
-        threads: int = 0,
-        also: Sequence[Protocol] = (),
-        scratch: Path | None = None,
-        table_bytes: int = 0,
-        measure_withheld: bool = False,
-        workers: Workers | Engine = 1,
-        device_memory_mib: int = 0,
-        beside: int = 1,
-        initial: Callable[[], SharedState] | None = None,
-    ) -> None:
-        if threads:
-            torch.set_num_threads(threads)
-        super().__init__(plan, n_items, initial=initial)
-        self.protocols = tuple(dict.fromkeys((plan.evaluation.protocol, *also)))
-        self.device = choose_device(device)
-        self.accelerator = accelerator_of(plan)
-        self.memory_bytes = memory_mib << 20
-        self.room = room_in(scratch, table_bytes or self.memory_bytes)
-        self.device_bytes = memory_on(self.device, device_memory_mib)
-        self.on_device = DeviceTables(
-            self.device, self.device_bytes // 8 // beside if self.device_bytes else None
-        )
-        self._block_room: BlockRoom | None = None
-        self._cohort: tuple[UserSplit, SharedState, Cohort] | None = None
-        self._fresh: tuple[SharedState, UserSplit, PrivateState] | None = None
-        self._evaluator = Evaluator(self)
-        self._measures = measure_withheld or self.layout.mechanism is None
-        self._exact: Learner | None = None
-        self.engine = (
-            workers
-            if isinstance(workers, Engine)
-            else engine_of(workers, threads=threads, folder=scratch)
-        )
-
-    def close(self) -> None:
-        """End worker processes, if there are any."""
-        self.engine.close()
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self)
 
     def warm_up(self) -> None:
         """Compile what training compiles, so that no round waits for it.
@@ -154,21 +69,6 @@ class Learner(ServerHalf):
             device_memory_mib=self.device_bytes >> 20,
         )
         small.contribute("train", 1, small.initial_shared(), users, small.initial_private(users))
-
-    def initial_private(self, users: UserSplit) -> PrivateState:
-        """Return private parameters of users who have never trained."""
-        keys = users.user_keys()
-        widths = self.algorithm.private_widths
-        if self.room.is_enough_for(len(keys), widths):
-            return self.algorithm.initial_private(keys)
-        tables = self.room.new(len(keys), widths)
-        part_bytes = self.room.memory_bytes // _PARTS_OF_INITIAL_TABLES
-        at_once = max(1, part_bytes // max(1, table_bytes(1, widths)))
-        for begin in range(0, len(keys), at_once):
-            part = self.algorithm.initial_private(keys[begin : begin + at_once])
-            for name, values in part.tensors.items():
-                tables[name].write(begin + np.arange(len(values)), array_of(values))
-        return PrivateState.of({name: table.finish() for name, table in tables.items()})
 
     def contribute(
         self,
@@ -241,14 +141,15 @@ class Learner(ServerHalf):
         elif kind != "count":
             self.refreshed(shared, users, private)
             measure = kind == "evaluate" or (number % self.plan.evaluation.every_rounds == 0)
-            if measure and self._measures:
+            if measure and self.measures:
                 also = self._evaluator.measure_all(
                     shared, users, private, references=kind == "evaluate", number=number
                 )
                 metrics += also.pop(self.plan.evaluation.protocol)
         if kind == "train":
             found = train_locally(self, number, shared, users, private, participating)
-            changes, counts, private = found.changes, found.counts, found.private
+            changes = found.changes | self._evaluator.graded(shared, users, private)
+            counts, private = found.counts, found.private
             metrics += found.metrics
             n_clipped = MetricSums(found.metrics).sum_of("clipped_values")
         released = metrics if exact else np.zeros_like(metrics)
@@ -267,211 +168,3 @@ class Learner(ServerHalf):
         nothing = np.zeros(len(METRIC_NAMES), dtype=np.int64)
         vector = self.travelling.pack("count", shared, {}, counts, nothing)
         return Contribution(vector=vector, private=private, n_clipped=0)
-
-    def empty_sums(self, shared: SharedState) -> RoundSums:
-        """Return the sums of a round that starts from a version, with nothing in them."""
-        return self.sums_shape(shared).empty(self.device)
-
-    def sums_shape(self, shared: SharedState) -> SumsShape:
-        """Return what the sums of a round are of that starts from a version."""
-        mechanism = self.layout.mechanism
-        return SumsShape(
-            tensors=self.travelling.layout("train", shared).tensors,
-            n_items=len(self.active_items(shared)),
-            maximum_users=self.layout.maximum_users,
-            counts_rows=self.algorithm.counts_rows,
-            longest=None if mechanism is None else mechanism.bound,
-            most_steps=most_steps(self.algorithm)
-            if isinstance(self.algorithm, TrainedAlgorithm)
-            else 0,
-        )
-
-    def chunks(
-        self, cohort: Cohort, participating: NDArray[np.bool_] | None = None
-    ) -> Iterator[Chunk]:
-        """Yield the users who train, in chunks that fit the memory that training may take."""
-        return cohort.chunks(
-            participating=participating,
-            steps=self.algorithm.steps,
-            bytes_per_user=self.algorithm.bytes_per_user,
-            memory_bytes=self.chunk_bytes,
-            device=self.device,
-        )
-
-    @property
-    def chunk_bytes(self) -> int:
-        """Memory that a chunk's samples, private rows or scores may take where they are."""
-        return 3 * self.device_bytes // 8 if self.device_bytes else self.memory_bytes
-
-    def block_room(self, start: RoundStart, sums: RoundSums) -> BlockRoom | None:
-        """Return how many users train on the device at once; None on a processor."""
-        if not self.device_bytes or not isinstance(self.algorithm, TrainedAlgorithm):
-            return None
-        room = self._block_room
-        if room is None or room.n_items != len(start.active):
-            room = BlockRoom(self.algorithm, start, sums, self.device_bytes // 2)
-            self._block_room = room
-        return room
-
-    def refreshed(
-        self,
-        shared: SharedState,
-        users: UserSplit,
-        private: PrivateState,
-    ) -> PrivateState:
-        """Return private parameters that belong to this version; see `Algorithm.refresh`.
-
-        Raises:
-            TrainingError: a user's parameters do not follow from this version.
-        """
-        if not self.algorithm.refreshes:
-            return private
-        known = self._fresh
-        if known is not None and known[0] is shared and known[1] is users:
-            return known[2]
-        cohort = self.cohort(shared, users)
-        start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        tables = open_tables(private, self.room, self.on_device)
-        for chunk in self.chunks(cohort):
-            own = tables.take(chunk.user_index)
-            tables.put(chunk.user_index, self.algorithm.refresh(chunk, start, own))
-        fresh = tables.finish()
-        if not tables.finite:
-            raise TrainingError(
-                f"The private parameters of {len(users)} users cannot be solved: a system is "
-                "singular, or a value of the published model is not finite.",
-                remedy=self.algorithm.about.divergence_remedy,
-            )
-        self._fresh = (shared, users, fresh)
-        return fresh
-
-    def graded(
-        self, shared: SharedState, users: UserSplit, private: PrivateState
-    ) -> dict[str, NDArray[np.int64]]:
-        """Return what users' validation items say of a version's candidates, as a tensor of the
-        update; none where there is nothing to choose."""
-        gains = [
-            self._evaluator.gain(candidate, users, private)
-            for candidate in self.algorithm.candidates(shared)
-        ]
-        return {GRADES: np.array(gains, dtype=np.int64)} if gains else {}
-
-    def train_alone(
-        self, shared: SharedState, users: UserSplit, private: PrivateState
-    ) -> tuple[SharedState, PrivateState]:
-        """Return the states after all rounds, if these users were the whole federation.
-
-        Nothing is released by it, so it needs no noise.
-
-        Raises:
-            TrainingError: when training diverges.
-        """
-        if self.layout.mechanism is not None:
-            if self._exact is None:
-                plan = self.plan.model_copy(update={"privacy": PrivacySettings()})
-                self._exact = Learner(
-                    plan,
-                    self.n_items,
-                    device=str(self.device),
-                    device_memory_mib=self.device_bytes >> 20,
-                    workers=self.engine,
-                )
-            return self._exact.train_alone(shared, users, private)
-        metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
-        own = self.cohort(shared, users).item_counts(self.n_items)[self.active_items(shared)]
-        for number in range(1, self.plan.rounds.total + 1):
-            found = train_locally(self, number, shared, users, private)
-            aggregate = self.travelling.pack("train", shared, found.changes, found.counts, metrics)
-            # The published counts are those of everybody.
-            counts = found.counts if self.algorithm.counts_rows else own
-            change = self.travelling.change("train", shared, aggregate)
-            shared = self._moved(number, shared, change, counts)
-            private = found.private
-        return shared, private
-
-    def cohort(self, shared: SharedState, users: UserSplit) -> Cohort:
-        """Return the users' training tables for the active items, made once."""
-        counted = shared.last_counted
-        if self._cohort is not None:
-            known, version, cohort = self._cohort
-            if known is users and version.last_counted is counted:
-                return cohort
-        active = self.active_items(shared)
-        scarce = None
-        if shared.recounted is not None and not self.algorithm.counts_rows:
-            # Their rows would be about fewer than an opened row may be about.
-            scarce = shared.recounted[active] < self.plan.federation.minimum_item_users
-        cohort = Cohort(
-            users,
-            active=active,
-            n_items=self.n_items,
-            exclude_held_out=self.plan.evaluation.protocol == "paper",
-            needs_negatives=self.algorithm.negatives_per_positive > 0,
-            left_out=scarce,
-        )
-        self._cohort = (users, shared, cohort)
-        return cohort
-
-    def score_blocks(
-        self, shared: SharedState, users: UserSplit, private: PrivateState
-    ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
-        """Yield (user positions, scores over the whole catalogue), -inf where inactive."""
-        active = torch.from_numpy(self.active_items(shared)).to(self.device)
-        for rows, found in self.active_scores(shared, users, private, n_columns=self.n_items):
-            scores = torch.full((len(rows), self.n_items), -torch.inf, device=self.device)
-            scores[:, active] = found
-            yield rows, scores
-
-    def active_scores(
-        self,
-        shared: SharedState,
-        users: UserSplit,
-        private: PrivateState,
-        *,
-        n_columns: int = 0,
-    ) -> Iterator[tuple[NDArray[np.int64], torch.Tensor]]:
-        """Yield (user positions, scores of the active items, float32 (n_rows, n_active)).
-
-        Args:
-            n_columns: scores of a user that have to fit into memory; the active ones by default.
-        """
-        private = self.refreshed(shared, users, private)
-        cohort = self.cohort(shared, users)
-        start = self.algorithm.start(shared, cohort.active, 0, self.device)
-        n_columns = n_columns or len(cohort.active)
-        widths = private.widths()
-        wanted = {name: widths[name] for name in self.algorithm.scoring if name in widths}
-        # A user's own rows as they are read, as they are taken to the device, and a copy in work.
-        per_user = BYTES_PER_SCORE * max(n_columns, 1) + 3 * table_bytes(1, wanted)
-        at_once = max(16, self.chunk_bytes // per_user)
-        for begin in range(0, len(users), at_once):
-            rows = np.arange(begin, min(len(users), begin + at_once))
-            own = self.on_device.rows(private, rows, self.algorithm.scoring)
-            chunk = cohort.chunk_of(rows, self.device)
-            yield rows, self.algorithm.scores(chunk, start, own)
-
-    def recommend(
-        self,
-        shared: SharedState,
-        users: UserSplit,
-        private: PrivateState,
-        user_index: int,
-        n: int,
-        *,
-        exclude_seen: bool = True,
-    ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the n best item rows for a user, best first, and their scores.
-
-        A user whose history stands in for a vector is answered from all of it, the held-out
-        items included.
-        """
-        rows = np.array([user_index])
-        whole = users.select(rows).whole()
-        own = users.select(rows) if self.algorithm.keeps_vectors else whole
-        one = private.rows(rows)
-        ((_, scores),) = self.score_blocks(shared, own, one)
-        row = scores[0].cpu().numpy()
-        if exclude_seen:
-            row[whole.train_items] = -np.inf
-        best = np.argsort(-row, kind="stable")[: min(n, int(np.isfinite(row).sum()))]
-        return best, row[best]

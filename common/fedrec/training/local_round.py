@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +15,7 @@ from fedrec.evaluation.metrics import LOSS_BITS, MAXIMUM_LOSS, METRIC_NAMES
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.engines.chunk_metrics import MAXIMUM_CLIPPED
 from fedrec.training.engines.engine import Job
-
-if TYPE_CHECKING:
-    from fedrec.training.learner import Learner
+from fedrec.training.user_half import UserHalf
 
 __all__ = ["LocalRound", "train_locally"]
 
@@ -45,7 +42,7 @@ class LocalRound:
 
 
 def train_locally(
-    learner: Learner,
+    half: UserHalf,
     number: int,
     shared: SharedState,
     users: UserSplit,
@@ -60,32 +57,32 @@ def train_locally(
     Raises:
         TrainingError: when values are no longer finite, or every user's loss exploded.
     """
-    cohort = learner.cohort(shared, users)
-    private = learner.refreshed(shared, users, private)
+    cohort = half.cohort(shared, users)
+    private = half.refreshed(shared, users, private)
     start = replace(
-        learner.algorithm.start(shared, cohort.active, number, learner.device),
+        half.algorithm.start(shared, cohort.active, number, half.device),
         party_key=cohort.party_key,
     )
-    found = learner.engine.train(
+    found = half.engine.train(
         Job(
-            algorithm=learner.algorithm,
-            accelerator=learner.accelerator,
+            algorithm=half.algorithm,
+            accelerator=half.accelerator,
             start=start,
             cohort=cohort,
             participating=participating,
             private=private,
-            sums=learner.sums_shape(shared),
-            memory_bytes=learner.chunk_bytes,
-            room=learner.room,
-            on_device=learner.on_device,
-            block_room=learner.block_room,
+            sums=half.sums_shape(shared),
+            memory_bytes=half.chunk_bytes,
+            room=half.room,
+            on_device=half.on_device,
+            block_room=half.block_room,
         )
     )
     sums, trained = found.sums, found.private
     n_idle_clipped = 0
-    if isinstance(learner.algorithm, TrainedAlgorithm):
+    if isinstance(half.algorithm, TrainedAlgorithm):
         n_idle_clipped = sums.settle(
-            decaying(learner.algorithm, start), shrinking(learner.algorithm, start)
+            decaying(half.algorithm, start), shrinking(half.algorithm, start)
         )
     metrics = np.zeros(len(METRIC_NAMES), dtype=np.int64)
     metrics[:_N_TRAINING] = found.metrics
@@ -99,20 +96,19 @@ def train_locally(
         raise TrainingError(
             f"Training diverged in training round {shared.trained + 1} with {len(users)} users: "
             f"{wrong}. The version before this round is intact.",
-            remedy=learner.algorithm.about.divergence_remedy,
+            remedy=half.algorithm.about.divergence_remedy,
         )
     changes = {
         tensor.name: sums[tensor.name].change.cpu().numpy().reshape(-1, *tensor.shape[1:])
-        for tensor in learner.layout.tensors
+        for tensor in half.layout.tensors
     }
     counts = np.zeros(len(cohort.active), dtype=np.int64)
-    if learner.layout.mechanism is not None:
+    if half.layout.mechanism is not None:
         # Clipped is who was shortened as a whole.
         metrics[3] = sums.n_shrunk
         return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)
     counts = sums.counts.cpu().numpy()
-    changes, n_clipped = learner.algorithm.compress(changes, counts)
+    changes, n_clipped = half.algorithm.compress(changes, counts)
     n_clipped += n_idle_clipped
-    changes |= learner.graded(shared, users, private)
     metrics[2] = min(metrics[2] + n_clipped, n_trained * MAXIMUM_CLIPPED)
     return LocalRound(changes=changes, counts=counts, private=trained, metrics=metrics)

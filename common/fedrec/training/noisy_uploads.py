@@ -8,10 +8,9 @@ from collections.abc import Mapping
 import torch
 
 from fedrec.algorithms.declarations import UploadNoise
-from fedrec.algorithms.whole_decay import idle_change
 from fedrec.privacy.paper_noise import gaussian_noise, laplace_noise
 from fedrec.privacy.random_bits import RandomBits
-from fedrec.training.changes import BlockChange, ChangeSink
+from fedrec.training.changes import BlockChange, ChangeSink, idle_change
 
 __all__ = ["NoisyUploads"]
 

@@ -78,7 +78,7 @@ class ServerHalf:
                 if not tensor.signed:
                     change[tensor.name] = np.ones(tensor.shape)
             counts = np.ones(self.n_items, dtype=np.int64)
-        return self._moved(number, shared, change, counts)
+        return self.moved(number, shared, change, counts)
 
     def _counted(self, shared: SharedState, aggregate: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return the last count's users of the active items, 0 of those that too few hold now.
@@ -91,7 +91,7 @@ class ServerHalf:
         counts = shared.last_counted[active]
         return np.where(counts >= self.plan.federation.minimum_item_users, counts, 0)
 
-    def _moved(
+    def moved(
         self,
         number: int,
         shared: SharedState,

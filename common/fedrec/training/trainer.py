@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fedrec.algorithms.algorithm import ChunkResult, RoundStart
-from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, blocks_of, buckets_of
+from fedrec.training.blocks import BLOCK_USERS, Block, BlockSize, Room, blocks_of, buckets_of
 from fedrec.training.changes import ChangeSink
 from fedrec.training.out_of_memory import in_halves, smaller
 from fedrec.training.samplers import Samples, draw_samples, with_every_row
@@ -31,7 +31,6 @@ from fedrec.training.training_round import TrainingRound
 
 if TYPE_CHECKING:
     from fedrec.algorithms.trained import TrainedAlgorithm
-    from fedrec.training.block_memory import BlockRoom
     from fedrec.training.cohort import Chunk
 
 __all__ = ["Trainer"]
@@ -50,7 +49,7 @@ class Trainer:
     """
 
     def __init__(
-        self, algorithm: TrainedAlgorithm, start: RoundStart, room: BlockRoom | None = None
+        self, algorithm: TrainedAlgorithm, start: RoundStart, room: Room | None = None
     ) -> None:
         self._algorithm, self._start = algorithm, start
         self._room = room

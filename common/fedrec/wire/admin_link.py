@@ -20,7 +20,7 @@ from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import admin_pb2
 from fedrec.wire.v1.admin_pb2_grpc import AdminStub
 
-__all__ = ["AdminLink", "CurrentRound", "RunEvent", "RunStatus"]
+__all__ = ["AdminLink", "CurrentRound", "Quality", "RunEvent", "RunStatus"]
 
 _CALL_SECONDS = 10.0
 _WATCH_SECONDS = 24 * 3600.0
@@ -57,6 +57,23 @@ class CurrentRound:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What the last measured round says of the model; None for what none measured yet.
+
+    Attributes:
+        at: hits and gains count among so many items.
+    """
+
+    round: int
+    at: int
+    loss: float | None = None
+    validation_hr: float | None = None
+    validation_ndcg: float | None = None
+    test_hr: float | None = None
+    test_ndcg: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RunStatus:
     """How far a run is.
 
@@ -68,6 +85,10 @@ class RunStatus:
             published can be told of; empty during a round.
         authority_heard: unix seconds at which the key authority was last heard of; 0 where it was
             not since the coordinator started.
+        awaited: the labels of those for whom the round in progress waits, or the next one.
+        stalled: whether several rounds in a row were given up; the run tries again by itself.
+        epsilon: what the noisy sums released so far cost a user; None without noise.
+        quality: what the last measured round says; None before the first.
         current: the round in progress, or None between rounds.
     """
 
@@ -87,15 +108,20 @@ class RunStatus:
     next_epoch: int = 0
     waits_for: str = ""
     authority_heard: float = 0.0
+    awaited: tuple[str, ...] = ()
+    stalled: bool = False
+    epsilon: float | None = None
+    quality: Quality | None = None
     current: CurrentRound | None = None
 
     @classmethod
     def of(cls, message: Any) -> RunStatus:
         """Take what the operators' service answered."""
-        current = None
-        if message.HasField("current"):
-            current = CurrentRound(**_fields(message.current, CurrentRound))
-        return cls(**_fields(message, RunStatus), current=current)
+        nested: dict[str, Any] = {"awaited": tuple(message.awaited)}
+        for name, kind in (("current", CurrentRound), ("quality", Quality)):
+            part = getattr(message, name)
+            nested[name] = kind(**_fields(part, kind)) if message.HasField(name) else None
+        return cls(**_fields(message, RunStatus) | nested)
 
 
 class AdminLink:
@@ -175,15 +201,21 @@ def _epoch_parts(bundle: bytes) -> Iterator[admin_pb2.EpochPart]:
 
 
 def _fields(message: Any, kind: type[Any]) -> dict[str, Any]:
-    names = (name for name in kind.__dataclass_fields__ if name != "current")
-    return {name: getattr(message, name) for name in names}
+    """Return a message's fields by name; what it may lack, and lacks, as None."""
+    found = {}
+    for name in kind.__dataclass_fields__:
+        optional = message.DESCRIPTOR.fields_by_name[name].has_presence
+        found[name] = None if optional and not message.HasField(name) else getattr(message, name)
+    return found
 
 
 def _event(message: admin_pb2.Event) -> RunEvent:
     try:
         fields = json.loads(message.fields_json or "{}")
-    except json.JSONDecodeError:
-        raise ProtocolError("An event's fields are not JSON.") from None
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        raise ProtocolError("An event's fields are no JSON object.")
     return RunEvent(
         sequence=message.sequence,
         unix_seconds=message.unix_seconds,

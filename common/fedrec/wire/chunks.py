@@ -9,7 +9,7 @@ from blake3 import blake3
 
 from fedrec.errors import CorruptUpload, TooLarge
 
-__all__ = ["CHUNK_BYTES", "Assembler", "Blob", "split"]
+__all__ = ["CHUNK_BYTES", "Assembler", "Blob", "Chunk", "chunks", "split"]
 
 CHUNK_BYTES = 1024 * 1024
 
@@ -35,11 +35,25 @@ class Blob:
         return len(data) == self.length and blake3(data).digest() == self.digest
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """A piece of a stream of bytes; `data` may be a view of the message that brought it."""
+
+    offset: int
+    data: bytes | memoryview
+
+
 def split(data: bytes, start: int = 0) -> Iterator[tuple[int, bytes]]:
     """Yield (offset, piece) of the bytes from `start` on; nothing when none are left."""
+    for chunk in chunks(data, start):
+        yield chunk.offset, bytes(chunk.data)
+
+
+def chunks(data: bytes, start: int = 0) -> Iterator[Chunk]:
+    """Yield the bytes from `start` on in pieces that are views of them."""
     view = memoryview(data)
     for offset in range(start, len(data), CHUNK_BYTES):
-        yield offset, bytes(view[offset : offset + CHUNK_BYTES])
+        yield Chunk(offset=offset, data=view[offset : offset + CHUNK_BYTES])
 
 
 class Assembler:
@@ -69,14 +83,14 @@ class Assembler:
         max_bytes: int,
         start: int = 0,
         prefix: Iterable[bytes] = (),
-        sink: Callable[[bytes], object] | None = None,
+        sink: Callable[[bytes | memoryview], object] | None = None,
     ) -> None:
         if length > max_bytes:
             raise TooLarge(f"{length} bytes are announced, at most {max_bytes} are allowed.")
         self._length = length
         self._digest = digest
         self._hash = blake3()
-        self._pieces: list[bytes] = []
+        self._pieces: list[bytes | memoryview] = []
         self._sink = sink
         self._offset = 0
         for piece in prefix:
@@ -99,7 +113,7 @@ class Assembler:
         """Whether all announced bytes are here."""
         return self._offset == self._length
 
-    def add(self, offset: int, data: bytes) -> None:
+    def add(self, offset: int, data: bytes | memoryview) -> None:
         """Take the next chunk.
 
         Raises:

@@ -25,6 +25,7 @@ from fedrec.wire.limits import (
     check_exact,
     check_kind,
     check_number,
+    check_paused,
     check_round,
     check_text,
     check_version,
@@ -136,7 +137,13 @@ def reveal_statement_to_proto(statement: RevealStatement) -> model_pb2.RevealSta
         n_rows=statement.n_rows,
         rows_digest=statement.rows_digest,
         refused=statement.refused,
+        paused=statement.paused,
         signature=statement.signature,
+        sequence=statement.sequence,
+        previous=statement.previous,
+        kind=statement.kind,
+        trained=statement.trained,
+        charged=statement.charged,
     )
 
 
@@ -157,7 +164,13 @@ def reveal_statement_from_proto(message: model_pb2.RevealStatement) -> RevealSta
         refused=check_text(
             message.refused, "statement.refused", max_chars=MAX_REASON_CHARS, empty=True
         ),
+        paused=check_paused(message.paused, "statement.paused"),
         signature=check_exact(message.signature, "statement.signature", 0, 64),
+        sequence=check_number(message.sequence, "statement.sequence"),
+        previous=check_exact(message.previous, "statement.previous", 32),
+        kind=check_kind(message.kind, "statement.kind"),
+        trained=check_number(message.trained, "statement.trained"),
+        charged=check_number(message.charged, "statement.charged"),
     )
 
 
@@ -195,7 +208,7 @@ def report_from_proto(message: model_pb2.Report) -> Report:
 
 def federation_to_proto(info: FederationInfo) -> coordinator_pb2.Federation:
     """Write what a client learns first."""
-    return coordinator_pb2.Federation(
+    message = coordinator_pb2.Federation(
         protocol_version=info.protocol_version,
         federation=info.federation,
         run=info.run,
@@ -208,6 +221,9 @@ def federation_to_proto(info: FederationInfo) -> coordinator_pb2.Federation:
         wrapped_secrets=info.wrapped_secrets,
         published_round=info.published_round,
     )
+    if info.statement is not None:
+        message.statement.CopyFrom(reveal_statement_to_proto(info.statement))
+    return message
 
 
 def federation_from_proto(message: coordinator_pb2.Federation) -> FederationInfo:
@@ -236,6 +252,7 @@ def federation_from_proto(message: coordinator_pb2.Federation) -> FederationInfo
             message.wrapped_secrets, "federation.wrapped_secrets", max_bytes=MAX_PART_BYTES
         ),
         published_round=check_round(message.published_round, "federation.published_round"),
+        statement=_statement(message),
     )
 
 
@@ -365,7 +382,9 @@ def _stated(statement: RevealStatement | None) -> model_pb2.RevealStatement | No
     return None if statement is None else reveal_statement_to_proto(statement)
 
 
-def _statement(message: model_pb2.Published | model_pb2.Snapshot) -> RevealStatement | None:
+def _statement(
+    message: model_pb2.Published | model_pb2.Snapshot | coordinator_pb2.Federation,
+) -> RevealStatement | None:
     if not message.HasField("statement"):
         return None
     return reveal_statement_from_proto(message.statement)

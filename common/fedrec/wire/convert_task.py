@@ -45,18 +45,23 @@ def remembered_to_proto(
     request.acknowledged_digest = remembered.digest
     if remembered.statement is not None:
         request.statement.CopyFrom(reveal_statement_to_proto(remembered.statement))
+    if remembered.header is not None:
+        request.header.CopyFrom(upload_header_to_proto(remembered.header))
     return request
 
 
 def remembered_from_proto(request: coordinator_pb2.NextTaskRequest) -> Remembered:
     """Read what a client remembers; the statement's signature is not verified."""
-    statement = None
+    statement, header = None, None
     if request.HasField("statement"):
         statement = reveal_statement_from_proto(request.statement)
+    if request.HasField("header"):
+        header = upload_header_from_proto(request.header)
     return Remembered(
         round=check_round(request.acknowledged_round, "request.acknowledged_round"),
         digest=check_exact(request.acknowledged_digest, "request.acknowledged_digest", 0, 32),
         statement=statement,
+        header=header,
     )
 
 
@@ -68,8 +73,9 @@ def task_to_proto(task: Task) -> coordinator_pb2.Task:
         if task.latest.header is not None:
             message.latest.header.CopyFrom(upload_header_to_proto(task.latest.header))
     match task.task:
-        case Wait(reason=reason):
-            message.wait.CopyFrom(coordinator_pb2.Wait(reason=_one_line(reason)))
+        case Wait(reason=reason, about=about):
+            wait = coordinator_pb2.Wait(reason=_one_line(reason), about=about)
+            message.wait.CopyFrom(wait)
         case Train() as train:
             message.train.CopyFrom(
                 coordinator_pb2.Train(
@@ -122,7 +128,10 @@ def _task(
 ) -> Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished:
     match message.WhichOneof("task"):
         case "wait":
-            return Wait(reason=_reason(message.wait.reason, "wait.reason"))
+            return Wait(
+                reason=_reason(message.wait.reason, "wait.reason"),
+                about=check_round(message.wait.about, "wait.about"),
+            )
         case "train":
             train = message.train
             return Train(

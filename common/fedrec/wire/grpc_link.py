@@ -10,12 +10,12 @@ from typing import Self
 from fedrec.errors import CorruptUpload, ProtocolError
 from fedrec.identity.certificates import Credentials
 from fedrec.ids import ClientId, RoundId
-from fedrec.wire.chunks import CHUNK_BYTES, Blob, split
+from fedrec.wire.chunk_parts import chunk_to_part, part_stream
+from fedrec.wire.chunks import CHUNK_BYTES, Blob, chunks
 from fedrec.wire.convert import (
     application_from_proto,
     blob_to_proto,
     federation_from_proto,
-    part_of,
     published_from_proto,
     report_to_proto,
     reveal_statement_to_proto,
@@ -87,6 +87,9 @@ class GrpcLink(Link):
             sleep=sleep,
         )
         self._stub: Message = CoordinatorStub(channel)  # type: ignore[no-untyped-call]  # generated
+        self._submit_update = part_stream(channel, "SubmitUpdate", update_pb2.UploadReceipt)
+        self._submit_reveal = part_stream(channel, "SubmitReveal", model_pb2.RoundReceipt)
+        self._submit_snapshot = part_stream(channel, "SubmitSnapshot", model_pb2.RoundReceipt)
 
     def __enter__(self) -> Self:
         return self
@@ -160,7 +163,7 @@ class GrpcLink(Link):
                 offset = status.offset
             asks = True
             parts = _upload_parts(header, payload, offset)
-            receipt = self._calls.send(self._stub.SubmitUpdate, parts, header.length)
+            receipt = self._calls.send(self._submit_update, parts, header.length)
             return bool(receipt.duplicate)
 
         try:
@@ -191,7 +194,7 @@ class GrpcLink(Link):
     def submit_reveal(self, statement: RevealStatement, sealed: bytes) -> None:
         """Send the key authority's word; `sealed` is empty where it refuses the sum."""
         first = model_pb2.RevealPart(statement=reveal_statement_to_proto(statement))
-        self._submit(self._stub.SubmitReveal, first, sealed)
+        self._submit(self._submit_reveal, first, sealed)
 
     def submit_report(self, report: Report) -> None:
         """Send what this client found in a published sum."""
@@ -201,7 +204,7 @@ class GrpcLink(Link):
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
         first = model_pb2.ReportPart(report=report_to_proto(report))
-        self._submit(self._stub.SubmitSnapshot, first, blob)
+        self._submit(self._submit_snapshot, first, blob)
 
     def published(self, client_id: ClientId, run: str, after: RoundId) -> PublishedRound | None:
         """Return the first round published after `after`, or None."""
@@ -275,17 +278,15 @@ class GrpcLink(Link):
         self._calls.retried(attempt)
 
 
-def _upload_parts(
-    header: UploadHeader, payload: bytes, offset: int
-) -> Iterator[update_pb2.UploadPart]:
-    yield update_pb2.UploadPart(header=upload_header_to_proto(header))
-    for start, data in split(payload, offset):
-        yield part_of(update_pb2.UploadPart, start, data)
+def _upload_parts(header: UploadHeader, payload: bytes, offset: int) -> Iterator[bytes]:
+    yield update_pb2.UploadPart(header=upload_header_to_proto(header)).SerializeToString()
+    for chunk in chunks(payload, offset):
+        yield chunk_to_part(update_pb2.UploadPart, chunk)
 
 
-def _signed_parts(first: Message, blob: bytes) -> Iterator[Message]:
+def _signed_parts(first: Message, blob: bytes) -> Iterator[bytes]:
     """Yield a part that holds what is signed, and the parts of the bytes that go with it."""
-    yield first
-    yield type(first)(blob=blob_to_proto(Blob.of(blob)))
-    for start, data in split(blob):
-        yield part_of(type(first), start, data)
+    yield first.SerializeToString()
+    yield type(first)(blob=blob_to_proto(Blob.of(blob))).SerializeToString()
+    for chunk in chunks(blob):
+        yield chunk_to_part(type(first), chunk)

@@ -15,6 +15,7 @@ __all__ = [
     "MAX_CONTRIBUTIONS",
     "MAX_MASK_BODY_BYTES",
     "MAX_METRICS_BYTES",
+    "MAX_PAUSED",
     "MAX_REASON_CHARS",
     "MAX_REFUSED",
     "MAX_REPORTS",
@@ -28,6 +29,7 @@ __all__ = [
     "check_kind",
     "check_mask_step",
     "check_number",
+    "check_paused",
     "check_refused",
     "check_round",
     "check_seconds",
@@ -42,6 +44,8 @@ MAX_REPORTS = 16
 MAX_REFUSED = 8
 """Snapshots that a client may refuse before it gives up."""
 MAX_METRICS_BYTES = 64 * 1024
+MAX_PAUSED = 16
+"""Cells that are paused in one key epoch: each time the key authority tells a little of its key."""
 MAX_MASK_BODY_BYTES = 2 * 1024 * 1024
 """More than the shares of a client with 10,000 neighbours."""
 MAX_NUMBER = 2**53
@@ -117,6 +121,15 @@ def check_refused(digests: Iterable[bytes], field: str) -> frozenset[bytes]:
     found = list(digests)
     check_count(len(found), field, maximum=MAX_REFUSED)
     return frozenset(check_exact(digest, field, 32) for digest in found)
+
+
+def check_paused(cells: Iterable[int], field: str) -> tuple[int, ...]:
+    """Return the numbers of paused cells, which are in ascending order."""
+    found = tuple(cells)
+    check_count(len(found), field, maximum=MAX_PAUSED)
+    if found != tuple(sorted(set(found))) or not all(found):
+        raise ProtocolError(f"{field} is no list of cells in ascending order.")
+    return found
 
 
 def check_seconds(value: float, field: str) -> float:

@@ -38,7 +38,7 @@ __all__ = [
 
 NO_ROUND = RoundId(0)
 
-PROTOCOL_VERSION = "7.0"
+PROTOCOL_VERSION = "8.0"
 """Peers with another major number are refused."""
 
 RoundKind = Literal["count", "train", "evaluate"]
@@ -144,6 +144,13 @@ class RevealStatement:
         n_rows, rows_digest: the item rows that vectors of the rounds after it cover; see
             `StatedRows`. Whoever opens the count round says it first.
         refused: why nothing was opened, or nothing is published, for operators; else empty.
+        paused: cells that take part no more, because one of their members made a sum unfit: all of
+            this key epoch, in ascending order. What is published is over the others.
+        sequence: one above that of the statement before; the first has 1.
+        previous: `digest` of the statement before.
+        kind: what the round is for.
+        trained: training rounds in the model after it.
+        charged: noisy sums that were opened, this one with them.
     """
 
     federation: str
@@ -158,17 +165,27 @@ class RevealStatement:
     n_rows: int = 0
     rows_digest: bytes = UNSAID
     refused: str = ""
+    paused: tuple[int, ...] = ()
     signature: bytes = b""
+    sequence: int = 1
+    previous: bytes = UNSAID
+    kind: RoundKind = "train"
+    trained: int = 0
+    charged: int = 0
 
     @property
     def rows(self) -> StatedRows:
         """The item rows that vectors of the rounds after it cover."""
         return StatedRows(n_rows=self.n_rows, digest=self.rows_digest)
 
+    def digest(self) -> bytes:
+        """Return what the next statement names as the one before it."""
+        return digest("fedrec reveal link v1", self.statement(), self.signature)
+
     def statement(self) -> bytes:
         """Return the bytes that the signature covers: every field but itself."""
         return canonical(
-            "fedrec reveal v4",
+            "fedrec reveal v5",
             self.federation,
             self.run,
             self.round,
@@ -181,6 +198,12 @@ class RevealStatement:
             self.n_rows,
             self.rows_digest,
             self.refused,
+            ",".join(map(str, self.paused)),
+            self.sequence,
+            self.previous,
+            self.kind,
+            self.trained,
+            self.charged,
         )
 
 
@@ -247,6 +270,7 @@ class FederationInfo:
         wrapped_secrets: this client's secrets of the epoch, sealed to its X25519 key; empty
             where the caller is not in the roster.
         published_round: the last published round, 0 before the first.
+        statement: the key authority's word on that round, for the revealer.
     """
 
     protocol_version: str
@@ -260,13 +284,20 @@ class FederationInfo:
     server_context: bytes
     wrapped_secrets: bytes
     published_round: RoundId
+    statement: RevealStatement | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Nothing to do now; ask again."""
+    """Nothing to do now; ask again.
+
+    Attributes:
+        about: a round that was given up, or closed without this client, for that reason; 0 for
+            none.
+    """
 
     reason: str = ""
+    about: RoundId = NO_ROUND
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -361,11 +392,13 @@ class Remembered:
         digest: that update's BLAKE3; empty for none.
         statement: the key authority's word on the client's version, where the coordinator seems
             not to know that round.
+        header: of that update, where the coordinator seems not to know it.
     """
 
     round: RoundId = NO_ROUND
     digest: bytes = b""
     statement: RevealStatement | None = None
+    header: UploadHeader | None = None
 
 
 NOTHING = Remembered()

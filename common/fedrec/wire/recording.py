@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal
 
+from fedrec.disk import unwritten
 from fedrec.errors import StorageError
 
 __all__ = ["MAGIC", "MAX_MESSAGE_BYTES", "SUFFIX", "Frame", "FrameReader", "FrameWriter", "Kind"]
@@ -57,7 +58,8 @@ class FrameWriter:
             everything after it.
 
     Raises:
-        StorageError: when the file cannot be made.
+        SettingsError: when the file cannot be made there.
+        StorageError: when the disk refuses.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -70,10 +72,7 @@ class FrameWriter:
             self._file.write(MAGIC)
             self._file.flush()
         except OSError as error:
-            raise StorageError(
-                f"The recording {path} cannot be written: {error.strerror}.",
-                remedy="Name a folder that this process may write to.",
-            ) from error
+            raise unwritten(path, error) from error
 
     @property
     def is_open(self) -> bool:

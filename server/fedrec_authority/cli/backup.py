@@ -10,7 +10,7 @@ import typer
 from fedrec.cli.terminal import AsJson, print_json
 from fedrec_authority.cli.roster import AUTHORITY_FOLDER, KeysFolder
 
-__all__ = ["backup", "restore"]
+__all__ = ["backup", "export_recovery", "restore"]
 
 PassphraseFile = Annotated[
     Path | None,
@@ -59,6 +59,28 @@ def restore(
     typer.echo(f"Restored {into}: epoch {epoch}, {members} members.")
     typer.echo("Compare `fedrec keys roster list` with who is a member now: whoever was removed")
     typer.echo("after the backup is in it. Then run `fedrec keys rotate`.")
+
+
+def export_recovery(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The file to make.")],
+    into: KeysFolder = AUTHORITY_FOLDER,
+    as_json: AsJson = False,
+) -> None:
+    """Write what a coordinator needs that lost its folder, or was set back.
+
+    It works while the authority runs. Hand the file to the coordinator's operator, who runs
+    `fedrec coordinator recover`; nobody reads the model in it without a member's keys.
+    """
+    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.recovery import write_recovery
+
+    found = write_recovery(AuthorityFolder(into), file)
+    round_id = 0 if found.statement is None else found.statement.round
+    if as_json:
+        print_json({"file": str(file), "run": found.run, "round": round_id})
+        return
+    typer.echo(f"Wrote {file}: run {found.run} up to round {round_id}. On the coordinator's")
+    typer.echo("machine: fedrec coordinator recover SETTINGS.toml FILE")
 
 
 def _passphrase(path: Path | None, *, confirm: bool) -> str:

@@ -30,7 +30,7 @@ def list_members(into: KeysFolder = AUTHORITY_FOLDER, as_json: AsJson = False) -
 
     folder = AuthorityFolder(into)
     membership, roster = folder.membership, folder.last_roster
-    partition = Partition() if roster is None else roster.partition
+    partition = Partition() if roster is None else roster.partition.with_paused(folder.paused)
     rows = [
         (
             "member" if member.is_present else "former",

@@ -31,6 +31,7 @@ app.command("replace")(roster.replace_member)
 app.add_typer(running.app, name="authority")
 app.command()(backup.backup)
 app.command()(backup.restore)
+app.command("export-recovery")(backup.export_recovery)
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedrec.cli.data_options import DataFlags, echo_note, takes_data_flags
 from fedrec.cli.terminal import AsJson, count_of, print_json
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ EPILOG = (
 )
 
 
+@takes_data_flags
 def provision(
     settings_file: Annotated[
         Path,
@@ -71,6 +73,8 @@ def provision(
         str, typer.Option(help="Take an operator's certificate back, and make no kit.")
     ] = "",
     into: Annotated[Path, typer.Option(help="Folder of the kits.")] = Path("kits"),
+    *,
+    reading: DataFlags,
     as_json: AsJson = False,
 ) -> None:
     """Make a kit for the coordinator and for each client; this machine is the key authority.
@@ -80,13 +84,17 @@ def provision(
     and for 14 days; the authority admits it, and rounds begin when all clients have applied.
 
     Without a settings file one is written with safe values, from --clients, --address and either
-    --data or --catalogue.
+    --data or --catalogue. A trial's data is read as the flags and the section data of the settings
+    say; kits have it as an interactions.csv of fedrec's own.
     """
     from fedrec.cli.init import client_names
     from fedrec.config.loading import load_settings
+    from fedrec.disk import require_writable
     from fedrec_authority.provisioning import CLIENTS, add_client, presence_words
     from fedrec_authority.provisioning import provision as make_kits
 
+    if into.exists():
+        require_writable(into, "--into")
     if operator or remove_operator:
         _change_operators(into, operator, remove_operator, as_json)
         return
@@ -98,8 +106,9 @@ def provision(
             typer.echo("Its invitation.pem is new; the earlier invitation is good no more.")
         return
     if not settings_file.exists():
-        _write_settings(settings_file, data, catalogue, clients, address)
+        _write_settings(settings_file, data, catalogue, clients, address, reading)
     overrides: dict[str, object] = {"parties.address": address or None}
+    overrides |= {f"data.{name}": value for name, value in reading.items()}
     if clients:
         overrides["parties.clients"] = list(client_names(clients))
     settings = load_settings(settings_file, overrides)
@@ -131,7 +140,12 @@ def _change_operators(into: Path, add: str, remove: str, as_json: bool) -> None:
 
 
 def _write_settings(
-    path: Path, data: Path | None, catalogue: Path | None, clients: str, address: str
+    path: Path,
+    data: Path | None,
+    catalogue: Path | None,
+    clients: str,
+    address: str,
+    reading: DataFlags,
 ) -> None:
     """Write a first settings file, as `fedrec init` does."""
     from fedrec.cli.init import client_names, write_settings
@@ -144,7 +158,12 @@ def _write_settings(
             "either --data FILE (a trial) or --catalogue FILE.",
         )
     write_settings(
-        path, data=data, catalogue=catalogue, clients=client_names(clients), address=address
+        path,
+        data=data,
+        catalogue=catalogue,
+        clients=client_names(clients),
+        address=address,
+        reading=reading,
     )
     typer.echo(f"Wrote {path}; `fedrec check {path}` says what it costs.", err=True)
 
@@ -153,7 +172,8 @@ def _items(
     settings: Settings, data: Path | None, catalogue: Path | None
 ) -> tuple[Catalogue, Interactions | None]:
     """Return the public items, and for a trial whose interactions are dealt out."""
-    from fedrec.data import Catalogue, read_interactions
+    from fedrec.data import Catalogue
+    from fedrec.data.source import check_one_party, kept_and_items, read_source
     from fedrec.errors import SettingsError
 
     if data is None and catalogue is None and settings.data.path is not None:
@@ -167,12 +187,16 @@ def _items(
         )
     if data is None:
         assert catalogue is not None
+        check_one_party(settings.data)
         return Catalogue.load(catalogue), None
-    interactions, _ = read_interactions(data)
+    chosen = settings.data.model_copy(update={"path": str(data)})
+    found = read_source(chosen, reader="a trial", tell=echo_note)
     beside = catalogue or data.parent / "catalogue.csv"
     known = beside.is_file() or catalogue is not None
-    items = Catalogue.load(beside) if known else Catalogue.from_interactions(interactions)
-    return items, interactions
+    kept, items = kept_and_items(
+        found, chosen, Catalogue.load(beside) if known else None, tell=echo_note
+    )
+    return items, kept
 
 
 def _show(

@@ -10,9 +10,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, nullcontext
 from dataclasses import asdict
 from datetime import datetime
+from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 __all__ = ["app"]
 
 _printing = threading.Lock()
+
+
+class LogFormat(StrEnum):
+    """How lines of the log are written."""
+
+    TEXT = "text"
+    JSON = "json"
+
 
 app = typer.Typer(
     help="The key authority as a process of its own.",
@@ -63,6 +72,23 @@ def run(
     as_json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, one for each event.")
     ] = False,
+    metrics_address: Annotated[
+        str,
+        typer.Option(
+            help="host:port at which Prometheus reads this process's numbers, as in "
+            "127.0.0.1:9465. An address that other machines reach needs --metrics-token."
+        ),
+    ] = "",
+    metrics_token: Annotated[
+        str | None, typer.Option(help="A file with the bearer token that a reader has to show.")
+    ] = None,
+    metrics_certificate: Annotated[
+        str | None,
+        typer.Option(help="A key and its certificate (PEM), with which numbers go over TLS."),
+    ] = None,
+    log_format: Annotated[
+        LogFormat, typer.Option(help="Lines of the log for people, or JSON objects.")
+    ] = LogFormat.TEXT,
 ) -> None:
     """Deliver new epochs and list applicants until Ctrl-C, which loses nothing.
 
@@ -73,21 +99,39 @@ def run(
     Where protection.key_holder is "authority" it also opens the rounds' sums, and no round goes on
     without it. It calls as an operator and as the revealer, with certificates of its folder.
     """
+    from fedrec.disk import require_writable
     from fedrec.errors import Unreachable
+    from fedrec.monitoring import Monitored, metrics_endpoint
     from fedrec.telemetry import log_to_stderr
     from fedrec.wire.grpc_link import GrpcLink
     from fedrec_authority.delivery import Delivery
     from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.metrics import AuthorityMetrics
     from fedrec_authority.revealer import Revealer
 
     # What it refuses is logged, and must not stand among the objects of --json.
-    log_to_stderr(logging.WARNING)
+    log_to_stderr(logging.WARNING, as_json=log_format is LogFormat.JSON)
 
+    if into.is_dir():
+        require_writable(into, "--into")
     folder = AuthorityFolder(into)
     # Refuses a folder without an authority before anything is sent.
     reveals = folder.reveals and not once
-    tell = _print_json if as_json else _print_line
+    show = _print_json if as_json else _print_line
+    metrics = AuthorityMetrics(into)
+    where = Monitored(
+        address=metrics_address,
+        token=metrics_token,
+        certificate=metrics_certificate,
+        names=("--metrics-address", "--metrics-token", "--metrics-certificate"),
+    )
+
+    def tell(event: AuthorityEvent) -> None:
+        metrics.take(event)
+        show(event)
+
     with ExitStack() as stack:
+        stack.enter_context(metrics_endpoint(metrics.registry, where) or nullcontext())
         wait: Callable[[float], None] = time.sleep
         if reveals:
             calling = GrpcLink(address, folder.revealer_credentials(), attempts=1)

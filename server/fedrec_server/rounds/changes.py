@@ -13,6 +13,7 @@ from fedrec_server.rounds.state import Phase
 __all__ = [
     "VOLATILE",
     "AlreadyCounted",
+    "CellsPaused",
     "Change",
     "ClientJoined",
     "CollectingEnded",
@@ -21,6 +22,7 @@ __all__ = [
     "MaskStepEnded",
     "ReportKept",
     "RoundAbandoned",
+    "RoundLearnt",
     "RoundMeasured",
     "RoundOpened",
     "RoundPublished",
@@ -29,6 +31,7 @@ __all__ = [
     "StopNoted",
     "SumKept",
     "UpdateCounted",
+    "UpdatesRefused",
 ]
 
 
@@ -90,6 +93,15 @@ class CollectingEnded:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UpdatesRefused:
+    """A closed round goes on without updates that hold what no honest client sends."""
+
+    round: RoundId
+    left_out: frozenset[ClientId]
+    at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SumKept:
     """The coordinator's (encrypted) sum is durable.
 
@@ -102,6 +114,22 @@ class SumKept:
     total: Blob
     at: float
     charged: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CellsPaused:
+    """The key authority named cells whose members made a sum unfit; it waits for its next roster.
+
+    Attributes:
+        cells: that were not paused before.
+        left_out: clients whose updates of this round are not in its sum.
+    """
+
+    round: RoundId
+    epoch: int
+    cells: tuple[int, ...]
+    left_out: frozenset[ClientId]
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,6 +188,23 @@ class RoundPublished:
     metrics: bytes = b""
     rows: StatedRows | None = None
     reports_until: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundLearnt:
+    """A coordinator that was recovered heard of a round that is published, and goes on from there.
+
+    Attributes:
+        base_round: what was published last here.
+        last_round: the last number that anybody heard of.
+        charged: noisy sums that anybody may have opened.
+    """
+
+    statement: RevealStatement
+    base_round: RoundId
+    last_round: RoundId
+    charged: int
+    at: float
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -240,10 +285,13 @@ Change = (
     | UpdateCounted
     | AlreadyCounted
     | CollectingEnded
+    | UpdatesRefused
     | SumKept
+    | CellsPaused
     | MaskKept
     | MaskStepEnded
     | RoundPublished
+    | RoundLearnt
     | ReportKept
     | RoundMeasured
     | RoundAbandoned

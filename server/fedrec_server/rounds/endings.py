@@ -17,6 +17,8 @@ from fedrec_server.rounds.state import Ending, Phase, Reporting, Round, State
 
 __all__ = [
     "EPOCH_CHANGED",
+    "OUT_OF_BOUNDS",
+    "REFUSED",
     "Step",
     "abandon",
     "finish",
@@ -28,6 +30,10 @@ __all__ = [
 
 EPOCH_CHANGED = "the key epoch changed"
 """A reason to abandon a round for which nobody is to blame: it does not count against the run."""
+
+OUT_OF_BOUNDS = "the sum is out of bounds; one of these clients sent it"
+REFUSED = "the key authority refused the sum"
+"""How the reason begins."""
 
 _OPENING: frozenset[Phase] = frozenset({"signing", "unmasking", "summing"})
 """Phases of a masked round in which its sum is about to be known."""

@@ -20,10 +20,12 @@ __all__ = [
     "Reported",
     "Restarted",
     "Resumed",
+    "Shown",
     "Spoke",
     "StopRequested",
     "Summed",
     "Tick",
+    "Unfit",
     "Untrainable",
     "Uploaded",
 ]
@@ -84,6 +86,14 @@ class Spoke:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Shown:
+    """The key authority's word on a published round that is not known here, from a member."""
+
+    now: float
+    statement: RevealStatement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reported:
     """An admitted report of a client on a published ciphertext sum."""
 
@@ -120,6 +130,15 @@ class Failed:
     now: float
     round: RoundId
     reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unfit:
+    """Updates of a closed round, read here one by one, hold what no honest client sends."""
+
+    now: float
+    round: RoundId
+    clients: frozenset[ClientId]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -167,10 +186,12 @@ Event = (
     | Uploaded
     | Summed
     | Spoke
+    | Shown
     | Reported
     | MaskHeard
     | MaskStepClosed
     | Failed
+    | Unfit
     | Untrainable
     | StopRequested
     | Restarted

@@ -46,7 +46,7 @@ class LastCount:
         trained: int,
         patience: float,
         fits: bool,
-        asked_of: Callable[[frozenset[ClientId]], frozenset[ClientId]],
+        has_more: Callable[[frozenset[ClientId]], bool],
     ) -> LastCount:
         """Decide what the next round is, from who is here before it opens.
 
@@ -55,7 +55,7 @@ class LastCount:
             trained: training rounds that are published.
             patience: seconds that a client may stay away.
             fits: whether a sum may be over `clients`, and them alone.
-            asked_of: returns whom of some clients a round that counts would be offered to.
+            has_more: tells whether a count of some clients would find more than the last one did.
         """
         since = None
         if not self.clients <= here:
@@ -63,6 +63,6 @@ class LastCount:
             since = now if self.waits_since is None else min(self.waits_since, now)
         late = since is not None and now >= since + patience
         passed = self.asked if trained < self.trained + _PASSED_OVER_ROUNDS else frozenset()
-        newcomers = len(asked_of(here - (passed - self.clients))) > len(self.clients)
+        newcomers = has_more(here - (passed - self.clients))
         again = self.unanswered or late or newcomers or not fits
         return replace(self, waits_since=since, again=again)

@@ -32,9 +32,11 @@ from fedrec_server.rounds.changes import (
     StopNoted,
     SumKept,
     UpdateCounted,
+    UpdatesRefused,
 )
 from fedrec_server.rounds.endings import (
     EPOCH_CHANGED,
+    OUT_OF_BOUNDS,
     Step,
     abandon,
     finish,
@@ -53,15 +55,23 @@ from fedrec_server.rounds.events import (
     Reported,
     Restarted,
     Resumed,
+    Shown,
     Spoke,
     StopRequested,
     Summed,
     Tick,
+    Unfit,
     Untrainable,
     Uploaded,
 )
-from fedrec_server.rounds.patience import after_silence, is_left_out, pause_seconds, willing
-from fedrec_server.rounds.selection import asked_of, counted_of, has_all, joining
+from fedrec_server.rounds.patience import (
+    after_silence,
+    after_spoiling,
+    is_left_out,
+    pause_seconds,
+    willing,
+)
+from fedrec_server.rounds.selection import asked_of, counted_of, has_all, has_more, joining
 from fedrec_server.rounds.state import Round, Rules, State
 
 __all__ = ["NOT_ENOUGH", "absent", "awaited", "step"]
@@ -89,6 +99,8 @@ def step(state: State, event: Event) -> Step:
             return _summed(state, event)
         case Spoke():
             return revealing.heard(state, event)
+        case Shown():
+            return revealing.learnt(state, event)
         case Reported():
             return revealing.reported(state, event)
         case MaskHeard():
@@ -97,6 +109,8 @@ def step(state: State, event: Event) -> Step:
             return _mask_closed(state, event)
         case Failed():
             return _failed(state, event)
+        case Unfit():
+            return _unfit(state, event)
         case Untrainable():
             return _untrainable(state, event)
         case StopRequested():
@@ -157,16 +171,17 @@ def absent(state: State, live: frozenset[ClientId]) -> frozenset[ClientId]:
 
 
 def _open(state: State, tick: Tick) -> Step:
-    number = RoundId(state.last_round + 1)
+    number = state.next_number
     here = willing(state, state.rules.summable(tick.live & state.roster), number)
     if state.last_count is not None:
+        counted = state.last_count.clients
         found = state.last_count.noticed(
             here,
             tick.now,
             trained=state.trained,
             patience=state.rules.rounds.deadline_seconds,
-            fits=_may_sum(state, state.last_count.clients),
-            asked_of=lambda clients: asked_of(state.rules, clients, number),
+            fits=_may_sum(state, counted),
+            has_more=lambda clients: has_more(state.rules, clients, number, counted),
         )
         state = replace(state, last_count=found)
     kind = state.next_kind
@@ -368,7 +383,7 @@ def _close(state: State, round_: Round, now: float) -> Step:
     given_up = lacks(state, round_, agreeing, now)
     if given_up is not None:
         return given_up
-    counted = counted_of(rules, agreeing, round_.number)
+    counted = counted_of(rules, round_, agreeing)
     kept = {who: header for who, header in round_.accepted.items() if who in counted}
     if not rules.suffices(counted):
         return abandon(state, round_, _too_few(rules, round_, agreeing), now)
@@ -423,6 +438,24 @@ def _failed(state: State, event: Failed) -> Step:
     return abandon(state, round_, event.reason, event.now)
 
 
+def _unfit(state: State, event: Unfit) -> Step:
+    """Go on without updates that were refused, if the others are enough."""
+    round_ = state.current
+    if round_ is None or round_.number != event.round or round_.phase != "summing":
+        return state, ()
+    state = after_spoiling(state, round_, event.clients)
+    kept = {who: one for who, one in round_.accepted.items() if who not in event.clients}
+    left_out = frozenset(round_.accepted) - kept.keys()
+    refused = UpdatesRefused(round=round_.number, left_out=left_out, at=event.now)
+    is_enough, missed = state.rules.suffices(kept), state.expected(round_.kind) - kept.keys()
+    if is_enough and missed and state.last_count is not None:
+        # Divided by what all of them counted, the sum of the others would be wrong.
+        state = replace(state, last_count=replace(state.last_count, unanswered=True))
+    if missed or not is_enough:
+        return then(refused, abandon(state, round_, OUT_OF_BOUNDS, event.now))
+    return replace(state, current=replace(round_, accepted=kept)), (refused,)
+
+
 def _untrainable(state: State, event: Untrainable) -> Step:
     if state.ending is not None or state.current is not None or not state.counted:
         return state, ()
@@ -459,7 +492,15 @@ def _resumed(state: State, now: float) -> Step:
     if state.ending is None or state.next_kind is None:
         return state, ()
     resumed = RunResumed(after_round=state.last_round, at=now)
-    state = replace(state, ending=None, stop_asked=False, abandoned_in_row=0, retry_at=0.0)
+    state = replace(
+        state,
+        ending=None,
+        stop_asked=False,
+        abandoned_in_row=0,
+        gave_up="",
+        unanswered=frozenset(),
+        retry_at=0.0,
+    )
     return state, (resumed,)
 
 

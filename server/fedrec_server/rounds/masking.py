@@ -25,6 +25,7 @@ __all__ = [
     "close",
     "count",
     "hear",
+    "invited",
     "is_enough",
     "seconds_of",
     "shortened",

@@ -15,6 +15,7 @@ from fedrec_server.rounds.state import Round, Rules, Silence, State
 __all__ = [
     "STALLED_AFTER",
     "after_silence",
+    "after_spoiling",
     "is_left_out",
     "is_stalled",
     "pause_seconds",
@@ -46,6 +47,13 @@ def after_silence(state: State, round_: Round, answered: Collection[ClientId]) -
             skipped = min(LONGEST_SKIP, 1 << (times - 1))
             found[unit] = Silence(times=times, until=RoundId(round_.number + skipped))
     return replace(state, silences=found)
+
+
+def after_spoiling(state: State, round_: Round, clients: frozenset[ClientId]) -> State:
+    """Return the state in which those are left out for a while whose updates were refused."""
+    until = RoundId(round_.number + LONGEST_SKIP)
+    found = {_unit(state.rules, client): Silence(times=1, until=until) for client in clients}
+    return replace(state, silences={**state.silences, **found})
 
 
 def willing(state: State, here: frozenset[ClientId], number: RoundId) -> frozenset[ClientId]:

@@ -17,12 +17,29 @@ from fedrec.errors import (
     RoundClosed,
     RoundError,
 )
-from fedrec_server.rounds.changes import ReportKept, RoundMeasured
-from fedrec_server.rounds.endings import Step, abandon, finish, publish, then
-from fedrec_server.rounds.events import Reported, Spoke
-from fedrec_server.rounds.state import Reporting, State
+from fedrec.ids import RoundId
+from fedrec.wire.messages import RevealStatement
+from fedrec_server.rounds.changes import (
+    CellsPaused,
+    Change,
+    ReportKept,
+    RoundLearnt,
+    RoundMeasured,
+)
+from fedrec_server.rounds.endings import REFUSED, Step, abandon, finish, publish, then
+from fedrec_server.rounds.events import Reported, Shown, Spoke
+from fedrec_server.rounds.state import Reporting, Round, State
 
-__all__ = ["AWAITED_REPORTS", "DISAGREE", "begun_again", "heard", "reported", "waited"]
+__all__ = [
+    "AWAITED_REPORTS",
+    "DISAGREE",
+    "begun_again",
+    "heard",
+    "learnt",
+    "numbers_used",
+    "reported",
+    "waited",
+]
 
 DISAGREE = "clients disagree"
 FEW = "fewer than two clients reported"
@@ -43,12 +60,96 @@ def heard(state: State, event: Spoke) -> Step:
     if said.client_id != state.rules.revealer:
         raise RefusedError(f"The key authority alone opens round {round_.number}.")
     if said.refused:
-        reason = f"the key authority refused the sum: {said.refused.rstrip('.')}"
-        return abandon(state, round_, reason, event.now)
+        state, round_, paused = _paused(state, round_, event)
+        reason = f"{REFUSED}: {said.refused.rstrip('.')}"
+        state, changes = abandon(state, round_, reason, event.now)
+        return state, (*paused, *changes)
     if event.blob is None or event.blob.digest != said.published_digest:
         raise ProtocolError("The sealed sum is not the one that the key authority signed.")
     _check_rows(state, said.n_rows)
-    return publish(state, round_, blob=event.blob, statement=said, now=event.now)
+    state, round_, paused = _paused(state, round_, event)
+    if not state.rules.suffices(state.rules.summable(round_.accepted)):
+        raise ProtocolError("The key authority published a sum of too few clients.")
+    state, changes = publish(state, round_, blob=event.blob, statement=said, now=event.now)
+    return state, (*paused, *changes)
+
+
+def _paused(state: State, round_: Round, event: Spoke) -> tuple[State, Round, tuple[Change, ...]]:
+    """Leave the cells out that the key authority names, of this round and of later ones."""
+    partition, said = state.rules.partition, event.statement
+    if not {cell.id for cell in partition.in_use}.issuperset(said.paused):
+        raise ProtocolError("The key authority pauses cells that its roster does not have.")
+    active = {cell.id for cell in partition.cells if cell.state == "active"}
+    new = tuple(cell for cell in said.paused if cell in active)
+    gone = partition.members_of(said.paused)
+    left_out = gone & round_.accepted.keys()
+    if not new and not left_out:
+        return state, round_, ()
+    paused = CellsPaused(
+        round=round_.number, epoch=round_.epoch, cells=new, left_out=left_out, at=event.now
+    )
+    kept = {who: header for who, header in round_.accepted.items() if who not in gone}
+    round_ = replace(round_, accepted=kept, asked=round_.asked - gone)
+    return replace(state, rules=state.rules.without(new)), round_, (paused,)
+
+
+def numbers_used(published: RoundId, epoch: int, present: int) -> RoundId:
+    """Return the last number that may have been in use, from what was published last.
+
+    Another round may have been in progress. In the same epoch its updates can be sent again; after
+    a change of epoch they are good for nothing, and clients answer no number twice.
+    """
+    return RoundId(published + (present > epoch))
+
+
+def learnt(state: State, event: Shown) -> Step:
+    """Go on from a later round, where none was opened since the folder was made anew.
+
+    Raises:
+        RoundError: the run went on by itself meanwhile, or the round is known.
+    """
+    said = event.statement
+    if not state.may_learn or said.round <= state.published:
+        raise RoundError(f"Round {said.round} is not what this run goes on from.")
+    last = max(state.last_round, numbers_used(said.round, said.epoch, state.rules.epoch))
+    charged = max(state.charged, said.charged)
+    change = RoundLearnt(
+        statement=said,
+        base_round=state.published,
+        last_round=last,
+        charged=charged,
+        at=event.now,
+    )
+    state, paused = _learnt_paused(state, said, event.now)
+    state = replace(
+        state,
+        published=said.round,
+        last_round=last,
+        recovered=said.round,
+        begins_at=last,
+        counted=not state.rules.exact,
+        trained=said.trained,
+        evaluated=said.kind == "evaluate",
+        charged=charged,
+        known=(said.epoch, said.state_tag),
+        rows=said.rows,
+        last_count=None,
+    )
+    return state, (change, *paused)
+
+
+def _learnt_paused(
+    state: State, said: RevealStatement, now: float
+) -> tuple[State, tuple[Change, ...]]:
+    """Leave the cells out that a later word of this key epoch pauses."""
+    active = {cell.id for cell in state.rules.partition.cells if cell.state == "active"}
+    new = tuple(cell for cell in said.paused if cell in active)
+    if said.epoch != state.rules.epoch or not new:
+        return state, ()
+    paused = CellsPaused(
+        round=said.round, epoch=said.epoch, cells=new, left_out=frozenset(), at=now
+    )
+    return replace(state, rules=state.rules.without(new)), (paused,)
 
 
 def reported(state: State, event: Reported) -> Step:

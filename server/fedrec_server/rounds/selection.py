@@ -13,7 +13,7 @@ from fedrec.identity.whole_cells import whole_cells
 from fedrec.ids import ClientId, RoundId, digest
 from fedrec_server.rounds.state import Round, Rules
 
-__all__ = ["asked_of", "counted_of", "has_all", "joining"]
+__all__ = ["asked_of", "counted_of", "has_all", "has_more", "has_room", "joining"]
 
 
 def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
@@ -21,21 +21,48 @@ def asked_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> froze
     return _chosen(rules, here, number, over=rules.rounds.over_provision)
 
 
-def counted_of(rules: Rules, here: Collection[ClientId], number: RoundId) -> frozenset[ClientId]:
+def counted_of(rules: Rules, round_: Round, here: Collection[ClientId]) -> frozenset[ClientId]:
     """Return who is in a round's sum, of those whose updates are here."""
-    return _chosen(rules, here, number, over=1.0)
+    if _is_fixed(rules, round_):
+        return frozenset(here)
+    return _chosen(rules, here, round_.number, over=1.0)
 
 
 def has_all(rules: Rules, round_: Round, here: Collection[ClientId]) -> bool:
     """Tell whether a round has all updates that it wants, though more were asked for."""
-    counted = counted_of(rules, here, round_.number)
-    wanted = counted_of(rules, round_.asked, round_.number)
+    if _is_fixed(rules, round_):
+        return round_.asked <= frozenset(here)
+    counted = counted_of(rules, round_, here)
+    wanted = counted_of(rules, round_, round_.asked)
     if not rules.may_begin(counted):
         return False
     if rules.rounds.cells_per_round:
         # Any cells will do; more than are wanted were asked in case that some fail.
         return _n_cells(rules, counted) >= _n_cells(rules, wanted)
     return len(counted) >= len(wanted)
+
+
+def has_room(rules: Rules, round_: Round) -> bool:
+    """Tell whether a round may ask one more client; where it may not, nobody can join it."""
+    return len(round_.asked) < _room(rules, rules.rounds.over_provision)
+
+
+def has_more(
+    rules: Rules, here: Collection[ClientId], number: RoundId, before: Collection[ClientId]
+) -> bool:
+    """Tell whether a round of those who are here would count more than an earlier one did.
+
+    Whoever is only asked in case that others fail does not count: asked and not needed, it would
+    be a reason for another round after every one.
+    """
+    found = _chosen(rules, here, number, over=1.0)
+    if not rules.rounds.cells_per_round:
+        return len(found) > len(before)
+    if _n_cells(rules, found) > _n_cells(rules, before):
+        return True
+    # Any cells will do, but those that were counted may have more guests by now.
+    same = whole_cells(rules.partition, before)
+    return any(not frozenset(here).intersection(cell.members) <= frozenset(before) for cell in same)
 
 
 def joining(
@@ -56,11 +83,15 @@ def joining(
     return new - round_.asked if new and fits else frozenset()
 
 
+def _is_fixed(rules: Rules, round_: Round) -> bool:
+    """Tell whether a round is the sum of all whom it asked: whose holders divide it."""
+    return rules.exact and round_.kind == "train"
+
+
 def _chosen(
     rules: Rules, here: Collection[ClientId], number: RoundId, *, over: float
 ) -> frozenset[ClientId]:
-    most = rules.most_counted
-    room = math.inf if most is None else math.ceil(most * over)
+    room = _room(rules, over)
     if not rules.partition.cell_size:
         clients = sorted(here, key=lambda client: _place(rules, number, client))
         return frozenset(clients if room >= len(clients) else clients[: int(room)])
@@ -78,6 +109,12 @@ def _chosen(
             found |= more
             wanted = max(0, wanted - 1)
     return found
+
+
+def _room(rules: Rules, over: float) -> float:
+    """Return how many clients a round takes at most, when so many times as many are asked."""
+    most = rules.most_counted
+    return math.inf if most is None else math.ceil(most * over)
 
 
 def _n_cells(rules: Rules, clients: Collection[ClientId]) -> int:

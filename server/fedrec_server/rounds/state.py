@@ -103,6 +103,10 @@ class Rules:
             return patience
         return max(patience, opening_seconds(self.entries, n_summands, adds_up=False))
 
+    def without(self, cells: Collection[int]) -> Rules:
+        """Return the rules once some cells are paused."""
+        return replace(self, partition=self.partition.with_paused(cells))
+
     @property
     def shares_key(self) -> bool:
         """Return whether each member decrypts the published sum: the papers' protocol."""
@@ -168,9 +172,14 @@ class Round:
         chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
         return {who: one for who, one in self.accepted.items() if one.base_state == chosen}
 
-    def manifest_digest(self, run: str) -> bytes:
-        """Return the digest that a reveal statement must name."""
-        return manifest_digest(run, self.number, tuple(self.accepted.values()))
+    def manifest_digest(self, run: str, left_out: Collection[ClientId] = ()) -> bytes:
+        """Return the digest that a reveal statement must name.
+
+        Args:
+            left_out: clients of cells that it pauses.
+        """
+        kept = [one for who, one in self.accepted.items() if who not in left_out]
+        return manifest_digest(run, self.number, tuple(kept))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -221,6 +230,8 @@ class State:
     Attributes:
         last_round: the last number used, published or not.
         published: the last published round: the model's version.
+        recovered: the round with which a folder begins that was made anew; else 0.
+        begins_at: the last number that anybody heard of when it was; None where it never was.
         counted: whether the round of item holder counts is published.
         trained: published training rounds.
         evaluated: whether the closing evaluation is published.
@@ -241,6 +252,8 @@ class State:
     roster: frozenset[ClientId]
     last_round: RoundId = NO_ROUND
     published: RoundId = NO_ROUND
+    recovered: RoundId = NO_ROUND
+    begins_at: RoundId | None = None
     counted: bool = False
     trained: int = 0
     evaluated: bool = False
@@ -258,6 +271,25 @@ class State:
     current: Round | None = None
     stop_asked: bool = False
     ending: Ending | None = None
+
+    @property
+    def may_learn(self) -> bool:
+        """Whether nothing was opened since the folder was made anew.
+
+        Until then members may know of later rounds than the key authority's backup.
+        """
+        return self.current is None and self.begins_at == self.last_round
+
+    @property
+    def next_number(self) -> RoundId:
+        """Return the next round's number.
+
+        Where nothing was opened since the folder was made anew, members may have answered the
+        number after the recovered round's; once another epoch began, they cannot do so again.
+        """
+        is_first = self.may_learn and self.last_round == self.recovered
+        skips = is_first and self.known is not None and self.known[0] < self.rules.epoch
+        return RoundId(self.last_round + 1 + skips)
 
     @property
     def next_kind(self) -> RoundKind | None:

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedrec.disk import unwritten
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.store import reading
@@ -39,7 +40,8 @@ def back_up(state: Path, into: Path) -> BackedUp:
     compared with its digest. The copy is there whole, or not at all.
 
     Raises:
-        SettingsError: there is no state to copy, or something is there already.
+        SettingsError: there is no state to copy, something is there already, or nothing may be
+            written there.
         DamagedFile: a file is not what its row says.
         StorageError: the copy cannot be written, or the database not be read.
     """
@@ -60,10 +62,7 @@ def back_up(state: Path, into: Path) -> BackedUp:
         os.replace(draft, into)
         _sync(into.parent)
     except OSError as error:
-        raise StorageError(
-            f"The backup cannot be written: {error.strerror}.",
-            remedy="Free disk space, or name another folder; nothing of it was kept.",
-        ) from error
+        raise unwritten(into, error, "Name another folder; nothing of it was kept.") from error
     except sqlite3.DatabaseError as error:
         raise StorageError(f"The database cannot be copied: {error}.") from error
     finally:

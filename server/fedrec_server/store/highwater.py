@@ -23,7 +23,8 @@ _MAGIC = b"fedrec highwater 1 "
 _DIGITS = 20
 REMEDY = (
     "Nothing was changed or deleted. Bring the whole folder back from a backup (`fedrec "
-    "coordinator backup` makes one), check the disk, and keep this folder: it shows what happened."
+    "coordinator backup` makes one), check the disk, and keep this folder: it shows what happened. "
+    "Where there is none and the key authority opens sums: `fedrec coordinator recover`."
 )
 
 

@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from fedrec.errors import SettingsError
@@ -31,9 +32,11 @@ class FolderLock:
                 f"coordinator.state: the folder {folder.name!r} is in use by {holder}.",
                 remedy="Stop that coordinator first, or choose another folder.",
             ) from None
-        os.ftruncate(self._file, 0)
         owner = {"pid": os.getpid(), "host": socket.gethostname()}
-        os.pwrite(self._file, json.dumps(owner).encode(), 0)
+        with suppress(OSError):
+            # The lock counts, not its words: a full disk is told by who needs the space.
+            os.ftruncate(self._file, 0)
+            os.pwrite(self._file, json.dumps(owner).encode(), 0)
 
     def release(self) -> None:
         """Let go of the folder."""

@@ -13,6 +13,7 @@ from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.endings import EPOCH_CHANGED
 from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.state import Ending, Reporting, Round, Rules, State
+from fedrec_server.store.recovered import Recovered, read_recovered
 from fedrec_server.store.spool import epoch_name, snapshot_name, sum_name, update_name
 from fedrec_server.store.store import Applicant, Entry, EpochRecord, PublishedRecord, SnapshotRecord
 from fedrec_server.store.tables import blob_of, header_of, report_of, statement_of
@@ -45,21 +46,36 @@ def load_state(rows: sqlite3.Connection, rules: Rules, roster: frozenset[ClientI
     forgiven = max(published, int(meta["resumed_after"]))
     abandoned = "SELECT count(*) FROM rounds WHERE phase = 'abandoned' AND round > ?"
     in_row = f"{abandoned} AND reason != ?"
-    kind = "SELECT count(*) FROM rounds WHERE phase = 'published' AND kind = ?"
-    trained = _number(rows, kind, "train")
+    before = read_recovered(rows)
+    since = 0 if before is None else before.round
+    kind = "SELECT count(*) FROM rounds WHERE phase = 'published' AND kind = ? AND round > ?"
+    trained = _number(rows, kind, "train", since)
+    counted = _number(rows, kind, "count", since) > 0
+    evaluated = _number(rows, kind, "evaluate", since) > 0
+    charged, last = _number(rows, "SELECT count(*) FROM ledger"), last_round(rows)
+    if before is not None:
+        trained, charged = trained + before.trained, charged + before.charged
+        counted, evaluated = counted or before.counted, evaluated or before.evaluated
+        last = max(last, before.last_round)
+    last_count = _last_count(rows, trained, before) if rules.exact else None
+    query = "SELECT cell FROM paused WHERE epoch = ?"
+    rules = rules.without([row["cell"] for row in rows.execute(query, (rules.epoch,))])
     return State(
         rules=rules,
         roster=roster,
-        last_round=RoundId(_number(rows, "SELECT max(round) FROM rounds")),
+        last_round=last,
         published=RoundId(published),
-        counted=_number(rows, kind, "count") > 0,
+        recovered=RoundId(since),
+        begins_at=None if before is None else before.last_round,
+        # Such rounds are over exactly those whom the count names: where it is lost, it is repeated.
+        counted=counted and (last_count is not None or not rules.exact),
         trained=trained,
-        evaluated=_number(rows, kind, "evaluate") > 0,
-        charged=_number(rows, "SELECT count(*) FROM ledger"),
+        evaluated=evaluated,
+        charged=charged,
         known=_known(_published_row(rows, published)),
         reporting=_reporting(rows, published, rules.epoch),
         rows=_stated_rows(rows, published),
-        last_count=_last_count(rows, trained) if rules.exact else None,
+        last_count=last_count,
         abandoned=_number(rows, abandoned, 0),
         abandoned_in_row=_number(rows, in_row, forgiven, EPOCH_CHANGED),
         gave_up=_gave_up(rows, forgiven),
@@ -112,6 +128,7 @@ def next_published(rows: sqlite3.Connection, after: RoundId) -> PublishedRecord 
     return PublishedRecord(
         round=row["round"],
         kind=row["kind"],
+        base_round=row["base_round"],
         epoch=row["epoch"],
         contributions=_contributions(rows, row["round"]),
         statement=None if statement is None else statement_of(statement),
@@ -305,9 +322,18 @@ def _stated_rows(rows: sqlite3.Connection, published: int) -> StatedRows | None:
     return StatedRows(n_rows=row["n_rows"], digest=row["rows_digest"])
 
 
-def _last_count(rows: sqlite3.Connection, trained: int) -> LastCount | None:
-    query = "SELECT max(round) FROM rounds WHERE phase = 'published' AND kind = 'count'"
-    found = _contributions(rows, RoundId(_number(rows, query)))
+def _last_count(
+    rows: sqlite3.Connection, trained: int, before: Recovered | None
+) -> LastCount | None:
+    # Between an earlier one and a round that was learnt others may have been counted.
+    since = 0 if before is None else before.round
+    query = (
+        "SELECT max(round) FROM rounds WHERE phase = 'published' AND kind = 'count' AND round >= ?"
+    )
+    found = _contributions(rows, RoundId(_number(rows, query, since)))
+    if not found and before is not None:
+        # Training rounds are over exactly those whom the count named.
+        found = _contributions(rows, before.round)
     clients = frozenset(header.client_id for header in found)
     return LastCount(clients=clients, trained=trained) if clients else None
 

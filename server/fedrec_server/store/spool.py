@@ -6,7 +6,6 @@ database name them. A file without a row is an orphan and is swept at the next s
 
 from __future__ import annotations
 
-import errno
 import os
 import secrets
 import shutil
@@ -16,13 +15,14 @@ from pathlib import Path
 
 from blake3 import blake3
 
+from fedrec.disk import FULL, DiskFull
 from fedrec.errors import DamagedFile, StorageError
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 
 __all__ = [
-    "DiskFull",
+    "FREE_SPACE",
     "Draft",
     "DurabilityLost",
     "Spool",
@@ -36,25 +36,19 @@ __all__ = [
 
 FOLDERS = ("partial", "updates", "blobs", "snapshots", "epochs")
 READ_BYTES = 1 << 20
-FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+FREE_SPACE = "Free disk space; the coordinator goes on by itself."
 
 
 class DurabilityLost(Exception):
     """An fsync or a commit failed: nothing is known any more, so the process has to end."""
 
 
-class DiskFull(StorageError):
-    """Nothing was changed; a coordinator that serves tries again until there is space."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, remedy="Free disk space; the coordinator goes on by itself.")
-
-
 def damaged(name: str) -> DamagedFile:
     """Return the error of a file that is missing, or not what its row says."""
     return DamagedFile(
         f"The stored file {name} is missing or damaged.",
-        remedy=f"Bring {name} of coordinator.state back from a backup, and check the disk.",
+        remedy=f"Bring {name} of coordinator.state back from a backup, and check the disk. Where "
+        "there is none and the key authority opens sums: `fedrec coordinator recover`.",
     )
 
 
@@ -100,7 +94,7 @@ class Draft:
         os.ftruncate(self._file, 0)
         self.size = 0
 
-    def append(self, data: bytes) -> None:
+    def append(self, data: bytes | memoryview) -> None:
         """Write `data` behind what is there.
 
         Raises:
@@ -178,7 +172,8 @@ class Spool:
         if free < n_bytes + self._reserve_bytes:
             raise DiskFull(
                 f"{free} bytes are free, {n_bytes} are needed beside the reserve of "
-                f"{self._reserve_bytes} (coordinator.reserve_bytes)."
+                f"{self._reserve_bytes} (coordinator.reserve_bytes).",
+                remedy=FREE_SPACE,
             )
 
     def upload(self, round_id: RoundId, client_id: ClientId, digest: bytes) -> Draft:
@@ -305,7 +300,8 @@ def _writing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in FULL:
-            raise DiskFull(f"The disk is full ({what}: {error.strerror}).") from error
+            message = f"The disk is full ({what}: {error.strerror})."
+            raise DiskFull(message, remedy=FREE_SPACE) from error
         raise
 
 

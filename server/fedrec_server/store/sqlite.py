@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import secrets
+import shutil
 import sqlite3
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from fedrec.disk import FULL, DiskFull, require_writable
 from fedrec.errors import SettingsError, StateWentBack, StorageError
+from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import Change, RoundPublished
 from fedrec_server.rounds.state import Rules, State
-from fedrec_server.store import reading, writing
+from fedrec_server.store import reading, recovered, writing
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.highwater import REMEDY, Highwater
 from fedrec_server.store.lock import FolderLock
-from fedrec_server.store.spool import DiskFull, DurabilityLost, Spool
+from fedrec_server.store.spool import FREE_SPACE, DurabilityLost, Spool
 from fedrec_server.store.store import (
     Applicant,
     Entry,
@@ -38,6 +40,10 @@ FATAL_CODES = {
     sqlite3.SQLITE_CORRUPT,
     sqlite3.SQLITE_NOTADB,
 }
+UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
+"""What comes of rows that hold something else than was written."""
+SHARED_BYTES = 64 << 10
+"""What SQLite needs beside the log in its first step."""
 BUSY_MILLISECONDS = 5_000
 
 
@@ -62,7 +68,7 @@ class SqliteStore(Store):
         reserve_bytes: int = 0,
         failpoint: Failpoint = no_failpoint,
     ) -> None:
-        _require_writable(folder)
+        require_writable(folder, "coordinator.state", DATABASE)
         self._lock = FolderLock(folder)
         self._name, self._failpoint = folder.name, failpoint
         self._rows: sqlite3.Connection | None = None
@@ -75,9 +81,19 @@ class SqliteStore(Store):
             self.run = self._meta("run")
         except sqlite3.DatabaseError as error:
             self.close()
-            if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-                raise DiskFull(f"There is no room for the database: {error}.") from error
+            if _is_for_want_of_space(error, folder):
+                message = f"There is no room for the database: {error}."
+                raise DiskFull(message, remedy=FREE_SPACE) from error
             raise _unusable(folder.name, str(error)) from error
+        except UNREADABLE as error:
+            self.close()
+            raise _unreadable(folder.name, error) from error
+        except OSError as error:
+            self.close()
+            if error.errno not in FULL:
+                raise
+            message = f"There is no room in coordinator.state: {error.strerror}."
+            raise DiskFull(message, remedy=FREE_SPACE) from error
         except BaseException:
             self.close()
             raise
@@ -90,14 +106,8 @@ class SqliteStore(Store):
         """
         try:
             return reading.load_state(self._connection, rules, roster)
-        except (
-            sqlite3.DatabaseError,
-            ArithmeticError,
-            LookupError,
-            TypeError,
-            ValueError,
-        ) as error:
-            raise _unusable(self._name, f"rows cannot be read, {error}") from error
+        except (sqlite3.DatabaseError, *UNREADABLE) as error:
+            raise _unreadable(self._name, error) from error
 
     def commit(self, changes: Sequence[Change], entries: Sequence[Entry]) -> None:
         """Write the changes of one step in one transaction."""
@@ -120,6 +130,27 @@ class SqliteStore(Store):
     def latest_header(self, client_id: ClientId) -> UploadHeader | None:
         """Return the header of a client's last acknowledged update, be it of an abandoned round."""
         return reading.latest_header(self._connection, client_id)
+
+    def keep_latest(self, header: UploadHeader) -> None:
+        """Keep what a member showed of its last update, unless a later one is here."""
+        with self._transaction() as rows:
+            recovered.keep_latest(rows, header)
+
+    def former_revealers(self) -> tuple[PublicIdentity, ...]:
+        """Return the key authority's revealers before the present one."""
+        return recovered.former_revealers(self._connection)
+
+    def note_former(self, revealer: PublicIdentity) -> None:
+        """Remember for good that a revealer was replaced."""
+        with self._transaction() as rows:
+            recovered.note_former(rows, revealer)
+
+    def begin_from(self, run: recovered.RecoveredRun) -> None:
+        """Fill a new folder with what the key authority knows of a run; its files are here."""
+        with self._transaction() as rows:
+            recovered.write_recovered(rows, run)
+        self.run = run.run
+        self._settle()
 
     def next_published(self, after: RoundId) -> PublishedRecord | None:
         """Return the first round published after `after`."""
@@ -244,7 +275,8 @@ class SqliteStore(Store):
             _roll_back(rows)
             if error.sqlite_errorcode in FATAL_CODES:
                 raise DurabilityLost(f"The database failed: {error}.") from error
-            raise DiskFull(f"The database did not take the change: {error}.") from error
+            message = f"The database did not take the change: {error}."
+            raise DiskFull(message, remedy=FREE_SPACE) from error
         except BaseException:
             _roll_back(rows)
             raise
@@ -351,21 +383,16 @@ def _unusable(name: str, why: str) -> StorageError:
     )
 
 
-def _require_writable(folder: Path) -> None:
-    """Make the folder; refuse one where nothing could be kept, before anything else is tried."""
-    try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        problem = ""
-    except OSError as error:
-        problem = f"{str(folder)!r} cannot be made: {error.strerror}"
-    for path in (folder, folder / DATABASE):
-        if not problem and path.exists() and not os.access(path, os.W_OK):
-            problem = f"{str(path)!r} cannot be written"
-    if problem:
-        raise SettingsError(
-            f"coordinator.state: {problem}.",
-            remedy="Name a folder in which this user may write.",
-        )
+def _is_for_want_of_space(error: sqlite3.DatabaseError, folder: Path) -> bool:
+    """Tell whether the disk was full: of the file beside its log SQLite calls it an I/O error."""
+    if error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        return True
+    failed = error.sqlite_errorcode & 0xFF == sqlite3.SQLITE_IOERR
+    return failed and shutil.disk_usage(folder).free < SHARED_BYTES
+
+
+def _unreadable(name: str, error: Exception) -> StorageError:
+    return _unusable(name, f"rows cannot be read, {error}")
 
 
 def _connect(path: Path) -> sqlite3.Connection:

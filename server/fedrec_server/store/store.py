@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import Report, RevealStatement, RoundKind, UploadHeader
@@ -59,6 +60,7 @@ class PublishedRecord:
 
     round: RoundId
     kind: RoundKind
+    base_round: RoundId
     epoch: int
     contributions: tuple[UploadHeader, ...]
     statement: RevealStatement | None
@@ -66,6 +68,10 @@ class PublishedRecord:
     reports: tuple[Report, ...]
     name: str
     blob: Blob
+
+    def is_for(self, version: RoundId) -> bool:
+        """Tell whether a client at a version can take this round as the next one."""
+        return bool(self.name) and self.base_round <= version
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +139,18 @@ class Store(ABC):
     @abstractmethod
     def latest_header(self, client_id: ClientId) -> UploadHeader | None:
         """Return the header of a client's last acknowledged update, be it of an abandoned round."""
+
+    @abstractmethod
+    def keep_latest(self, header: UploadHeader) -> None:
+        """Keep what a member showed of its last update, unless a later one is here."""
+
+    @abstractmethod
+    def former_revealers(self) -> tuple[PublicIdentity, ...]:
+        """Return the key authority's revealers before the present one."""
+
+    @abstractmethod
+    def note_former(self, revealer: PublicIdentity) -> None:
+        """Remember for good that a revealer was replaced."""
 
     @abstractmethod
     def next_published(self, after: RoundId) -> PublishedRecord | None:

@@ -27,7 +27,7 @@ __all__ = [
 ]
 
 DATABASE = "coordinator.sqlite"
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 SCHEMA = """
 CREATE TABLE meta (name TEXT PRIMARY KEY, value TEXT NOT NULL) STRICT, WITHOUT ROWID;
@@ -66,8 +66,14 @@ CREATE TABLE statements (
   run TEXT NOT NULL, epoch INTEGER NOT NULL, manifest_digest BLOB NOT NULL,
   state_tag BLOB NOT NULL, published_digest BLOB NOT NULL, metrics BLOB NOT NULL,
   n_rows INTEGER NOT NULL, rows_digest BLOB NOT NULL, refused TEXT NOT NULL,
-  signature BLOB NOT NULL
+  paused TEXT NOT NULL, signature BLOB NOT NULL,
+  sequence INTEGER NOT NULL, previous BLOB NOT NULL,
+  kind TEXT NOT NULL, trained INTEGER NOT NULL, charged INTEGER NOT NULL
 ) STRICT;
+CREATE TABLE paused (
+  epoch INTEGER NOT NULL, cell INTEGER NOT NULL, round INTEGER NOT NULL,
+  PRIMARY KEY (epoch, cell)
+) STRICT, WITHOUT ROWID;
 CREATE TABLE reports (
   round INTEGER NOT NULL, client_id TEXT NOT NULL, federation TEXT NOT NULL,
   run TEXT NOT NULL, epoch INTEGER NOT NULL, state_tag BLOB NOT NULL, metrics BLOB NOT NULL,
@@ -134,7 +140,13 @@ STATEMENT_COLUMNS = (
     "n_rows",
     "rows_digest",
     "refused",
+    "paused",
     "signature",
+    "sequence",
+    "previous",
+    "kind",
+    "trained",
+    "charged",
 )
 REPORT_COLUMNS = (
     "federation",
@@ -172,12 +184,15 @@ def header_of(row: sqlite3.Row) -> UploadHeader:
 
 def statement_of(row: sqlite3.Row) -> RevealStatement:
     """Return the statement that a row stands for."""
-    return RevealStatement(**{name: row[name] for name in STATEMENT_COLUMNS})
+    values = {name: row[name] for name in STATEMENT_COLUMNS}
+    paused = tuple(int(cell) for cell in values["paused"].split())
+    return RevealStatement(**{**values, "paused": paused})
 
 
 def statement_row(statement: RevealStatement) -> Row:
     """Return a statement as a row of `statements`."""
-    return {name: getattr(statement, name) for name in STATEMENT_COLUMNS}
+    row: Row = {name: getattr(statement, name) for name in STATEMENT_COLUMNS}
+    return {**row, "paused": " ".join(map(str, statement.paused))}
 
 
 def report_of(row: sqlite3.Row) -> Report:

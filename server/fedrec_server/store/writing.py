@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
-from fedrec.ids import RoundId
+from fedrec.ids import ClientId, RoundId
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
+    CellsPaused,
     Change,
     ClientJoined,
     CollectingEnded,
@@ -16,6 +17,7 @@ from fedrec_server.rounds.changes import (
     MaskStepEnded,
     ReportKept,
     RoundAbandoned,
+    RoundLearnt,
     RoundMeasured,
     RoundOpened,
     RoundPublished,
@@ -24,7 +26,9 @@ from fedrec_server.rounds.changes import (
     StopNoted,
     SumKept,
     UpdateCounted,
+    UpdatesRefused,
 )
+from fedrec_server.store.recovered import Recovered, note_learnt, write_learnt
 from fedrec_server.store.spool import sealed_name, sum_name
 from fedrec_server.store.store import Entry
 from fedrec_server.store.tables import Row, header_row, insert, report_row, statement_row
@@ -48,8 +52,7 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
                 insert(rows, "ledger", {"round": change.header.round, "at": change.at})
         case CollectingEnded():
             _set_phase(rows, change.round, "summing")
-            gone = [(change.round, client_id) for client_id in sorted(change.left_out)]
-            rows.executemany("DELETE FROM contributions WHERE round = ? AND client_id = ?", gone)
+            _leave_out(rows, change.round, change.left_out)
         case SumKept():
             _set_phase(rows, change.round, "revealing")
             rows.execute(
@@ -58,6 +61,12 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             )
             if change.charged:
                 insert(rows, "ledger", {"round": change.round, "at": change.at})
+        case UpdatesRefused():
+            _leave_out(rows, change.round, change.left_out)
+        case CellsPaused():
+            known = [(change.epoch, cell, change.round) for cell in change.cells]
+            rows.executemany("INSERT INTO paused (epoch, cell, round) VALUES (?, ?, ?)", known)
+            _leave_out(rows, change.round, change.left_out)
         case MaskKept():
             row: Row = {"round": change.round, "client_id": change.client_id}
             insert(rows, "mask_messages", {**row, "step": change.step, "body": change.body})
@@ -65,6 +74,13 @@ def write_change(rows: sqlite3.Connection, change: Change) -> None:
             _end_step(rows, change)
         case RoundPublished():
             _publish(rows, change)
+        case RoundLearnt(statement=said):
+            write_learnt(rows, said, base=change.base_round, at=change.at)
+            note_learnt(
+                rows,
+                Recovered.after(said, last_round=change.last_round, charged=change.charged),
+            )
+            rows.execute("DELETE FROM ledger")
         case ReportKept(report=report):
             # One of an earlier epoch gives way.
             insert(rows, "reports", report_row(report), verb="REPLACE")
@@ -119,10 +135,15 @@ def _end_step(rows: sqlite3.Connection, change: MaskStepEnded) -> None:
     if change.step != "vector":
         rows.executemany("DELETE FROM mask_messages WHERE round = ? AND client_id = ?", gone)
         return
-    rows.executemany("DELETE FROM contributions WHERE round = ? AND client_id = ?", gone)
+    _leave_out(rows, change.round, change.left_out)
     for client_id in sorted(change.left_out):
         row: Row = {"round": change.round, "client_id": client_id, "step": "vector", "body": b""}
         insert(rows, "mask_messages", row)
+
+
+def _leave_out(rows: sqlite3.Connection, round_id: RoundId, clients: frozenset[ClientId]) -> None:
+    gone = [(round_id, client_id) for client_id in sorted(clients)]
+    rows.executemany("DELETE FROM contributions WHERE round = ? AND client_id = ?", gone)
 
 
 def _publish(rows: sqlite3.Connection, change: RoundPublished) -> None:

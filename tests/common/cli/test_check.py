@@ -23,6 +23,9 @@ from fedrec.training.layout import Layout, vector_spec
 
 from .conftest import Fedrec
 
+KEPT = ("--set", "federation.minimum_item_users=2")
+"""24 users hold no item ten times, so that a simulation would be refused."""
+
 BY_CLIENT = {"compress": "client"}
 
 
@@ -38,7 +41,7 @@ def test_the_keys_of_its_json_are_stable(
     fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FEDREC_EVALUATION__AT", "5")
-    outcome = fedrec("check", settings_file, "--json", "--set", "rounds.total=7")
+    outcome = fedrec("check", settings_file, "--json", "--set", "rounds.total=7", *KEPT)
     found = outcome.json
     assert outcome.err == ""
     assert set(found) == {
@@ -52,6 +55,7 @@ def test_the_keys_of_its_json_are_stable(
         "privacy",
         "private",
         "warnings",
+        "refusals",
     }
     assert set(found["sources"]) == set(all_settings("fedmf"))
     assert found["sources"]["rounds.total"]["kind"] == "flag"
@@ -152,7 +156,9 @@ def test_users_are_counted_where_the_data_is(fedrec: Fedrec, settings_file: Path
     assert "maximum_users = 20, but data.path has 24 users" in warning
     assert "Set it to 64" in warning
     few = ("--set", "federation.maximum_users=20", "--set", "data.minimum_interactions=1000")
-    assert fedrec("check", settings_file, "--json", *few).json["users"] == 0
+    nobody = fedrec("check", settings_file, "--json", *few)
+    assert nobody.code == 2
+    assert "none reach 1000 interactions" in nobody.json["message"]
 
 
 def test_data_on_another_machine_is_a_warning(
@@ -670,7 +676,8 @@ def test_a_disk_without_room_for_private_tables_is_warned_of(
         "[federation]\nmaximum_users = 1024\n"
     )
     outcome = fedrec("check", path)
-    assert outcome.code == 0
+    assert outcome.code == 1
+    assert "error [storage]" in outcome.err
     assert "they lie in files" in outcome.out
     for setting in ("output.runs", "client.state"):
         assert f"warning: {setting}: private tables take up to" in outcome.out

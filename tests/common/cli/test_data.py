@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from pathlib import Path
 
-from fedrec.data import Catalogue, read_interactions
+from fedrec.data import Catalogue, Reading, read_interactions
 
 from .conftest import Fedrec
 
@@ -67,7 +67,7 @@ def test_split_deals_every_user_to_one_private_folder(
         folder = Path(row["path"])
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
         assert stat.S_IMODE((folder / "interactions.csv").stat().st_mode) == 0o600
-        part, _ = read_interactions(folder / "interactions.csv", strict=True)
+        part, _ = read_interactions(folder / "interactions.csv", Reading(strict=True))
         users += sorted(set(part.user_ids.tolist()))
     assert len(users) == len(set(users)) == 24
     beside = Catalogue.load(interactions_file.parent / "catalogue.csv")

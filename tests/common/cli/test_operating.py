@@ -43,6 +43,10 @@ class FakeAdmin(AdminServicer):
                 bytes_received=2048, seconds_left=9.5,
             ),
             last_event=2,
+            awaited=["hospital-b"],
+            quality=admin_pb2.Quality(
+                round=1, at=10, loss=0.25, validation_hr=0.1421, validation_ndcg=0.072
+            ),
         )  # fmt: skip
 
     def WatchEvents(self, request: Any, context: Any) -> Iterator[Any]:
@@ -84,13 +88,21 @@ def call(admin: tuple[FakeAdmin, str], tmp_path: Path) -> list[object]:
 def test_status(fedrec: Fedrec, call: list[object]) -> None:
     found = fedrec("status", *call, "--json").json
     assert set(found) == {
-        "authority_heard", "clients_in_roster", "clients_seen", "current", "epoch", "federation",
-        "finish_reason", "finished", "last_event", "next_epoch", "protection",
-        "published_round", "rounds_abandoned", "rounds_planned", "rounds_published", "run",
-        "waits_for",
+        "authority_heard", "awaited", "clients_in_roster", "clients_seen", "current", "epoch",
+        "epsilon", "federation", "finish_reason", "finished", "last_event", "next_epoch",
+        "protection", "published_round", "quality", "rounds_abandoned", "rounds_planned",
+        "rounds_published", "run", "stalled", "waits_for",
     }  # fmt: skip
     assert found["current"]["arrived"] == 2
+    assert found["awaited"] == ["hospital-b"]
+    assert found["epsilon"] is None
+    assert found["quality"] == {
+        "round": 1, "at": 10, "loss": 0.25, "validation_hr": 0.1421, "validation_ndcg": 0.072,
+        "test_hr": None, "test_ndcg": None,
+    }  # fmt: skip
     out = fedrec("status", *call).out
+    assert "HR@10 0.1421  NDCG@10 0.0720  (round 1)" in out
+    assert "hospital-b" in out and "\ntest" not in out
     assert "1 of 62 published" in out
     assert "2 of 3 updates, 2 KiB" in out
 
@@ -133,11 +145,11 @@ def test_a_round_that_waits_for_the_key_authority() -> None:
 def test_watch_ends_with_the_run(fedrec: Fedrec, call: list[object]) -> None:
     lines = fedrec("watch", *call).out.splitlines()
     assert [line.split("  ")[1] for line in lines] == [
-        "round 1: round published",
-        "round 2: round [31m opened",
+        "round 1 published",
+        "round 2: round\x20[31m opened",
         "run finished",
     ]
-    assert "bytes_received 4 KiB, seconds 0.5 s" in lines[0]
+    assert lines[0].endswith("4 KiB, 0.50 s")
     assert "metrics" not in lines[0]
     objects = fedrec("watch", *call, "--json", "--after", 2)
     assert objects.json["kind"] == "run finished"

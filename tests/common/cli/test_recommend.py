@@ -113,3 +113,46 @@ def test_a_folder_to_resume_from_must_be_one(
     found = fedrec("simulate", settings, "--resume", tmp_path / "nowhere")
     assert found.code == 2
     assert "is no run folder" in found.err
+
+
+def test_what_is_like_an_item(fedrec: Fedrec, run: Path) -> None:
+    found = fedrec("recommend", run, "--similar", "a0", "-n", 1, "--json")
+    assert best(found.out) == ["a1"]
+    # The cosine of (3, 0) and (2, 0.1).
+    (item,) = json.loads(found.out)["items"]
+    assert item["score"] == pytest.approx(2 / np.hypot(2, 0.1))
+    others = fedrec("recommend", run, "--similar", "a0", "--exclude", "a1", "-n", 1, "--json")
+    assert best(others.out) == ["b1"]
+    some = fedrec("recommend", run, "--similar", "a0", "--candidates", "b0", "--json")
+    assert best(some.out) == ["b0"]
+
+
+def test_what_may_be_recommended(fedrec: Fedrec, run: Path, tmp_path: Path) -> None:
+    words = ("recommend", run, "--history", "a0", "-n", 9, "--json")
+    assert best(fedrec(*words).out)[0] == "a1"
+    assert "a1" not in best(fedrec(*words, "--exclude", "a1").out)
+    chosen = tmp_path / "chosen.txt"
+    chosen.write_text("\ufeffb1\n\n b0 \n", encoding="utf-8")
+    assert sorted(best(fedrec(*words, "--candidates", f"@{chosen}").out)) == ["b0", "b1"]
+    both = fedrec(*words, "--candidates", f"@{chosen}", "--candidates", "a1", "--exclude", "b0")
+    assert sorted(best(both.out)) == ["a1", "b1"]
+
+
+def test_unknown_items_name_the_flag_and_the_line(
+    fedrec: Fedrec, run: Path, tmp_path: Path
+) -> None:
+    chosen = tmp_path / "chosen.txt"
+    chosen.write_text("b1\nzz\n")
+    for flag in ("--exclude", "--candidates"):
+        for given, said in (
+            (f"@{chosen}", f"{flag} @{chosen}, line 2"),
+            ("zz", f"{flag} zz"),
+            (f"@{tmp_path}", "cannot be read"),
+        ):
+            found = fedrec("recommend", run, "--history", "a0", flag, given)
+            assert found.code == 2
+            assert said in found.err
+    found = fedrec("recommend", run, "--similar", "zz")
+    assert (found.code, "--similar zz" in found.err) == (2, True)
+    both = fedrec("recommend", run, "--similar", "a0", "--user", "anna")
+    assert (both.code, "only one" in both.err) == (2, True)

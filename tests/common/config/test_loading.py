@@ -175,11 +175,18 @@ def test_paths_start_at_the_settings_file_but_those_of_flags_at_the_working_fold
 def test_every_text_setting_of_a_machine_is_known_to_be_a_path_or_not() -> None:
     others = {
         "data.layout",
+        "data.columns",
+        "data.separator",
+        "data.encoding",
+        "data.rating_column",
+        "data.timestamp_format",
         "data.user_column",
         "data.item_column",
         "data.timestamp_column",
         "coordinator.host",
+        "coordinator.metrics_address",
         "client.coordinator",
+        "client.metrics_address",
         "client.device",
         "client.label",
         "parties.address",

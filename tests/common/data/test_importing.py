@@ -11,7 +11,7 @@ import pytest
 
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import DataSettings
-from fedrec.data import PUBLIC, READERS, import_public, read_interactions
+from fedrec.data import PUBLIC, READERS, Reading, import_public, read_interactions
 from fedrec.data.public import Counts, KnownCopy, PublicDataset, cached_path, find
 from fedrec.data.source import read_source
 from fedrec.errors import DataError
@@ -157,6 +157,6 @@ def test_an_implicit_file_without_times(tmp_path: Path) -> None:
     """The layout of MovieLens-1M's implicit variant: a header `user,item`, no times."""
     path = tmp_path / "interactions.csv"
     path.write_text("user,item\n0,1104\n0,639\n")
-    found, _ = read_interactions(path, strict=True)
+    found, _ = read_interactions(path, Reading(strict=True))
     assert found.timestamps is None
     assert found.item_ids.tolist() == ["1104", "639"]

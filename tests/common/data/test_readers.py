@@ -8,7 +8,7 @@ import pyarrow as arrow
 import pyarrow.parquet as parquet
 import pytest
 
-from fedrec.data import READERS, FetchedDataset, Interactions, read_interactions
+from fedrec.data import READERS, FetchedDataset, Interactions, Reading, read_interactions
 from fedrec.errors import DataError
 
 SAME_DATA = {
@@ -22,7 +22,19 @@ SAME_DATA = {
     ),
     "csv": ("toy.csv", 'time,item,user\n100,10,1\n200,"20",2\n'),
     "ratings.txt": ("ratings.txt", "1 10 5\n2 20 3.5\n"),
+    "table": ("video.csv", "100;1;10\n200;2;20\n"),
+    "jsonl": (
+        "toy.jsonl",
+        '{"user": 1, "item": "10", "time": 100}\n{"item": 20, "user": "2", "time": "200"}\n',
+    ),
 }
+
+
+def _named(layout: str) -> Reading:
+    """Return what has to be said of a file without a header, whose columns are never guessed."""
+    if layout == "table":
+        return Reading(columns="timestamp,user,item")
+    return Reading(layout="amazon" if layout == "amazon" else None)
 
 
 def columns(interactions: Interactions) -> tuple[list[str], list[str], list[int] | None]:
@@ -46,8 +58,7 @@ def write(folder: Path, name: str, content: str | bytes) -> Path:
 def test_layouts_read_the_same_data(tmp_path: Path, layout: str, ends: str, mark: bytes) -> None:
     name, text = SAME_DATA[layout]
     path = write(tmp_path, name, mark + text.replace("\n", ends).encode())
-    # A headerless .csv may have its columns in another order, so it is never guessed.
-    interactions, report = read_interactions(path, layout="amazon" if layout == "amazon" else None)
+    interactions, report = read_interactions(path, _named(layout))
     times = None if layout == "ratings.txt" else [100, 200]
     assert columns(interactions) == (["1", "2"], ["10", "20"], times)
     assert (report.layout, report.n_rows, report.n_bad) == (layout, 2, 0)
@@ -61,14 +72,14 @@ def test_every_layout_is_tested() -> None:
 def test_named_columns(tmp_path: Path) -> None:
     path = write(tmp_path, "clicks.csv", "who,what,when,user\na,x,5,z\n")
     interactions, _ = read_interactions(
-        path, user_column="who", item_column="what", timestamp_column="when"
+        path, Reading(user_column="who", item_column="what", timestamp_column="when")
     )
     assert columns(interactions) == (["a"], ["x"], [5])
 
 
 def test_the_columns_of_inter_can_be_named(tmp_path: Path) -> None:
     path = write(tmp_path, "toy.inter", "who:token\titem_id:token\nann\tx\n")
-    assert columns(read_interactions(path, user_column="who")[0]) == (["ann"], ["x"], None)
+    assert columns(read_interactions(path, Reading(user_column="who"))[0]) == (["ann"], ["x"], None)
 
 
 @pytest.mark.parametrize(
@@ -85,14 +96,14 @@ def test_missing_columns_are_named(
 ) -> None:
     path = write(tmp_path, "toy.csv", header + "\n1,2\n")
     with pytest.raises(DataError, match=message) as caught:
-        read_interactions(path, **names)  # type: ignore[arg-type]
+        read_interactions(path, Reading(**names))  # type: ignore[arg-type]
     assert "user_column" in caught.value.remedy
 
 
 def test_column_names_without_a_header_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path, *SAME_DATA["u.data"])
-    with pytest.raises(DataError, match="no header"):
-        read_interactions(path, user_column="user")
+    with pytest.raises(DataError, match="does not go with --user-column"):
+        read_interactions(path, Reading(layout="u.data", user_column="user"))
 
 
 BAD_ROWS = (
@@ -120,13 +131,15 @@ def test_bad_rows_are_left_out_and_reported(tmp_path: Path) -> None:
     assert (report.n_rows, report.n_bad) == (12, 9)
     assert (report.n_missing_timestamps, report.n_rounded_timestamps) == (1, 1)
     assert report.bad_rows[0].reason == "2 fields, expected 3"
-    assert report.bad_rows[4].reason == "the time is 'soon', expected a number from 0"
+    assert (
+        report.bad_rows[4].reason == "the time is 'soon', expected a number from 0 or an ISO date"
+    )
 
 
 def test_strict_reading_names_the_bad_lines(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"9 of 12 rows are bad\. Line 3: 2 fields") as caught:
-        read_interactions(write(tmp_path, "toy.csv", BAD_ROWS), strict=True)
-    assert "without strict" in caught.value.remedy
+        read_interactions(write(tmp_path, "toy.csv", BAD_ROWS), Reading(strict=True))
+    assert "without --strict" in caught.value.remedy
 
 
 def test_twenty_bad_rows_are_listed_and_all_counted(tmp_path: Path) -> None:
@@ -163,7 +176,9 @@ def test_a_file_of_bad_rows_only_is_refused(tmp_path: Path) -> None:
         ("u.data", b"", "is empty"),
         ("toy.csv", b"user,item\n", "has no rows"),
         ("notes.md", b"hello there\n", "layout of .*notes.md is unknown; .*'hello there'"),
-        ("toy.csv", b"1,2,5.0,100\n", "is unknown"),
+        ("a.zip", b"PK\x03\x04...", "is a zip archive"),
+        ("a.json", b"[1,\n2]", "expected JSON lines"),
+        ("toy.csv", b"1,2,5.0,100\n", "is unknown; .* no header"),
         ("blank.csv", b"\n \n", "is unknown"),
         ("u.data", b"1\t2\t3\t\xff\n", "not UTF-8"),
         ("toy.parquet", b"PAR2 no", "cannot be read as Parquet"),
@@ -184,7 +199,7 @@ def test_missing_files_and_folders(tmp_path: Path) -> None:
 
 def test_an_unknown_layout_lists_the_known(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'xml' is unknown") as caught:
-        read_interactions(write(tmp_path, *SAME_DATA["csv"]), layout="xml")
+        read_interactions(write(tmp_path, *SAME_DATA["csv"]), Reading(layout="xml"))
     assert "inter" in caught.value.remedy
 
 
@@ -207,7 +222,7 @@ def test_parquet_with_ids_that_became_floats(tmp_path: Path) -> None:
     table = arrow.table({"u": [1.0, float("nan"), 2.5], "i": ["x", "y", "z"], "t": [1.0, 2.0, 3.0]})
     parquet.write_table(table, tmp_path / "toy.parquet")
     interactions, report = read_interactions(
-        tmp_path / "toy.parquet", user_column="u", item_column="i", timestamp_column="t"
+        tmp_path / "toy.parquet", Reading(user_column="u", item_column="i", timestamp_column="t")
     )
     assert columns(interactions) == (["1"], ["x"], [1])
     assert report.n_bad == 2

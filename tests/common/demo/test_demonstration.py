@@ -28,8 +28,8 @@ def run_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> tuple[object, 
 
 
 def test_the_same_sums_end_well(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run_demo(tmp_path, capsys)
-    assert code in (0, None)
+    code, out, err = run_demo(tmp_path, capsys)
+    assert code in (0, None), err
     assert "every round's sums are the same." in out
     assert PROTECTIONS["none"].statement() in out
     (folder,) = tmp_path.iterdir()
@@ -53,7 +53,9 @@ def test_another_value_ends_with_an_error_that_names_it(
     monkeypatch.setattr(demonstration, "_compare", changed)
     code, out, err = run_demo(tmp_path, capsys)
     assert code == 1
-    assert "every round's sums are NOT the same: the latest model, item_embedding: 1 of " in out
+    assert "every round's sums are NOT the same: the latest model, item_embedding: 1 of " in out, (
+        err
+    )
     assert "error [training]" in err
     assert "the latest model, item_embedding: 1 of " in err
     (folder,) = tmp_path.iterdir()

@@ -61,3 +61,14 @@ def test_leaving_ends_what_runs(tmp_path: Path) -> None:
     with Processes(tmp_path) as processes:
         process: subprocess.Popen[str] = processes.start("client-1", "doctor")
     assert process.poll() is not None
+
+
+def test_waiting_for_one_waits_for_no_other(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        other = processes.start("ab", "coordinator", "run", "/dev/stdin")
+        other.send_signal(signal.SIGSTOP)
+        processes.start("a", "--version").wait(SLOW_START_SECONDS)
+        # Longer than any test may take.
+        processes.wait_for("a", seconds=3600.0)
+        assert other.poll() is None
+        other.send_signal(signal.SIGKILL)

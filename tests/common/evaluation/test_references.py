@@ -142,7 +142,7 @@ def test_local_training_that_diverges_costs_no_more_than_its_own_row(small, monk
     def diverge(*_):
         raise TrainingError("diverged")
 
-    monkeypatch.setattr(Learner, "train_alone", diverge)
+    monkeypatch.setattr(Evaluator, "train_alone", diverge)
     sums = Evaluator(learner).measure(shared, users, private, references=True, number=4)
     assert MetricSums(sums).rates("local", "test") is None
     assert MetricSums(sums).rates("model", "test").users == 30

@@ -10,8 +10,9 @@ import pytest
 from isolation import smallest_isolated
 
 from fedrec.errors import RosterBreaksCells
-from fedrec.identity import cells as cells_module
-from fedrec.identity.cells import Cell, Partition, Standing, check, guest_consent
+from fedrec.identity import cell_rules
+from fedrec.identity.cell_rules import check
+from fedrec.identity.cells import Cell, Partition, Standing, guest_consent
 from fedrec.identity.document import VERSIONS
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
@@ -258,7 +259,7 @@ def test_no_history_of_placed_cells_isolates_fewer_than_a_cell(size: int) -> Non
 def test_without_the_fresh_rule_histories_isolate_clients(monkeypatch: pytest.MonkeyPatch) -> None:
     # Nobody counts as exposed any more: leavers hold cells, and guests may be anybody.
     monkeypatch.setattr(Partition, "thin", lambda self: None)
-    monkeypatch.setattr(cells_module, "_alone", lambda roster: iter(()))
+    monkeypatch.setattr(cell_rules, "_alone", lambda roster: iter(()))
     rng = random.Random(3)
     assert min(random_history(rng, 3) for _ in range(250)) < 3
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.errors import BadSignature, KeysError, StorageError
+from fedrec.errors import BadSignature, KeysError, SettingsError
 from fedrec.identity.authority import Authority
 from fedrec.identity.epoch_secrets import EpochSecrets
 from fedrec.identity.identity import KEY_FILE, PUBLIC_FILE, Identity
@@ -97,9 +97,9 @@ def test_every_truncation_of_a_key_file_is_refused(tmp_path: Path) -> None:
             Identity.load(tmp_path)
 
 
-def test_a_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_an_error_of_settings(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
-    with pytest.raises(StorageError):
+    with pytest.raises(SettingsError, match="cannot be written: Not a directory"):
         Identity.create().save(tmp_path / "file" / "below")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fedrec.config.schema import DataSettings
 from fedrec.errors import DataError
 from fedrec.recommender.histories import find_history
 
@@ -41,11 +42,13 @@ def test_a_demos_clients_are_asked_too(run: Path) -> None:
 
 def test_a_file_that_is_given_counts_alone(run: Path, tmp_path: Path) -> None:
     write(tmp_path / "other.csv", "anna,z\n")
-    assert find_history(run, "anna", tmp_path / "other.csv").item_ids == ("z",)
+    assert find_history(run, "anna", DataSettings(path=str(tmp_path / "other.csv"))).item_ids == (
+        "z",
+    )
     with pytest.raises(DataError, match="'ben' has no history here"):
-        find_history(run, "ben", tmp_path / "other.csv")
+        find_history(run, "ben", DataSettings(path=str(tmp_path / "other.csv")))
     with pytest.raises(DataError, match="not there"):
-        find_history(run, "ben", tmp_path / "missing.csv")
+        find_history(run, "ben", DataSettings(path=str(tmp_path / "missing.csv")))
 
 
 def test_an_unknown_user_is_told_whom_to_ask(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:

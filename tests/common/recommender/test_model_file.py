@@ -30,6 +30,17 @@ def test_the_models_file_has_nothing_of_the_users(model, users, tmp_path):
     assert b"anna" not in (tmp_path / "m").read_bytes()
 
 
+def test_users_travel_between_processes_bit_by_bit(users):
+    content = b"".join(users.parts())
+    found = UsersFile.from_bytes(content, "a pipe")
+    assert found.user_ids == users.user_ids
+    assert found.seen_items.tolist() == users.seen_items.tolist()
+    assert b"".join(found.parts()) == content
+    for damaged in (content[:-1], b"", content[8:]):
+        with pytest.raises(StorageError, match="a pipe"):
+            UsersFile.from_bytes(damaged, "a pipe")
+
+
 def test_the_users_file_belongs_to_its_owner(users, tmp_path):
     path = tmp_path / "users.safetensors"
     users.save(path)

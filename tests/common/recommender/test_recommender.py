@@ -124,6 +124,24 @@ def test_similar_items_have_the_same_taste(recommender):
         recommender.similar_items("rare")
 
 
+def test_similar_items_among_some(recommender):
+    ids, _ = recommender.similar_items("a0", 9, candidates=["b1", "a2", "a1", "rare"], block=["a1"])
+    assert ids.tolist() == ["a2", "b1"]
+    ids, _ = recommender.similar_items(["a0", "b0"], 9, block=["a1", "a2", "b1"])
+    assert ids.tolist() == [["b2", "b0"], ["b2", "a0"]]
+
+
+def test_what_is_known_of_users_and_items(recommender):
+    assert recommender.knows("anna")
+    assert not recommender.knows("dora")
+    assert recommender.history_of("anna") == ["a0", "b0", "a2"]
+    with pytest.raises(DataError, match="'dora'"):
+        recommender.history_of("dora")
+    assert recommender.learned("a0")
+    assert not recommender.learned("rare")
+    assert not recommender.learned("zzz")
+
+
 def test_a_newcomer_is_recommended_what_the_history_says(recommender):
     vector = recommender.fold_in(["a0", "a2", "rare"])
     assert vector.shape == (2,)

@@ -19,6 +19,7 @@ from fedrec.reports import (
     render_report,
     size_bars,
 )
+from fedrec.reports.drawing import as_element
 
 pytestmark = pytest.mark.slow
 
@@ -36,8 +37,10 @@ def page(rounds):
             at=10,
             findings=(EVIL,),
             figures=(
-                Figure(svg=quality_by_round(rounds, at=10, popularity=POPULAR), caption=EVIL),
-                Figure(svg=size_bars([SizeBar(label=EVIL, n_bytes=77)]), caption="b"),
+                Figure(
+                    name="a", plot=quality_by_round(rounds, at=10, popularity=POPULAR), caption=EVIL
+                ),
+                Figure(name="b", plot=size_bars([SizeBar(label=EVIL, n_bytes=77)]), caption="b"),
             ),
             statements=(EVIL,),
             facts=(Fact(name=EVIL, value=EVIL),),
@@ -100,26 +103,27 @@ def test_sections_without_content_are_absent():
 
 
 def test_figures_are_the_same_bits_every_time_and_valid_xml(rounds):
-    one = quality_by_round(rounds, at=10, popularity=POPULAR, best_version=3)
-    assert one == quality_by_round(rounds, at=10, popularity=POPULAR, best_version=3)
+    one = as_element(quality_by_round(rounds, at=10, popularity=POPULAR, best_version=3))
+    again = quality_by_round(rounds, at=10, popularity=POPULAR, best_version=3)
+    assert one == as_element(again)
     assert ElementTree.fromstring(one).tag.endswith("svg")
     assert "HR@10 of popularity" in one
     assert "chosen on validation" in one
     assert re.search("version of the model", one)
-    ElementTree.fromstring(quality_by_round(rounds, at=10, split="test"))
+    ElementTree.fromstring(as_element(quality_by_round(rounds, at=10, split="test")))
 
 
 def test_figures_of_little(rounds):
-    ElementTree.fromstring(quality_by_round((), at=10))
-    ElementTree.fromstring(quality_by_round(rounds[:2], at=10))
-    ElementTree.fromstring(size_bars(()))
-    bars = size_bars([SizeBar(label="dense", n_bytes=5_300_000, chosen=True)])
+    ElementTree.fromstring(as_element(quality_by_round((), at=10)))
+    ElementTree.fromstring(as_element(quality_by_round(rounds[:2], at=10)))
+    ElementTree.fromstring(as_element(size_bars(())))
+    bars = as_element(size_bars([SizeBar(label="dense", n_bytes=5_300_000, chosen=True)]))
     assert "5,300,000 bytes" in bars
 
 
 def test_nothing_sent_has_a_bar_of_its_own():
     """FedRAP-D shares no table; on the logarithmic scale 0 has no place."""
     nothing = SizeBar(label="no table", n_bytes=0)
-    found = size_bars([nothing, SizeBar(label="something", n_bytes=1000)])
+    found = as_element(size_bars([nothing, SizeBar(label="something", n_bytes=1000)]))
     assert ">0 bytes<" in found
     assert ">1,000 bytes<" in found

@@ -14,9 +14,9 @@ from fedrec.clock import FakeClock
 from fedrec.errors import DataError, RefusedError, SettingsError, StorageError, TrainingError
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
-from fedrec.simulation import against_popularity, round_kind, simulate
+from fedrec.simulation import against_popularity, round_kind, simulate, user_ranks
 from fedrec.simulation.checkpoint import CheckpointFolder
-from fedrec.simulation.data_checks import check_data
+from fedrec.training.starting import check_data
 
 pytestmark = pytest.mark.slow
 
@@ -115,7 +115,9 @@ def test_it_learns_what_was_planted(settings_of, data):
     # A user has 10 of the cluster's 30 items for training: a perfect model ranks among 20.
     assert result.best_report.test.hr > 0.3
     assert result.evaluation.rates("popularity", "test").hr < 0.25
-    assert against_popularity(result).difference.low > 0
+    assert (
+        against_popularity(user_ranks(result), at=result.settings.evaluation.at).difference.low > 0
+    )
     labels = [row.label for row in result.rows()]
     assert labels[0].startswith("fedmf (colr), round")
     assert len(labels) == 4

@@ -19,6 +19,12 @@ OTHER = "OPENBLAS_CORETYPE"
 """Part of the arithmetic; a process that has loaded the library does not look at it any more."""
 
 
+@pytest.fixture(autouse=True)
+def _absent(monkeypatch):
+    """Some machines set it; the library is loaded already and does not look at it."""
+    monkeypatch.delenv(OTHER, raising=False)
+
+
 def contents(folder):
     """Every file below a folder, byte by byte."""
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -38,6 +38,7 @@ def test_every_file_is_there(recorded):
         "metrics.parquet",
         "model.safetensors",
         "report.html",
+        "report.json",
         "resolved.toml",
         "results.csv",
         "results.json",
@@ -55,7 +56,7 @@ def test_every_file_is_there(recorded):
     assert [release["kind"] for release in ledger["releases"]] == ["count", "train", "evaluate"]
     page = (run.path / "report.html").read_text()
     assert "films: fedmf" in page
-    assert page.count("<svg") == 2
+    assert page.count("<svg") == 7
 
 
 def test_the_model_of_the_folder_recommends(recorded):

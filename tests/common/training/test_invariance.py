@@ -21,9 +21,17 @@ pytestmark = pytest.mark.slow
 TESTS = Path(__file__).parents[2]
 LARGE = [case for case in CASES if not case.endswith(f"-{DIMS[0]}")]
 """One length of vectors for each algorithm: a process of its own costs some seconds."""
+DENSE = [case for case in LARGE if "-dense-" in case]
+"""Update structures multiply by the same function that the dense case is tried with."""
 
 
-@pytest.mark.parametrize("case", [SHAPES, *CASES])
+def in_make_test(case: str) -> Any:
+    """Return a case as a parameter: other structures at the small length are for the long tests."""
+    usual = case in (SHAPES, *LARGE) or "-dense-" in case
+    return case if usual else pytest.param(case, marks=pytest.mark.long)
+
+
+@pytest.mark.parametrize("case", [in_make_test(case) for case in (SHAPES, *CASES)])
 def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
     assert differences(case) == []
 
@@ -32,7 +40,6 @@ def test_a_users_contribution_is_the_same_in_every_company(case: str) -> None:
     "case",
     [
         SHAPES,
-        # Update structures multiply by the same function that the dense case is tried with.
         *(
             case if "-dense-" in case else pytest.param(case, marks=pytest.mark.long)
             for case in LARGE
@@ -85,20 +92,24 @@ def moved(usual: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "value"),
+    ("name", "value", "cases"),
     [
-        ("ATEN_CPU_CAPABILITY", "default"),
-        pytest.param("MKL_CBWR", "COMPATIBLE", marks=pytest.mark.long),
-        pytest.param("OPENBLAS_CORETYPE", "Prescott", marks=pytest.mark.long),
-        ("NUMBA_CPU_NAME", "generic"),
+        ("ATEN_CPU_CAPABILITY", "default", DENSE),
+        ("NUMBA_CPU_NAME", "generic", DENSE),
+        pytest.param("ATEN_CPU_CAPABILITY", "default", LARGE, marks=pytest.mark.long),
+        pytest.param("NUMBA_CPU_NAME", "generic", LARGE, marks=pytest.mark.long),
+        pytest.param("MKL_CBWR", "COMPATIBLE", LARGE, marks=pytest.mark.long),
+        pytest.param("OPENBLAS_CORETYPE", "Prescott", LARGE, marks=pytest.mark.long),
     ],
 )
-def test_as_on_another_processor(usual: dict[str, Any], name: str, value: str) -> None:
+def test_as_on_another_processor(
+    usual: dict[str, Any], name: str, value: str, cases: list[str]
+) -> None:
     """Compared within the setting: what differs from the usual process is as good.
 
     The next version of a model is that of the usual process, bit by bit.
     """
-    found = run(SHAPES, *LARGE, **{name: value})
+    found = run(SHAPES, *cases, **{name: value})
     if not moved(usual, found):
         pytest.skip(f"{name}={value} moves no probe on this machine, so it would show nothing.")
     assert found["differences"] == []

@@ -101,7 +101,8 @@ def test_noise_is_drawn_wherever_users_train(workers, tmp_path):
     for noisy in (one, other):
         # Weights are all 6; the variance of one user's value is 2 x .5^2.
         apart = (noisy - exact) / 6
-        assert (apart != 0).all()
+        # A step of the grid is 1/19,000 of their spread: of 960 values .02 round to zero.
+        assert (apart == 0).sum() <= 2
         assert apart.std() == pytest.approx(np.sqrt(20 * 2 * 0.5**2), rel=0.1)
 
 

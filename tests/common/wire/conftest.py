@@ -95,7 +95,13 @@ class Values:
             n_rows=256,
             rows_digest=b"r" * 32,
             refused="no reason",
+            paused=(2, 7),
             signature=b"s" * 64,
+            sequence=9,
+            previous=b"q" * 32,
+            kind="count",
+            trained=4,
+            charged=5,
         )
         return replace(statement, **changes)
 
@@ -127,6 +133,7 @@ class Values:
             server_context=b"context",
             wrapped_secrets=b"wrapped",
             published_round=RoundId(7),
+            statement=self.statement(),
         )
         return replace(info, **changes)
 

@@ -114,6 +114,7 @@ def test_what_each_side_remembers_comes_back_the_same(values: Any) -> None:
         NOTHING,
         Remembered(round=RoundId(7), digest=b"d" * 32),
         Remembered(round=RoundId(7), digest=b"d" * 32, statement=values.statement()),
+        Remembered(round=RoundId(7), digest=b"d" * 32, header=values.header()),
     ):
         request = remembered_to_proto(remembered, coordinator_pb2.NextTaskRequest())
         assert remembered_from_proto(request) == remembered

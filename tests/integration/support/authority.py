@@ -47,6 +47,11 @@ class AuthorityProcess:
         assert event, f"no {name} of round {round_id}: {self.told}"
         return event
 
+    @property
+    def pid(self) -> int:
+        """The process's number."""
+        return self._process.pid
+
     def kill(self) -> None:
         """End it as a power cut does."""
         self._process.kill()

@@ -24,13 +24,15 @@ from integration.support.bench import N_ITEMS, Bench
 from integration.support.links import DEADLINE_SECONDS, Passing
 
 from fedrec.config.schema import Settings
+from fedrec.errors import SettingsError
 from fedrec.telemetry import log_to_stderr
 from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.chunks import Chunk
 from fedrec.wire.link import Link
 from fedrec.wire.messages import MaskMessage, UploadHeader
 from fedrec_server.rounds.state import State
 
-__all__ = ["ClientProcess", "CoordinatorProcess", "KillClient", "KillCoordinator"]
+__all__ = ["ClientProcess", "CoordinatorProcess", "DidNotStart", "KillClient", "KillCoordinator"]
 
 PRELOADED = [
     "fedrec.algorithms.accelerators.fedmf",
@@ -161,14 +163,26 @@ class ClientProcess(Child):
         super().__init__(_run_client, bench.client_settings(number, address), kill, in_files)
 
 
+class DidNotStart(Exception):
+    """A coordinator that ended before it listened, with the sentence that it gave."""
+
+
 class CoordinatorProcess(Child):
-    """A coordinator; killed at one of several places, if any are given."""
+    """A coordinator; killed at one of several places, if any are given.
+
+    Raises:
+        DidNotStart: where it ends with an error of its own before it listens.
+    """
 
     def __init__(
         self, bench: Bench, *, kill: KillCoordinator | None = None, **changes: Any
     ) -> None:
         super().__init__(_run_coordinator, bench.coordinator_settings(**changes), kill)
-        self.address: str = self.told()
+        told = self.told()
+        if isinstance(told, DidNotStart):
+            self.close()
+            raise told
+        self.address: str = told
 
 
 def _die_with_the_tests() -> None:
@@ -190,7 +204,7 @@ def _run_client(
         _put_tables_into_files(settings)
     grpc_link.CHUNK_BYTES = PIECE_BYTES
     training: list[int] = []
-    grpc_link.split = lambda data, start=0: _split(data, start, kill, training)
+    grpc_link.chunks = lambda data, start=0: _chunks(data, start, kill, training)
 
     def on_event(event: ClientEvent) -> None:
         if event.name == "training" and event.round is not None:
@@ -222,15 +236,15 @@ def _put_tables_into_files(settings: Settings) -> None:
     TableRoom.is_enough_for = lambda self, n_users, widths: False  # type: ignore[method-assign]
 
 
-def _split(
+def _chunks(
     data: bytes, start: int, kill: KillClient | None, training: list[int]
-) -> Iterator[tuple[int, bytes]]:
+) -> Iterator[Chunk]:
     for offset in range(start, len(data), PIECE_BYTES):
         # The update is the first that a client sends once it trained.
         if kill is not None and kill.place == "in the upload" and training == [kill.round]:
             while offset >= len(data) / 2:
                 signal.pause()
-        yield offset, data[offset : offset + PIECE_BYTES]
+        yield Chunk(offset=offset, data=data[offset : offset + PIECE_BYTES])
 
 
 def _die_in_training(kill: KillClient, training: list[int]) -> None:
@@ -289,7 +303,12 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
         settings, catalogue, spec, accept_exposure=True, failpoint=failpoint
     )
     known.append(coordinator)
-    asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))
+    try:
+        asyncio.run(coordinator.serve(lambda address, run: parent.send(address)))
+    except SettingsError as error:
+        # What it writes goes where its fork server's output went, which another test began.
+        parent.send(DidNotStart(str(error)))
+        sys.exit(1)
 
 
 def _has_epoch(state: Path, name: str) -> bool:

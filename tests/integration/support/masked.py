@@ -20,6 +20,7 @@ __all__ = [
     "PHASES",
     "Gate",
     "everybody",
+    "keys_of",
     "let_it_drop_out",
     "phase_of",
     "until_others_are_done",

@@ -241,6 +241,10 @@ class Federation:
         """Start every client of the roster."""
         return [self.client(number, **options) for number in range(self.bench.n_clients)]
 
+    def tick(self) -> None:
+        """Have the coordinator look at its clock now."""
+        self._loop.run(self.coordinator.engine.tick())
+
     def until_waiting(self, *numbers: int) -> None:
         """Wait until clients of the roster have nothing to do."""
         wanted = {Identity.load(self.bench.state(number)).client_id for number in numbers}

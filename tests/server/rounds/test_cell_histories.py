@@ -20,14 +20,15 @@ from isolation import smallest_isolated
 from server.support.world import AUTHORITY, blob, client, header, rules, statement
 
 from fedrec.errors import RefusedError, RosterBreaksCells, RoundError
-from fedrec.identity import cells as cells_module
-from fedrec.identity import whole_cells
-from fedrec.identity.cells import Cell, Partition, Standing, check, guest_consent
+from fedrec.identity import cell_rules, whole_cells
+from fedrec.identity.cell_rules import check
+from fedrec.identity.cells import Cell, Partition, Standing, guest_consent
 from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
 from fedrec_authority.placing import place
+from fedrec_server.rounds import selection
 from fedrec_server.rounds.events import Polled, Spoke, Summed, Tick, Uploaded
 from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.state import State
@@ -296,8 +297,8 @@ def test_a_thousand_histories_isolate_nobody() -> None:
 
 
 def _no_fresh_rule(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cells_module, "_alone", lambda roster: iter(()))
-    patch.setattr(cells_module, "_following", lambda old, new: iter(()))
+    patch.setattr(cell_rules, "_alone", lambda roster: iter(()))
+    patch.setattr(cell_rules, "_following", lambda old, new: iter(()))
 
 
 def _no_whole_cells(patch: pytest.MonkeyPatch) -> None:
@@ -305,12 +306,13 @@ def _no_whole_cells(patch: pytest.MonkeyPatch) -> None:
 
 
 def _guests_without_a_word(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(cells_module, "_consents", lambda roster, client_id: True)
+    patch.setattr(cell_rules, "_consents", lambda roster, client_id: True)
 
 
 def _counts_in_every_round(patch: pytest.MonkeyPatch) -> None:
     # Whoever is there trains, whoever was counted.
     patch.setattr(State, "expected", lambda state, kind: frozenset())
+    patch.setattr(selection, "_is_fixed", lambda rules, round_: False)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from server.support.world import RUN, World, client, rules
 
 from fedrec.errors import RoundClosed
+from fedrec.identity.cells import Cell, Partition
 from fedrec.wire.messages import MaskMessage
 from fedrec_server.rounds.changes import (
     Change,
@@ -91,6 +92,59 @@ def test_who_stays_away_longer_than_a_deadline_is_counted_without() -> None:
     assert who(opened(world, 0, 1, 2)) == ("count", {0, 1, 2})
     answered(world, 0, 1, 2)
     assert who(opened(world, 0, 1, 2)) == ("train", {0, 1, 2})
+
+
+def test_who_is_asked_in_case_that_others_fail_is_no_newcomer() -> None:
+    """Six of eight are asked and the first four counted: the other two count nobody in."""
+    world = World.new(
+        rules(
+            needs_reveal=False,
+            exact=True,
+            minimum_clients=2,
+            total=40,
+            clients_per_round=4,
+            over_provision=1.5,
+        ),
+        8,
+    )
+    everybody = range(8)
+    kind, asked = who(opened(world, *everybody))
+    assert (kind, len(asked)) == ("count", 6)
+    first = sorted(asked)[:4]
+    answered(world, *first)
+    for _ in range(3):
+        assert who(opened(world, *everybody)) == ("train", set(first))
+        answered(world, *first)
+
+
+def in_cells(*sizes: int, **rounds: float) -> World:
+    """Return a run over cells of these sizes, whose members are numbered one cell after another."""
+    cells, start = [], 0
+    for number, size in enumerate(sizes, start=1):
+        core = tuple(client(n) for n in range(start, start + size))
+        cells.append(Cell(id=number, since=1, core=core))
+        start += size
+    partition = Partition(cell_size=3, cells=tuple(cells))
+    found = rules(needs_reveal=False, exact=True, total=40, **rounds)
+    return World.new(replace(found, partition=partition), sum(sizes))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_round_that_is_divided_by_a_count_is_over_all_whom_it_counted(seed: int) -> None:
+    """One cell a round is wanted and four clients are needed: cells of 3 and 4, in either order."""
+    world = in_cells(3, 4, cells_per_round=1, minimum_clients=4)
+    world.state = replace(world.state, rules=replace(world.state.rules, seed=seed))
+    _, counted_ = who(opened(world, *range(7)))
+    answered(world, *sorted(counted_))
+    for _ in range(4):
+        # What is drawn differs from round to round; whom training is divided by does not.
+        kind, asked = who(opened(world, *range(7)))
+        if kind == "count":
+            assert len(asked) > len(counted_)
+            counted_ = asked
+        assert asked == counted_
+        published = answered(world, *sorted(asked))
+        assert published.counted == len(counted_)
 
 
 def test_a_deadline_of_absence_is_one_in_a_row() -> None:

@@ -12,7 +12,7 @@ from fedrec.identity.cells import Cell, Partition
 from fedrec.ids import ClientId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import RoundAbandoned, RoundOpened, RoundPublished
-from fedrec_server.rounds.events import Polled
+from fedrec_server.rounds.events import Polled, Resumed, StopRequested
 from fedrec_server.rounds.machine import absent
 from fedrec_server.rounds.patience import is_stalled
 
@@ -157,3 +157,16 @@ def test_who_is_away_is_named() -> None:
     play = play_of(6, 3, minimum_clients=6)
     here = frozenset(client(number) for number in range(5))
     assert absent(play.world.state, here) == {client(5)}
+
+
+def test_a_resumed_run_starts_with_a_clean_slate() -> None:
+    """As it would if its process had ended in between: the store forgives what was given up."""
+    world = World.new(rules(needs_reveal=False, minimum_clients=2, deadline_seconds=DEADLINE), 3)
+    world.tick(0, 1, 2)
+    world.upload(0)
+    world.tick(0, 1, 2, seconds=DEADLINE)
+    assert world.state.gave_up and world.state.unanswered == {client(1), client(2)}
+    world.apply(StopRequested(now=world.now, at_once=True))
+    world.apply(Resumed(now=world.now))
+    assert (world.state.gave_up, world.state.abandoned_in_row) == ("", 0)
+    assert world.state.unanswered == frozenset()

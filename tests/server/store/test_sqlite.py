@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from pathlib import Path
 
@@ -54,7 +56,7 @@ def test_older_schema_is_refused(tmp_path: Path) -> None:
     connection = rows(tmp_path)
     connection.execute("PRAGMA user_version = 1")
     connection.close()
-    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 9\..*version that began"):
+    with pytest.raises(StorageError, match=r"schema 1, this fedrec reads 10\..*version that began"):
         SqliteStore(tmp_path, IDENTITY)
 
 
@@ -67,13 +69,22 @@ def test_a_folder_that_cannot_be_written_is_a_setting(
     folder = tmp_path / "state"
     SqliteStore(folder, IDENTITY).close()
     before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
-    for name in ("state", "coordinator.sqlite"):
-        # Permissions bind nobody who is root.
-        monkeypatch.setattr("os.access", lambda path, _, name=name: path.name != name)
-        with pytest.raises(
-            SettingsError, match=rf"coordinator\.state: .*{name}' cannot be written"
-        ):
+    # Permissions bind nobody who is root.
+    with monkeypatch.context() as changed:
+        changed.setattr("os.access", lambda path, _: path.name != "coordinator.sqlite")
+        with pytest.raises(SettingsError, match=r"state: .*coordinator.sqlite' cannot be written"):
             SqliteStore(folder, IDENTITY)
+    for number in (errno.EROFS, errno.EACCES, errno.EPERM):
+
+        def refuse(path: Path, *_: object, number: int = number) -> int:
+            raise OSError(number, os.strerror(number))
+
+        with monkeypatch.context() as changed:
+            changed.setattr("os.open", refuse)
+            with pytest.raises(
+                SettingsError, match=r"coordinator\.state: .*state' cannot be writt"
+            ):
+                SqliteStore(folder, IDENTITY)
     assert {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()} == before
 
 

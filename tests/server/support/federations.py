@@ -250,6 +250,9 @@ class Bench:
             published_digest=blake3(SEALED_BYTES * content.encode()).digest(),
             metrics=self.metrics_of(numbers, task.round),
             n_rows=CATALOGUE.n_items,
+            kind=task.kind,
+            # Something was refused in between.
+            sequence=2 * task.round,
         )
         statement = replace(statement, **changes)  # type: ignore[arg-type]
         return replace(statement, signature=identity(REVEALER).sign(statement.statement()))

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from server.support.driving import told_of
 from server.support.federations import Bench, authority, credentials, identity, operator
 
+from fedrec.clock import Clock
 from fedrec.config.schema import CoordinatorSettings
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.key_files import write_secret
@@ -127,13 +128,16 @@ def serving(
     folder: Path,
     *,
     failpoint: Failpoint = no_failpoint,
+    clock: Clock | None = None,
     prepare: Callable[[CoordinatorSettings], CoordinatorSettings] = lambda settings: settings,
 ) -> Iterator[Serving]:
     """Run a coordinator."""
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever, daemon=True)
     thread.start()
-    coordinator = Coordinator(prepare(settings_of(folder)), bench.federation, failpoint=failpoint)
+    coordinator = Coordinator(
+        prepare(settings_of(folder)), bench.federation, failpoint=failpoint, clock=clock
+    )
     try:
         address = asyncio.run_coroutine_threadsafe(coordinator.start(), loop).result(30)
         found = Serving(coordinator, address, loop, bench)

@@ -16,16 +16,21 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MaskMessage, Report, RevealStatement, RoundKind, UploadHeader
 from fedrec_server.rounds.changes import (
+    CellsPaused,
     Change,
     CollectingEnded,
+    EpochBegan,
+    MaskStepEnded,
     ReportKept,
     RoundAbandoned,
     RoundMeasured,
     RoundOpened,
     RoundPublished,
     RunFinished,
+    RunResumed,
     SumKept,
     UpdateCounted,
+    UpdatesRefused,
 )
 from fedrec_server.rounds.events import (
     Event,
@@ -129,6 +134,8 @@ def statement(
         metrics=bytes(8),
         refused=refused,
         signature=bytes(64),
+        kind=state.current.kind,
+        sequence=state.current.number,
     )
 
 
@@ -157,6 +164,7 @@ class World:
 
     Attributes:
         commit: sees the changes of every step before the state moves on.
+        checks: further invariants; each sees every change that is committed.
     """
 
     state: State
@@ -170,6 +178,8 @@ class World:
     finished: list[RunFinished] = field(default_factory=list)
     reports: dict[ClientId, Report] = field(default_factory=dict)
     awaiting: bool = False
+    headers: dict[int, dict[ClientId, UploadHeader]] = field(default_factory=dict)
+    checks: list[Callable[[Change], None]] = field(default_factory=list)
 
     @classmethod
     def new(cls, rules: Rules, n_clients: int) -> World:
@@ -182,10 +192,16 @@ class World:
         state, changes = step(before, event)
         assert step(before, event) == (state, changes), "step is not a function"
         self.commit(changes)
-        self.state = state
+        self.settle(state, changes)
+        return changes
+
+    def settle(self, state: State, changes: Sequence[Change]) -> None:
+        """Move on to what is committed, and check it."""
+        before, self.state = self.state, state
         for change in changes:
             self._check(change, state.current or before.current)
-        return changes
+            for check in self.checks:
+                check(change)
 
     def tick(self, *numbers: int, seconds: float = 0.0) -> tuple[Change, ...]:
         """Let time pass while these clients are live."""
@@ -234,11 +250,18 @@ class World:
                 assert bool(found.key_list) == self.state.rules.masked
                 assert self.state.base_state in (None, found.base_state)
                 counted.add(found.client_id)
+                self.headers.setdefault(found.round, {})[found.client_id] = found
             case CollectingEnded(round=number):
                 self.counted[number] -= change.left_out
                 assert round_ is not None and set(round_.accepted) == self.counted[number]
                 models = {one.base_state for one in round_.accepted.values()}
                 assert len(models) == 1, "updates to different models are added"
+            case (
+                CellsPaused(round=number)
+                | UpdatesRefused(round=number)
+                | MaskStepEnded(round=number, step="vector")
+            ):
+                self.counted[number] -= change.left_out
             case SumKept(round=number) if self.state.rules.needs_reveal:
                 assert len(self.counted[number]) >= self.state.rules.needed
                 assert len(self.counted[number]) >= 3, "too small a sum would be revealed"
@@ -246,6 +269,9 @@ class World:
                 assert found.client_id in self.state.roster
                 assert found.client_id not in self.reports
                 self.reports[found.client_id] = found
+            case EpochBegan():
+                # Members report anew.
+                self.reports = {}
             case RoundMeasured():
                 self._check_measured(change)
             case RoundPublished(round=number):
@@ -258,6 +284,8 @@ class World:
             case RunFinished():
                 assert not self.finished
                 self.finished.append(change)
+            case RunResumed():
+                self.finished.clear()
 
     def _check_published(self, change: RoundPublished) -> None:
         assert change.round not in self.ended

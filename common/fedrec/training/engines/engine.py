@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedrec.algorithms.algorithm import Algorithm, RoundStart
     from fedrec.model.state import PrivateState
     from fedrec.model.tables import TableRoom
-    from fedrec.training.block_memory import BlockRoom
+    from fedrec.training.blocks import Room
     from fedrec.training.cohort import Cohort
     from fedrec.training.grid import RoundSums, SumsShape
     from fedrec.training.user_tables import DeviceTables
@@ -55,7 +55,7 @@ class Job:
     memory_bytes: int
     room: TableRoom
     on_device: DeviceTables
-    block_room: Callable[[RoundStart, RoundSums], BlockRoom | None]
+    block_room: Callable[[RoundStart, RoundSums], Room | None]
 
     @property
     def device(self) -> torch.device:

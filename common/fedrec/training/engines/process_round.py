@@ -6,7 +6,7 @@ from collections import deque
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,15 +14,13 @@ from numpy.typing import NDArray
 
 from fedrec.errors import ERRORS, FedrecError, InternalError, TrainingError
 from fedrec.telemetry import logger_of
+from fedrec.training.engines.crew import Crew
 from fedrec.training.engines.engine import Job, Trained
 from fedrec.training.engines.private_files import PrivateRound
 from fedrec.training.engines.recipe import recipe_of
 from fedrec.training.engines.scratch import Place
 from fedrec.training.engines.tasks import Task
-
-if TYPE_CHECKING:
-    from fedrec.training.engines.processes import Crew
-    from fedrec.training.engines.worker_process import WorkerProcess
+from fedrec.training.engines.worker_process import WorkerProcess
 
 __all__ = ["ProcessRound"]
 

@@ -9,22 +9,18 @@ replaced, and what it did in the round is done again.
 from __future__ import annotations
 
 import os
-import queue
 import weakref
 from pathlib import Path
-from typing import Any
 
-from fedrec.training.cohort import Cohort
+from fedrec.training.engines.crew import Crew
 from fedrec.training.engines.engine import Engine, Job, Trained
 from fedrec.training.engines.process_round import ProcessRound
 from fedrec.training.engines.recipe import can_be_made_again
-from fedrec.training.engines.scratch import Scratch
 from fedrec.training.engines.serial import SerialEngine
 from fedrec.training.engines.tasks import tasks_of
-from fedrec.training.engines.worker_process import WorkerProcess
 from fedrec.training.fitting import is_trained_by_steps
 
-__all__ = ["Crew", "ProcessEngine", "fits_processes"]
+__all__ = ["ProcessEngine", "fits_processes"]
 
 
 def fits_processes(job: Job) -> bool:
@@ -96,66 +92,6 @@ class ProcessEngine(Engine):
         if self._end is not None:
             self._end()
         self._crew = self._end = None
-
-
-class Crew:
-    """Running workers and the files that they share.
-
-    Attributes:
-        heard: (worker, what it says), None where it has died.
-    """
-
-    def __init__(self, folder: Path | None) -> None:
-        self.scratch = Scratch(folder)
-        self.heard: queue.Queue[tuple[WorkerProcess, dict[str, Any] | None]] = queue.Queue()
-        self.workers: list[WorkerProcess] = []
-        self._cohorts: weakref.WeakKeyDictionary[Cohort, dict[str, Any]] = (
-            weakref.WeakKeyDictionary()
-        )
-
-    def start(self) -> WorkerProcess:
-        """Return one more worker."""
-        worker = WorkerProcess(self.scratch.path, self.heard)
-        self.workers.append(worker)
-        return worker
-
-    def dismiss(self, worker: WorkerProcess) -> None:
-        """Take leave of a worker that has died."""
-        self.workers.remove(worker)
-        worker.end()
-
-    def cohort(self, cohort: Cohort) -> dict[str, Any]:
-        """Return what workers are told of a cohort; its tables are written once."""
-        known = self._cohorts.get(cohort)
-        if known is not None:
-            return known
-        tables = cohort.tables
-        places = self.scratch.keep(
-            {
-                "user_keys": tables.user_keys,
-                "pointers": tables.pointers,
-                "positives": tables.positives,
-                "excluded_pointers": tables.excluded_pointers,
-                "excluded": tables.excluded,
-            }
-        )
-        weakref.finalize(cohort, Path(places["pointers"].path).unlink, missing_ok=True)
-        told = {
-            "say": "cohort",
-            "n_items": tables.n_items,
-            "tables": {name: place.to_json() for name, place in places.items()},
-        }
-        self._cohorts[cohort] = told
-        return told
-
-    def end(self) -> None:
-        """End all workers, then remove what they share."""
-        for worker in self.workers:
-            worker.tell({"say": "end"})
-        for worker in self.workers:
-            worker.end()
-        self.workers.clear()
-        self.scratch.remove()
 
 
 def _end(crew: Crew, owner: int) -> None:

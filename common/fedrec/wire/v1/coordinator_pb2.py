@@ -27,7 +27,7 @@ from fedrec.wire.v1 import model_pb2 as fedrec_dot_wire_dot_v1_dot_model__pb2
 from fedrec.wire.v1 import update_pb2 as fedrec_dot_wire_dot_v1_dot_update__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fedrec/wire/v1/coordinator.proto\x12\x0e\x66\x65\x64rec.wire.v1\x1a\x1a\x66\x65\x64rec/wire/v1/masks.proto\x1a\x1a\x66\x65\x64rec/wire/v1/model.proto\x1a\x1b\x66\x65\x64rec/wire/v1/update.proto\"#\n\x0c\x41pplyRequest\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\x0c\"A\n\x0b\x41pplication\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06listed\x18\x02 \x01(\x08\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"C\n\x14GetFederationRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\"\xf8\x01\n\nFederation\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x11\n\tplan_json\x18\x04 \x01(\x0c\x12\x1d\n\x15\x63\x61talogue_fingerprint\x18\x05 \x01(\t\x12\x0f\n\x07n_items\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x13\n\x0broster_json\x18\x08 \x01(\x0c\x12\x16\n\x0eserver_context\x18\t \x01(\x0c\x12\x17\n\x0fwrapped_secrets\x18\n \x01(\x0c\x12\x17\n\x0fpublished_round\x18\x0b \x01(\x04\"(\n\x13GetCatalogueRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\"k\n\rCataloguePart\x12*\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\xc5\x01\n\x0fNextTaskRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\x12\x1a\n\x12\x61\x63knowledged_round\x18\x05 \x01(\x04\x12\x1b\n\x13\x61\x63knowledged_digest\x18\x06 \x01(\x0c\x12\x32\n\tstatement\x18\x07 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\"6\n\x06Latest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\"\x16\n\x04Wait\x12\x0e\n\x06reason\x18\x01 \x01(\t\"]\n\x05Train\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nbase_round\x18\x03 \x01(\x04\x12\x14\n\x0cseconds_left\x18\x04 \x01(\x01\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\xa6\x01\n\x06Reveal\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nbase_round\x18\x03 \x01(\x04\x12\x33\n\rcontributions\x18\x04 \x03(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\x12\'\n\x03sum\x18\x05 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeader\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"\x1d\n\x0cMakeSnapshot\x12\r\n\x05round\x18\x01 \x01(\x04\"*\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\"\xe6\x02\n\x04Task\x12\x17\n\x0fpublished_round\x18\x01 \x01(\x04\x12$\n\x04wait\x18\x02 \x01(\x0b\x32\x14.fedrec.wire.v1.WaitH\x00\x12&\n\x05train\x18\x03 \x01(\x0b\x32\x15.fedrec.wire.v1.TrainH\x00\x12(\n\x06reveal\x18\x04 \x01(\x0b\x32\x16.fedrec.wire.v1.RevealH\x00\x12,\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x18.fedrec.wire.v1.FinishedH\x00\x12\x35\n\rmake_snapshot\x18\x06 \x01(\x0b\x32\x1c.fedrec.wire.v1.MakeSnapshotH\x00\x12)\n\x05masks\x18\x08 \x01(\x0b\x32\x18.fedrec.wire.v1.MaskTaskH\x00\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12&\n\x06latest\x18\t \x01(\x0b\x32\x16.fedrec.wire.v1.LatestB\x06\n\x04task\"T\n\x13UploadStatusRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"0\n\x0cUploadStatus\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\"^\n\x18\x46\x65tchContributionRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x13\n\x0b\x63ontributor\x18\x04 \x01(\t\"@\n\x0f\x46\x65tchSumRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tclient_id\x18\x03 \x01(\t\"n\n\x10\x43ontributionPart\x12*\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"L\n\x15\x46\x65tchPublishedRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x03 \x01(\x04\"\\\n\x14\x46\x65tchSnapshotRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x03 \x01(\x04\x12\x0f\n\x07refused\x18\x04 \x03(\x0c\x32\xc3\t\n\x0b\x43oordinator\x12Q\n\rGetFederation\x12$.fedrec.wire.v1.GetFederationRequest\x1a\x1a.fedrec.wire.v1.Federation\x12T\n\x0cGetCatalogue\x12#.fedrec.wire.v1.GetCatalogueRequest\x1a\x1d.fedrec.wire.v1.CataloguePart0\x01\x12\x41\n\x08NextTask\x12\x1f.fedrec.wire.v1.NextTaskRequest\x1a\x14.fedrec.wire.v1.Task\x12K\n\x0cSubmitUpdate\x12\x1a.fedrec.wire.v1.UploadPart\x1a\x1d.fedrec.wire.v1.UploadReceipt(\x01\x12T\n\x0fGetUploadStatus\x12#.fedrec.wire.v1.UploadStatusRequest\x1a\x1c.fedrec.wire.v1.UploadStatus\x12\x61\n\x11\x46\x65tchContribution\x12(.fedrec.wire.v1.FetchContributionRequest\x1a .fedrec.wire.v1.ContributionPart0\x01\x12O\n\x08\x46\x65tchSum\x12\x1f.fedrec.wire.v1.FetchSumRequest\x1a .fedrec.wire.v1.ContributionPart0\x01\x12J\n\x0cSubmitReveal\x12\x1a.fedrec.wire.v1.RevealPart\x1a\x1c.fedrec.wire.v1.RoundReceipt(\x01\x12\x44\n\x0cSubmitReport\x12\x16.fedrec.wire.v1.Report\x1a\x1c.fedrec.wire.v1.RoundReceipt\x12X\n\x0e\x46\x65tchPublished\x12%.fedrec.wire.v1.FetchPublishedRequest\x1a\x1d.fedrec.wire.v1.PublishedPart0\x01\x12U\n\rFetchSnapshot\x12$.fedrec.wire.v1.FetchSnapshotRequest\x1a\x1c.fedrec.wire.v1.SnapshotPart0\x01\x12L\n\x0eSubmitSnapshot\x12\x1a.fedrec.wire.v1.ReportPart\x1a\x1c.fedrec.wire.v1.RoundReceipt(\x01\x12\x42\n\x05\x41pply\x12\x1c.fedrec.wire.v1.ApplyRequest\x1a\x1b.fedrec.wire.v1.Application\x12G\n\x0bSubmitMasks\x12\x1b.fedrec.wire.v1.MaskMessage\x1a\x1b.fedrec.wire.v1.MaskReceipt\x12S\n\nFetchMasks\x12!.fedrec.wire.v1.FetchMasksRequest\x1a .fedrec.wire.v1.ContributionPart0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n fedrec/wire/v1/coordinator.proto\x12\x0e\x66\x65\x64rec.wire.v1\x1a\x1a\x66\x65\x64rec/wire/v1/masks.proto\x1a\x1a\x66\x65\x64rec/wire/v1/model.proto\x1a\x1b\x66\x65\x64rec/wire/v1/update.proto\"#\n\x0c\x41pplyRequest\x12\x13\n\x0b\x61pplication\x18\x01 \x01(\x0c\"A\n\x0b\x41pplication\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0e\n\x06listed\x18\x02 \x01(\x08\x12\x13\n\x0b\x63\x65rtificate\x18\x03 \x01(\x0c\"C\n\x14GetFederationRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\"\xac\x02\n\nFederation\x12\x18\n\x10protocol_version\x18\x01 \x01(\t\x12\x12\n\nfederation\x18\x02 \x01(\t\x12\x0b\n\x03run\x18\x03 \x01(\t\x12\x11\n\tplan_json\x18\x04 \x01(\x0c\x12\x1d\n\x15\x63\x61talogue_fingerprint\x18\x05 \x01(\t\x12\x0f\n\x07n_items\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x13\n\x0broster_json\x18\x08 \x01(\x0c\x12\x16\n\x0eserver_context\x18\t \x01(\x0c\x12\x17\n\x0fwrapped_secrets\x18\n \x01(\x0c\x12\x17\n\x0fpublished_round\x18\x0b \x01(\x04\x12\x32\n\tstatement\x18\x0c \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\"(\n\x13GetCatalogueRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\"k\n\rCataloguePart\x12*\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\xf3\x01\n\x0fNextTaskRequest\x12\x11\n\tclient_id\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\x0f\n\x07version\x18\x03 \x01(\x04\x12\x14\n\x0cwait_seconds\x18\x04 \x01(\x01\x12\x1a\n\x12\x61\x63knowledged_round\x18\x05 \x01(\x04\x12\x1b\n\x13\x61\x63knowledged_digest\x18\x06 \x01(\x0c\x12\x32\n\tstatement\x18\x07 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\x12,\n\x06header\x18\x08 \x01(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\"6\n\x06Latest\x12,\n\x06header\x18\x01 \x01(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\"%\n\x04Wait\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\r\n\x05\x61\x62out\x18\x02 \x01(\x04\"]\n\x05Train\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nbase_round\x18\x03 \x01(\x04\x12\x14\n\x0cseconds_left\x18\x04 \x01(\x01\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\xa6\x01\n\x06Reveal\x12\r\n\x05round\x18\x01 \x01(\x04\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\x12\n\nbase_round\x18\x03 \x01(\x04\x12\x33\n\rcontributions\x18\x04 \x03(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\x12\'\n\x03sum\x18\x05 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeader\x12\r\n\x05\x65poch\x18\x06 \x01(\x04\"\x1d\n\x0cMakeSnapshot\x12\r\n\x05round\x18\x01 \x01(\x04\"*\n\x08\x46inished\x12\x0e\n\x06reason\x18\x01 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x02 \x01(\x08\"\xe6\x02\n\x04Task\x12\x17\n\x0fpublished_round\x18\x01 \x01(\x04\x12$\n\x04wait\x18\x02 \x01(\x0b\x32\x14.fedrec.wire.v1.WaitH\x00\x12&\n\x05train\x18\x03 \x01(\x0b\x32\x15.fedrec.wire.v1.TrainH\x00\x12(\n\x06reveal\x18\x04 \x01(\x0b\x32\x16.fedrec.wire.v1.RevealH\x00\x12,\n\x08\x66inished\x18\x05 \x01(\x0b\x32\x18.fedrec.wire.v1.FinishedH\x00\x12\x35\n\rmake_snapshot\x18\x06 \x01(\x0b\x32\x1c.fedrec.wire.v1.MakeSnapshotH\x00\x12)\n\x05masks\x18\x08 \x01(\x0b\x32\x18.fedrec.wire.v1.MaskTaskH\x00\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12&\n\x06latest\x18\t \x01(\x0b\x32\x16.fedrec.wire.v1.LatestB\x06\n\x04task\"T\n\x13UploadStatusRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x0e\n\x06\x64igest\x18\x04 \x01(\x0c\"0\n\x0cUploadStatus\x12\x0e\n\x06offset\x18\x01 \x01(\x04\x12\x10\n\x08\x61\x63\x63\x65pted\x18\x02 \x01(\x08\"^\n\x18\x46\x65tchContributionRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tclient_id\x18\x03 \x01(\t\x12\x13\n\x0b\x63ontributor\x18\x04 \x01(\t\"@\n\x0f\x46\x65tchSumRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\r\n\x05round\x18\x02 \x01(\x04\x12\x11\n\tclient_id\x18\x03 \x01(\t\"n\n\x10\x43ontributionPart\x12*\n\x04\x62lob\x18\x01 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"L\n\x15\x46\x65tchPublishedRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x03 \x01(\x04\"\\\n\x14\x46\x65tchSnapshotRequest\x12\x0b\n\x03run\x18\x01 \x01(\t\x12\x11\n\tclient_id\x18\x02 \x01(\t\x12\x13\n\x0b\x61\x66ter_round\x18\x03 \x01(\x04\x12\x0f\n\x07refused\x18\x04 \x03(\x0c\x32\xc3\t\n\x0b\x43oordinator\x12Q\n\rGetFederation\x12$.fedrec.wire.v1.GetFederationRequest\x1a\x1a.fedrec.wire.v1.Federation\x12T\n\x0cGetCatalogue\x12#.fedrec.wire.v1.GetCatalogueRequest\x1a\x1d.fedrec.wire.v1.CataloguePart0\x01\x12\x41\n\x08NextTask\x12\x1f.fedrec.wire.v1.NextTaskRequest\x1a\x14.fedrec.wire.v1.Task\x12K\n\x0cSubmitUpdate\x12\x1a.fedrec.wire.v1.UploadPart\x1a\x1d.fedrec.wire.v1.UploadReceipt(\x01\x12T\n\x0fGetUploadStatus\x12#.fedrec.wire.v1.UploadStatusRequest\x1a\x1c.fedrec.wire.v1.UploadStatus\x12\x61\n\x11\x46\x65tchContribution\x12(.fedrec.wire.v1.FetchContributionRequest\x1a .fedrec.wire.v1.ContributionPart0\x01\x12O\n\x08\x46\x65tchSum\x12\x1f.fedrec.wire.v1.FetchSumRequest\x1a .fedrec.wire.v1.ContributionPart0\x01\x12J\n\x0cSubmitReveal\x12\x1a.fedrec.wire.v1.RevealPart\x1a\x1c.fedrec.wire.v1.RoundReceipt(\x01\x12\x44\n\x0cSubmitReport\x12\x16.fedrec.wire.v1.Report\x1a\x1c.fedrec.wire.v1.RoundReceipt\x12X\n\x0e\x46\x65tchPublished\x12%.fedrec.wire.v1.FetchPublishedRequest\x1a\x1d.fedrec.wire.v1.PublishedPart0\x01\x12U\n\rFetchSnapshot\x12$.fedrec.wire.v1.FetchSnapshotRequest\x1a\x1c.fedrec.wire.v1.SnapshotPart0\x01\x12L\n\x0eSubmitSnapshot\x12\x1a.fedrec.wire.v1.ReportPart\x1a\x1c.fedrec.wire.v1.RoundReceipt(\x01\x12\x42\n\x05\x41pply\x12\x1c.fedrec.wire.v1.ApplyRequest\x1a\x1b.fedrec.wire.v1.Application\x12G\n\x0bSubmitMasks\x12\x1b.fedrec.wire.v1.MaskMessage\x1a\x1b.fedrec.wire.v1.MaskReceipt\x12S\n\nFetchMasks\x12!.fedrec.wire.v1.FetchMasksRequest\x1a .fedrec.wire.v1.ContributionPart0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -41,41 +41,41 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_GETFEDERATIONREQUEST']._serialized_start=241
   _globals['_GETFEDERATIONREQUEST']._serialized_end=308
   _globals['_FEDERATION']._serialized_start=311
-  _globals['_FEDERATION']._serialized_end=559
-  _globals['_GETCATALOGUEREQUEST']._serialized_start=561
-  _globals['_GETCATALOGUEREQUEST']._serialized_end=601
-  _globals['_CATALOGUEPART']._serialized_start=603
-  _globals['_CATALOGUEPART']._serialized_end=710
-  _globals['_NEXTTASKREQUEST']._serialized_start=713
-  _globals['_NEXTTASKREQUEST']._serialized_end=910
-  _globals['_LATEST']._serialized_start=912
-  _globals['_LATEST']._serialized_end=966
-  _globals['_WAIT']._serialized_start=968
-  _globals['_WAIT']._serialized_end=990
-  _globals['_TRAIN']._serialized_start=992
-  _globals['_TRAIN']._serialized_end=1085
-  _globals['_REVEAL']._serialized_start=1088
-  _globals['_REVEAL']._serialized_end=1254
-  _globals['_MAKESNAPSHOT']._serialized_start=1256
-  _globals['_MAKESNAPSHOT']._serialized_end=1285
-  _globals['_FINISHED']._serialized_start=1287
-  _globals['_FINISHED']._serialized_end=1329
-  _globals['_TASK']._serialized_start=1332
-  _globals['_TASK']._serialized_end=1690
-  _globals['_UPLOADSTATUSREQUEST']._serialized_start=1692
-  _globals['_UPLOADSTATUSREQUEST']._serialized_end=1776
-  _globals['_UPLOADSTATUS']._serialized_start=1778
-  _globals['_UPLOADSTATUS']._serialized_end=1826
-  _globals['_FETCHCONTRIBUTIONREQUEST']._serialized_start=1828
-  _globals['_FETCHCONTRIBUTIONREQUEST']._serialized_end=1922
-  _globals['_FETCHSUMREQUEST']._serialized_start=1924
-  _globals['_FETCHSUMREQUEST']._serialized_end=1988
-  _globals['_CONTRIBUTIONPART']._serialized_start=1990
-  _globals['_CONTRIBUTIONPART']._serialized_end=2100
-  _globals['_FETCHPUBLISHEDREQUEST']._serialized_start=2102
-  _globals['_FETCHPUBLISHEDREQUEST']._serialized_end=2178
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=2180
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=2272
-  _globals['_COORDINATOR']._serialized_start=2275
-  _globals['_COORDINATOR']._serialized_end=3494
+  _globals['_FEDERATION']._serialized_end=611
+  _globals['_GETCATALOGUEREQUEST']._serialized_start=613
+  _globals['_GETCATALOGUEREQUEST']._serialized_end=653
+  _globals['_CATALOGUEPART']._serialized_start=655
+  _globals['_CATALOGUEPART']._serialized_end=762
+  _globals['_NEXTTASKREQUEST']._serialized_start=765
+  _globals['_NEXTTASKREQUEST']._serialized_end=1008
+  _globals['_LATEST']._serialized_start=1010
+  _globals['_LATEST']._serialized_end=1064
+  _globals['_WAIT']._serialized_start=1066
+  _globals['_WAIT']._serialized_end=1103
+  _globals['_TRAIN']._serialized_start=1105
+  _globals['_TRAIN']._serialized_end=1198
+  _globals['_REVEAL']._serialized_start=1201
+  _globals['_REVEAL']._serialized_end=1367
+  _globals['_MAKESNAPSHOT']._serialized_start=1369
+  _globals['_MAKESNAPSHOT']._serialized_end=1398
+  _globals['_FINISHED']._serialized_start=1400
+  _globals['_FINISHED']._serialized_end=1442
+  _globals['_TASK']._serialized_start=1445
+  _globals['_TASK']._serialized_end=1803
+  _globals['_UPLOADSTATUSREQUEST']._serialized_start=1805
+  _globals['_UPLOADSTATUSREQUEST']._serialized_end=1889
+  _globals['_UPLOADSTATUS']._serialized_start=1891
+  _globals['_UPLOADSTATUS']._serialized_end=1939
+  _globals['_FETCHCONTRIBUTIONREQUEST']._serialized_start=1941
+  _globals['_FETCHCONTRIBUTIONREQUEST']._serialized_end=2035
+  _globals['_FETCHSUMREQUEST']._serialized_start=2037
+  _globals['_FETCHSUMREQUEST']._serialized_end=2101
+  _globals['_CONTRIBUTIONPART']._serialized_start=2103
+  _globals['_CONTRIBUTIONPART']._serialized_end=2213
+  _globals['_FETCHPUBLISHEDREQUEST']._serialized_start=2215
+  _globals['_FETCHPUBLISHEDREQUEST']._serialized_end=2291
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=2293
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=2385
+  _globals['_COORDINATOR']._serialized_start=2388
+  _globals['_COORDINATOR']._serialized_end=3607
 # @@protoc_insertion_point(module_scope)

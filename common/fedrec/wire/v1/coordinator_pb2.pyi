@@ -34,7 +34,7 @@ class GetFederationRequest(_message.Message):
     def __init__(self, protocol_version: _Optional[str] = ..., client_id: _Optional[str] = ...) -> None: ...
 
 class Federation(_message.Message):
-    __slots__ = ("protocol_version", "federation", "run", "plan_json", "catalogue_fingerprint", "n_items", "epoch", "roster_json", "server_context", "wrapped_secrets", "published_round")
+    __slots__ = ("protocol_version", "federation", "run", "plan_json", "catalogue_fingerprint", "n_items", "epoch", "roster_json", "server_context", "wrapped_secrets", "published_round", "statement")
     PROTOCOL_VERSION_FIELD_NUMBER: _ClassVar[int]
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class Federation(_message.Message):
     SERVER_CONTEXT_FIELD_NUMBER: _ClassVar[int]
     WRAPPED_SECRETS_FIELD_NUMBER: _ClassVar[int]
     PUBLISHED_ROUND_FIELD_NUMBER: _ClassVar[int]
+    STATEMENT_FIELD_NUMBER: _ClassVar[int]
     protocol_version: str
     federation: str
     run: str
@@ -57,7 +58,8 @@ class Federation(_message.Message):
     server_context: bytes
     wrapped_secrets: bytes
     published_round: int
-    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., catalogue_fingerprint: _Optional[str] = ..., n_items: _Optional[int] = ..., epoch: _Optional[int] = ..., roster_json: _Optional[bytes] = ..., server_context: _Optional[bytes] = ..., wrapped_secrets: _Optional[bytes] = ..., published_round: _Optional[int] = ...) -> None: ...
+    statement: _model_pb2.RevealStatement
+    def __init__(self, protocol_version: _Optional[str] = ..., federation: _Optional[str] = ..., run: _Optional[str] = ..., plan_json: _Optional[bytes] = ..., catalogue_fingerprint: _Optional[str] = ..., n_items: _Optional[int] = ..., epoch: _Optional[int] = ..., roster_json: _Optional[bytes] = ..., server_context: _Optional[bytes] = ..., wrapped_secrets: _Optional[bytes] = ..., published_round: _Optional[int] = ..., statement: _Optional[_Union[_model_pb2.RevealStatement, _Mapping]] = ...) -> None: ...
 
 class GetCatalogueRequest(_message.Message):
     __slots__ = ("client_id",)
@@ -74,7 +76,7 @@ class CataloguePart(_message.Message):
     def __init__(self, blob: _Optional[_Union[_update_pb2.BlobHeader, _Mapping]] = ..., chunk: _Optional[_Union[_update_pb2.Chunk, _Mapping]] = ...) -> None: ...
 
 class NextTaskRequest(_message.Message):
-    __slots__ = ("client_id", "run", "version", "wait_seconds", "acknowledged_round", "acknowledged_digest", "statement")
+    __slots__ = ("client_id", "run", "version", "wait_seconds", "acknowledged_round", "acknowledged_digest", "statement", "header")
     CLIENT_ID_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -82,6 +84,7 @@ class NextTaskRequest(_message.Message):
     ACKNOWLEDGED_ROUND_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATEMENT_FIELD_NUMBER: _ClassVar[int]
+    HEADER_FIELD_NUMBER: _ClassVar[int]
     client_id: str
     run: str
     version: int
@@ -89,7 +92,8 @@ class NextTaskRequest(_message.Message):
     acknowledged_round: int
     acknowledged_digest: bytes
     statement: _model_pb2.RevealStatement
-    def __init__(self, client_id: _Optional[str] = ..., run: _Optional[str] = ..., version: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., acknowledged_round: _Optional[int] = ..., acknowledged_digest: _Optional[bytes] = ..., statement: _Optional[_Union[_model_pb2.RevealStatement, _Mapping]] = ...) -> None: ...
+    header: _update_pb2.UploadHeader
+    def __init__(self, client_id: _Optional[str] = ..., run: _Optional[str] = ..., version: _Optional[int] = ..., wait_seconds: _Optional[float] = ..., acknowledged_round: _Optional[int] = ..., acknowledged_digest: _Optional[bytes] = ..., statement: _Optional[_Union[_model_pb2.RevealStatement, _Mapping]] = ..., header: _Optional[_Union[_update_pb2.UploadHeader, _Mapping]] = ...) -> None: ...
 
 class Latest(_message.Message):
     __slots__ = ("header",)
@@ -98,10 +102,12 @@ class Latest(_message.Message):
     def __init__(self, header: _Optional[_Union[_update_pb2.UploadHeader, _Mapping]] = ...) -> None: ...
 
 class Wait(_message.Message):
-    __slots__ = ("reason",)
+    __slots__ = ("reason", "about")
     REASON_FIELD_NUMBER: _ClassVar[int]
+    ABOUT_FIELD_NUMBER: _ClassVar[int]
     reason: str
-    def __init__(self, reason: _Optional[str] = ...) -> None: ...
+    about: int
+    def __init__(self, reason: _Optional[str] = ..., about: _Optional[int] = ...) -> None: ...
 
 class Train(_message.Message):
     __slots__ = ("round", "kind", "base_round", "seconds_left", "epoch")

@@ -25,7 +25,7 @@ _sym_db = _symbol_database.Default()
 from fedrec.wire.v1 import update_pb2 as fedrec_dot_wire_dot_v1_dot_update__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64rec/wire/v1/model.proto\x12\x0e\x66\x65\x64rec.wire.v1\x1a\x1b\x66\x65\x64rec/wire/v1/update.proto\"\x83\x02\n\x0fRevealStatement\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x06 \x01(\x0c\x12\x11\n\tstate_tag\x18\x07 \x01(\x0c\x12\x18\n\x10published_digest\x18\x08 \x01(\x0c\x12\x0f\n\x07metrics\x18\t \x01(\x0c\x12\x0e\n\x06n_rows\x18\n \x01(\x04\x12\x13\n\x0brows_digest\x18\x0b \x01(\x0c\x12\x0f\n\x07refused\x18\x0c \x01(\t\x12\x11\n\tsignature\x18\r \x01(\x0c\"\xb6\x01\n\x06Report\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x11\n\tstate_tag\x18\x06 \x01(\x0c\x12\x0f\n\x07metrics\x18\x07 \x01(\x0c\x12\x0e\n\x06n_rows\x18\x08 \x01(\x04\x12\x13\n\x0brows_digest\x18\t \x01(\x0c\x12\x11\n\tsignature\x18\n \x01(\x0c\"\x9e\x01\n\nRevealPart\x12\x34\n\tstatement\x18\x01 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatementH\x00\x12*\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\x92\x01\n\nReportPart\x12(\n\x06report\x18\x01 \x01(\x0b\x32\x16.fedrec.wire.v1.ReportH\x00\x12*\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\x1d\n\x0cRoundReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\"\xca\x01\n\tPublished\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x33\n\rcontributions\x18\x04 \x03(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\x12\x32\n\tstatement\x18\x05 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\x12(\n\x04\x62lob\x18\x06 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeader\"o\n\rPublishedPart\x12.\n\tpublished\x18\x01 \x01(\x0b\x32\x19.fedrec.wire.v1.PublishedH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\xaf\x01\n\x08Snapshot\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x32\n\tstatement\x18\x03 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\x12\'\n\x07reports\x18\x04 \x03(\x0b\x32\x16.fedrec.wire.v1.Report\x12(\n\x04\x62lob\x18\x05 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeader\"l\n\x0cSnapshotPart\x12,\n\x08snapshot\x18\x01 \x01(\x0b\x32\x18.fedrec.wire.v1.SnapshotH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04partb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1a\x66\x65\x64rec/wire/v1/model.proto\x12\x0e\x66\x65\x64rec.wire.v1\x1a\x1b\x66\x65\x64rec/wire/v1/update.proto\"\xe7\x02\n\x0fRevealStatement\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x17\n\x0fmanifest_digest\x18\x06 \x01(\x0c\x12\x11\n\tstate_tag\x18\x07 \x01(\x0c\x12\x18\n\x10published_digest\x18\x08 \x01(\x0c\x12\x0f\n\x07metrics\x18\t \x01(\x0c\x12\x0e\n\x06n_rows\x18\n \x01(\x04\x12\x13\n\x0brows_digest\x18\x0b \x01(\x0c\x12\x0f\n\x07refused\x18\x0c \x01(\t\x12\x11\n\tsignature\x18\r \x01(\x0c\x12\x0e\n\x06paused\x18\x0e \x03(\r\x12\x10\n\x08sequence\x18\x0f \x01(\x04\x12\x10\n\x08previous\x18\x10 \x01(\x0c\x12\x0c\n\x04kind\x18\x11 \x01(\t\x12\x0f\n\x07trained\x18\x12 \x01(\x04\x12\x0f\n\x07\x63harged\x18\x13 \x01(\x04\"\xb6\x01\n\x06Report\x12\x12\n\nfederation\x18\x01 \x01(\t\x12\x0b\n\x03run\x18\x02 \x01(\t\x12\r\n\x05round\x18\x03 \x01(\x04\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x11\n\tclient_id\x18\x05 \x01(\t\x12\x11\n\tstate_tag\x18\x06 \x01(\x0c\x12\x0f\n\x07metrics\x18\x07 \x01(\x0c\x12\x0e\n\x06n_rows\x18\x08 \x01(\x04\x12\x13\n\x0brows_digest\x18\t \x01(\x0c\x12\x11\n\tsignature\x18\n \x01(\x0c\"\x9e\x01\n\nRevealPart\x12\x34\n\tstatement\x18\x01 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatementH\x00\x12*\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\x92\x01\n\nReportPart\x12(\n\x06report\x18\x01 \x01(\x0b\x32\x16.fedrec.wire.v1.ReportH\x00\x12*\n\x04\x62lob\x18\x02 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeaderH\x00\x12&\n\x05\x63hunk\x18\x03 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\x1d\n\x0cRoundReceipt\x12\r\n\x05round\x18\x01 \x01(\x04\"\xca\x01\n\tPublished\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x33\n\rcontributions\x18\x04 \x03(\x0b\x32\x1c.fedrec.wire.v1.UploadHeader\x12\x32\n\tstatement\x18\x05 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\x12(\n\x04\x62lob\x18\x06 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeader\"o\n\rPublishedPart\x12.\n\tpublished\x18\x01 \x01(\x0b\x32\x19.fedrec.wire.v1.PublishedH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04part\"\xaf\x01\n\x08Snapshot\x12\r\n\x05round\x18\x01 \x01(\x04\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x32\n\tstatement\x18\x03 \x01(\x0b\x32\x1f.fedrec.wire.v1.RevealStatement\x12\'\n\x07reports\x18\x04 \x03(\x0b\x32\x16.fedrec.wire.v1.Report\x12(\n\x04\x62lob\x18\x05 \x01(\x0b\x32\x1a.fedrec.wire.v1.BlobHeader\"l\n\x0cSnapshotPart\x12,\n\x08snapshot\x18\x01 \x01(\x0b\x32\x18.fedrec.wire.v1.SnapshotH\x00\x12&\n\x05\x63hunk\x18\x02 \x01(\x0b\x32\x15.fedrec.wire.v1.ChunkH\x00\x42\x06\n\x04partb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -33,21 +33,21 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'fedrec.wire.v1.model_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_REVEALSTATEMENT']._serialized_start=76
-  _globals['_REVEALSTATEMENT']._serialized_end=335
-  _globals['_REPORT']._serialized_start=338
-  _globals['_REPORT']._serialized_end=520
-  _globals['_REVEALPART']._serialized_start=523
-  _globals['_REVEALPART']._serialized_end=681
-  _globals['_REPORTPART']._serialized_start=684
-  _globals['_REPORTPART']._serialized_end=830
-  _globals['_ROUNDRECEIPT']._serialized_start=832
-  _globals['_ROUNDRECEIPT']._serialized_end=861
-  _globals['_PUBLISHED']._serialized_start=864
-  _globals['_PUBLISHED']._serialized_end=1066
-  _globals['_PUBLISHEDPART']._serialized_start=1068
-  _globals['_PUBLISHEDPART']._serialized_end=1179
-  _globals['_SNAPSHOT']._serialized_start=1182
-  _globals['_SNAPSHOT']._serialized_end=1357
-  _globals['_SNAPSHOTPART']._serialized_start=1359
-  _globals['_SNAPSHOTPART']._serialized_end=1467
+  _globals['_REVEALSTATEMENT']._serialized_end=435
+  _globals['_REPORT']._serialized_start=438
+  _globals['_REPORT']._serialized_end=620
+  _globals['_REVEALPART']._serialized_start=623
+  _globals['_REVEALPART']._serialized_end=781
+  _globals['_REPORTPART']._serialized_start=784
+  _globals['_REPORTPART']._serialized_end=930
+  _globals['_ROUNDRECEIPT']._serialized_start=932
+  _globals['_ROUNDRECEIPT']._serialized_end=961
+  _globals['_PUBLISHED']._serialized_start=964
+  _globals['_PUBLISHED']._serialized_end=1166
+  _globals['_PUBLISHEDPART']._serialized_start=1168
+  _globals['_PUBLISHEDPART']._serialized_end=1279
+  _globals['_SNAPSHOT']._serialized_start=1282
+  _globals['_SNAPSHOT']._serialized_end=1457
+  _globals['_SNAPSHOTPART']._serialized_start=1459
+  _globals['_SNAPSHOTPART']._serialized_end=1567
 # @@protoc_insertion_point(module_scope)

@@ -8,7 +8,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class RevealStatement(_message.Message):
-    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "state_tag", "published_digest", "metrics", "n_rows", "rows_digest", "refused", "signature")
+    __slots__ = ("federation", "run", "round", "epoch", "client_id", "manifest_digest", "state_tag", "published_digest", "metrics", "n_rows", "rows_digest", "refused", "signature", "paused", "sequence", "previous", "kind", "trained", "charged")
     FEDERATION_FIELD_NUMBER: _ClassVar[int]
     RUN_FIELD_NUMBER: _ClassVar[int]
     ROUND_FIELD_NUMBER: _ClassVar[int]
@@ -22,6 +22,12 @@ class RevealStatement(_message.Message):
     ROWS_DIGEST_FIELD_NUMBER: _ClassVar[int]
     REFUSED_FIELD_NUMBER: _ClassVar[int]
     SIGNATURE_FIELD_NUMBER: _ClassVar[int]
+    PAUSED_FIELD_NUMBER: _ClassVar[int]
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    PREVIOUS_FIELD_NUMBER: _ClassVar[int]
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    TRAINED_FIELD_NUMBER: _ClassVar[int]
+    CHARGED_FIELD_NUMBER: _ClassVar[int]
     federation: str
     run: str
     round: int
@@ -35,7 +41,13 @@ class RevealStatement(_message.Message):
     rows_digest: bytes
     refused: str
     signature: bytes
-    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ..., metrics: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ..., refused: _Optional[str] = ..., signature: _Optional[bytes] = ...) -> None: ...
+    paused: _containers.RepeatedScalarFieldContainer[int]
+    sequence: int
+    previous: bytes
+    kind: str
+    trained: int
+    charged: int
+    def __init__(self, federation: _Optional[str] = ..., run: _Optional[str] = ..., round: _Optional[int] = ..., epoch: _Optional[int] = ..., client_id: _Optional[str] = ..., manifest_digest: _Optional[bytes] = ..., state_tag: _Optional[bytes] = ..., published_digest: _Optional[bytes] = ..., metrics: _Optional[bytes] = ..., n_rows: _Optional[int] = ..., rows_digest: _Optional[bytes] = ..., refused: _Optional[str] = ..., signature: _Optional[bytes] = ..., paused: _Optional[_Iterable[int]] = ..., sequence: _Optional[int] = ..., previous: _Optional[bytes] = ..., kind: _Optional[str] = ..., trained: _Optional[int] = ..., charged: _Optional[int] = ...) -> None: ...
 
 class Report(_message.Message):
     __slots__ = ("federation", "run", "round", "epoch", "client_id", "state_tag", "metrics", "n_rows", "rows_digest", "signature")

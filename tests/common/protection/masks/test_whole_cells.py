@@ -41,9 +41,9 @@ def test_of_six_clients_one_drops_out_and_three_are_summed() -> None:
 
 
 def test_of_forty_clients_three_drop_out_with_their_cells() -> None:
-    """On a sparse graph, too; 13 cells, the last one of four."""
+    """On a sparse graph, too, which bears a tenth; 13 cells, the last one of four."""
     cohort = Cohort.of(40, LIAR, people=make_people(40, cell_size=3))
-    found = cohort.run(before={0, 1, 39}, after={7}, late={8})
+    found = cohort.run(before={0, 39}, after={7}, late={8})
     np.testing.assert_array_equal(found, cohort.total(without={0, 1, 2, 36, 37, 38, 39}))
 
 

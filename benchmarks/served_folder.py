@@ -1,0 +1,87 @@
+"""A silo's folder as `fedrec client run` leaves it, of any size, without training."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+
+from fedrec.config.plan import plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.data import Catalogue, UserSplit
+from fedrec.data.settings import DataSettings
+from fedrec.data.source import read_users
+from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState, SharedState
+from fedrec_client.own_recommender import users_digest
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.stored_state import BestModel, RunPin
+
+DIM = 64
+
+
+class ServedFolder:
+    """A settings file, a data file and a state folder with one version after the other.
+
+    Args:
+        folder: an empty one.
+    """
+
+    def __init__(self, folder: Path, *, n_items: int, n_users: int, per_user: int) -> None:
+        self.settings_file = folder / "client.toml"
+        self._draw = np.random.default_rng(7)
+        self._state = folder / "state"
+        self._plan = Plan.model_validate(
+            {
+                "federation": {"name": "films", "minimum_item_users": 1},
+                "algorithm": {"name": "fedmf", "dim": DIM},
+                "update": {"structure": "dense"},
+            }
+        )
+        self.catalogue = Catalogue.of(
+            [str(row) for row in range(n_items)],
+            [f"Film of row {row} (1990)" for row in range(n_items)],
+        )
+        self._state.mkdir(parents=True)
+        self.catalogue.save(self._state / "catalogue.csv")
+        rows = ["user_id,item_id,timestamp"]
+        for user in range(n_users):
+            chosen = self._draw.choice(n_items, per_user, replace=False)
+            rows += [f"{user},{item},{time}" for time, item in enumerate(chosen.tolist())]
+        (folder / "data.csv").write_text("\n".join(rows) + "\n", encoding="utf-8")
+        self.settings_file.write_text(
+            '[federation]\nname = "films"\n[data]\npath = "data.csv"\n[client]\nstate = "state"\n',
+            encoding="utf-8",
+        )
+        data = DataSettings(path=str(folder / "data.csv"))
+        self.users: UserSplit = read_users(data, self.catalogue, reader="a benchmark")[0]
+        self._pin = RunPin(
+            federation="films",
+            run="benchmark",
+            plan_json=plan_to_json(self._plan).decode(),
+            catalogue_fingerprint=self.catalogue.fingerprint(),
+            users=users_digest(self.users),
+        )
+        self.version = 0
+
+    def publish(self) -> int:
+        """Commit another version, as the client does when a round is published."""
+        self.version += 1
+        n_items, n_users = len(self.catalogue), len(self.users)
+        shared = SharedState(
+            MappingProxyType({"item_embedding": self._draw.normal(size=(n_items, DIM))}),
+            np.full(n_items, 20, dtype=np.int64),
+        ).to_bytes()
+        vectors = self._draw.normal(size=(n_users, DIM)).astype(np.float32)
+        private = PrivateState(MappingProxyType({"user_embedding": vectors})).to_bytes()
+        with PrivateStore(self._state) as store:
+            store.bind(self._pin, 1)
+            best = BestModel(
+                round=RoundId(self.version),
+                score=0.1,
+                shared=store.keep_file("shared", shared),
+                private=store.keep_file("private", private),
+            )
+            store.publish(RoundId(self.version), shared, metrics=b"", counted=False, best=best)
+        return self.version

@@ -1,0 +1,266 @@
+"""The ASGI application: routes, and what becomes of a question.
+
+It is an application without a framework: of the time that a question takes, the framework's part
+would be the largest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import secrets
+from collections.abc import Awaitable, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
+from typing import Any, TypeAlias
+
+from structlog import get_logger
+
+from fedrec.errors import StorageError
+from fedrec_client.serve.document import document
+from fedrec_client.serve.gate import Gate
+from fedrec_client.serve.holder import ModelHolder
+from fedrec_client.serve.page import STYLE, page_of
+from fedrec_client.serve.questions import (
+    MOST_BODY_BYTES,
+    RECOMMEND_FIELDS,
+    SIMILAR_FIELDS,
+    Recommend,
+    from_body,
+    from_query,
+    recommend_question,
+    similar_question,
+)
+from fedrec_client.serve.refusals import Refusal
+from fedrec_client.serve.served_model import ServedModel
+
+__all__ = ["Application"]
+
+Scope: TypeAlias = dict[str, Any]
+Message: TypeAlias = dict[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+
+_DRAINED_BYTES = 16 * MOST_BODY_BYTES
+"""So much of a body that is too large is still taken, so that its sender reads the answer."""
+_JSON, _HTML, _CSS = b"application/json", b"text/html; charset=utf-8", b"text/css; charset=utf-8"
+_ALWAYS = (
+    (b"cache-control", b"no-store"),
+    (b"x-content-type-options", b"nosniff"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"referrer-policy", b"no-referrer"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'self'; frame-ancestors 'none'"),
+)
+_RETRY_SECONDS = 1
+
+
+class Application:
+    """Answers questions from whatever version the holder has at the moment.
+
+    Args:
+        holder: the model.
+        gate: who may ask.
+    """
+
+    def __init__(self, holder: ModelHolder, gate: Gate) -> None:
+        self._holder = holder
+        self._gate = gate
+        # Making a vector of a history takes milliseconds, for which others should not wait.
+        self._folding = ThreadPoolExecutor(1, thread_name_prefix="fold-in")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        try:
+            self._gate.check(scope["headers"])
+            await self._route(scope, receive, send)
+        except Refusal as refusal:
+            await self._refuse(send, refusal)
+        except Exception as error:
+            incident = secrets.token_hex(4)
+            # Neither the address nor the body: they name people.
+            get_logger("fedrec.client").error(
+                "request failed", incident=incident, path=scope["path"], exc_info=error
+            )
+            await self._refuse(
+                send, Refusal("internal", f"A defect: the log has the details under {incident}.")
+            )
+
+    async def _route(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path, method = scope["path"], scope["method"]
+        if path == "/v1/recommend":
+            self._gate.check_token(scope["headers"])
+            given = await _given(scope, receive, RECOMMEND_FIELDS)
+            question = recommend_question(given)
+            await _answer(send, 200, await self._recommend(question), _JSON)
+        elif path == "/v1/similar":
+            self._gate.check_token(scope["headers"])
+            asked = similar_question(await _given(scope, receive, SIMILAR_FIELDS))
+            await _answer(send, 200, self._model().similar(asked), _JSON)
+        elif path not in self._pages:
+            raise Refusal("not_found", f"There is nothing at {path[:80]!r}.", "See /docs.")
+        elif method not in ("GET", "HEAD"):
+            raise _wrong_method("GET")
+        elif path == "/health":
+            await self._health(send, known=self._gate.allows(scope["headers"]))
+        else:
+            body, kind = self._pages[path]
+            await _answer(send, 200, body, kind)
+
+    @cached_property
+    def _pages(self) -> Mapping[str, tuple[bytes, bytes]]:
+        """What is there besides questions, and never changes."""
+        described = document()
+        page = page_of(described)
+        return {
+            "/": (page, _HTML),
+            "/docs": (page, _HTML),
+            "/docs.css": (STYLE, _CSS),
+            "/health": (b"", _JSON),
+            "/openapi.json": (json.dumps(described).encode(), _JSON),
+        }
+
+    def _model(self) -> ServedModel:
+        """Return the version in service.
+
+        Raises:
+            Refusal: there is none yet.
+        """
+        found = self._holder.current
+        if found is None:
+            raise self._not_ready()
+        return found
+
+    def _not_ready(self) -> Refusal:
+        problem = self._holder.problem
+        message = "The model is being read." if problem is None else problem.message
+        remedy = "" if problem is None else problem.remedy
+        return Refusal(
+            "not_ready",
+            message,
+            f"{remedy} This server looks again by itself.".strip(),
+            retry_after_seconds=_RETRY_SECONDS,
+        )
+
+    async def _recommend(self, question: Recommend) -> bytes:
+        """Return the answer of one version.
+
+        Raises:
+            Refusal: there is none.
+        """
+        model = self._model()
+        try:
+            if question.user and not question.recent:
+                return model.recommend(question)
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._folding, model.recommend, question)
+        except StorageError:
+            # Tables in files go when their version does.
+            self._holder.look_soon()
+            raise Refusal(
+                "not_ready",
+                "The user's stored parameters are being replaced by another version's.",
+                "Ask again.",
+                retry_after_seconds=_RETRY_SECONDS,
+            ) from None
+
+    async def _health(self, send: Send, *, known: bool) -> None:
+        model, problem = self._holder.current, self._holder.problem
+        said: dict[str, object] = {
+            "status": "not_ready" if model is None else "ready",
+            "version": None if model is None else int(model.recommender.round),
+        }
+        if known:
+            said["run"] = None if model is None else model.run
+            said["n_items"] = None if model is None else len(model.recommender.catalogue)
+            said["n_users"] = None if model is None else len(model.recommender.user_ids)
+            said["problem"] = None
+            if problem is not None:
+                said["problem"] = {
+                    "code": problem.code,
+                    "message": problem.message,
+                    "remedy": problem.remedy,
+                }
+        await _answer(send, 503 if model is None else 200, json.dumps(said).encode(), _JSON)
+
+    async def _refuse(self, send: Send, refusal: Refusal) -> None:
+        model = self._holder.current
+        error = {"code": refusal.code, "message": refusal.message, "remedy": refusal.remedy}
+        version = None if model is None else int(model.recommender.round)
+        body = json.dumps({"error": error, "version": version}).encode()
+        more = []
+        if refusal.retry_after_seconds:
+            more.append((b"retry-after", str(refusal.retry_after_seconds).encode()))
+        if refusal.code == "unauthorised":
+            more.append((b"www-authenticate", b"Bearer"))
+        if refusal.code == "wrong_method":
+            more.append((b"allow", refusal.remedy.encode()))
+        if refusal.code == "too_large":
+            more.append((b"connection", b"close"))
+        await _answer(send, refusal.status, body, _JSON, more)
+
+
+async def _given(scope: Scope, receive: Receive, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a question, from the address of a GET or the body of a POST.
+
+    Raises:
+        Refusal: another method, or a question that cannot be read.
+    """
+    if scope["method"] == "GET":
+        return from_query(scope["query_string"], fields)
+    if scope["method"] != "POST":
+        raise _wrong_method("GET, POST")
+    kinds = [value for name, value in scope["headers"] if name == b"content-type"]
+    # A page of another site could send a form, but not this type unasked.
+    if len(kinds) != 1 or kinds[0].partition(b";")[0].strip().lower() != _JSON:
+        raise Refusal("not_json", "The body has no type application/json.", "Send JSON.")
+    if scope["query_string"]:
+        raise Refusal("malformed", "A POST has its fields in the body.", "Send one object.")
+    return from_body(await _body(receive), fields)
+
+
+async def _body(receive: Receive) -> bytes:
+    """Return a body.
+
+    Raises:
+        Refusal: it is too large; as much was read as may be.
+    """
+    parts, length, more = [], 0, True
+    while more and length <= _DRAINED_BYTES:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise Refusal("malformed", "The body ends early.")
+        part = message.get("body", b"")
+        length += len(part)
+        if length <= MOST_BODY_BYTES:
+            parts.append(part)
+        more = message.get("more_body", False)
+    if length > MOST_BODY_BYTES:
+        raise Refusal(
+            "too_large",
+            f"The body has more than {MOST_BODY_BYTES} bytes.",
+            "Give fewer ids; of a long history the latest items matter most.",
+        )
+    return b"".join(parts)
+
+
+def _wrong_method(allowed: str) -> Refusal:
+    return Refusal("wrong_method", "The path takes other methods.", allowed)
+
+
+async def _answer(
+    send: Send,
+    status: int,
+    body: bytes,
+    kind: bytes,
+    more: list[tuple[bytes, bytes]] | tuple[()] = (),
+) -> None:
+    headers = [
+        (b"content-type", kind),
+        (b"content-length", str(len(body)).encode()),
+        *_ALWAYS,
+        *more,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})

@@ -1,0 +1,105 @@
+"""`fedrec client serve`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.cli.failures import INTERRUPTED
+
+__all__ = ["EPILOG", "serve"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec client serve client.toml\n"
+    "  curl 'http://127.0.0.1:7480/v1/recommend?user=196&n=5'\n"
+    "  curl 'http://127.0.0.1:7480/v1/similar?item=50'"
+)
+
+
+def serve(
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS.toml", help="The settings file.")
+    ],
+    host: Annotated[
+        str, typer.Option(help="The address to serve; another than this machine's own needs more.")
+    ] = "127.0.0.1",
+    port: Annotated[
+        int, typer.Option(min=0, max=65535, help="The port; 0 takes any that is free.")
+    ] = 7480,
+    latest: Annotated[
+        bool, typer.Option("--latest", help="The latest model instead of the best one.")
+    ] = False,
+    state: Annotated[
+        str | None, typer.Option("--state", help="client.state: the state folder.")
+    ] = None,
+    data: Annotated[str | None, typer.Option("--data", help="data.path: the interactions.")] = None,
+    token_file: Annotated[
+        Path | None, typer.Option(help="A file with the token that every question has to carry.")
+    ] = None,
+    tls_certificate: Annotated[
+        Path | None, typer.Option(help="Serve TLS with this certificate and its chain (PEM).")
+    ] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="The certificate's private key.")] = None,
+    accept_plaintext: Annotated[
+        bool,
+        typer.Option(
+            "--accept-plaintext",
+            help="Serve another address without TLS, because something else encrypts.",
+        ),
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(help="A host name that requests may be addressed to; repeat it."),
+    ] = None,
+) -> None:
+    """Answer questions for recommendations over HTTP, on this machine alone.
+
+    The first line on stdout is a JSON object with the address, where /docs describes what can be
+    asked. A version that `fedrec client run` publishes is taken within a second, while it goes on
+    answering; without one it says so and waits. It works beside a running client, after it, and
+    without the coordinator, and changes nothing in the state folder.
+
+    Ctrl-C leaves with 130, SIGTERM with 0.
+    """
+    # Small products on several threads take longer, and others' time. Before numpy is imported.
+    os.environ["OPENBLAS_NUM_THREADS"] = "1"
+    from fedrec.config.loading import load_settings
+    from fedrec.errors import SettingsError
+    from fedrec.telemetry import SteadyStream, log_to_stderr
+    from fedrec_client.serve.holder import ModelHolder
+    from fedrec_client.serve.server import Place
+    from fedrec_client.serve.server import serve as serve_until_stopped
+
+    log_to_stderr()
+    settings = load_settings(settings_file, {"client.state": state, "data.path": data})
+    if settings.data.path is None:
+        raise SettingsError(
+            "data.path is missing: what users have already is in the data.",
+            remedy="Set data.path in the settings, or give --data.",
+        )
+    told = SteadyStream(sys.stderr)
+    place = Place(
+        host=host,
+        port=port,
+        token_file=token_file,
+        tls_certificate=tls_certificate,
+        tls_key=tls_key,
+        accept_plaintext=accept_plaintext,
+        names=tuple(allow_host or ()),
+    )
+    holder = ModelHolder(
+        settings,
+        "latest" if latest else "best",
+        on_change=lambda sentence: print(sentence, file=told, flush=True),
+    )
+    interrupted = serve_until_stopped(
+        place, holder, lambda address: print(json.dumps({"address": address}), flush=True)
+    )
+    if interrupted:
+        raise typer.Exit(INTERRUPTED)

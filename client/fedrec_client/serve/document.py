@@ -1,0 +1,210 @@
+"""The OpenAPI document of what is served."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fedrec import __version__
+from fedrec_client.serve.questions import (
+    DEFAULT_N,
+    MOST_BODY_BYTES,
+    MOST_IDS,
+    MOST_N,
+    RECOMMEND_FIELDS,
+    SIMILAR_FIELDS,
+)
+from fedrec_client.serve.refusals import REFUSALS
+
+__all__ = ["document"]
+
+_SENTENCES = {
+    "user": "A user of this client, as the data file names it. Either this or history.",
+    "history": "Items of somebody new, from which a vector is made and forgotten.",
+    "recent": "What a known user has had since the data file was written: folded in with all that "
+    "the user had, without a round. What is answered is then the history, not the trained vector.",
+    "n": "How many items, at most.",
+    "exclude_seen": "Leave out what the user has already.",
+    "exclude": "Items that are never returned; stronger than candidates.",
+    "candidates": "Items to choose from; without it, all.",
+    "ignore_unknown": "Leave out items that the catalogue has not, and name them in the answer, "
+    "in place of refusing the question.",
+    "item": "The item, as the catalogue names it.",
+}
+_KINDS: dict[str, dict[str, Any]] = {
+    "text": {"type": "string", "minLength": 1},
+    "ids": {"type": "array", "items": {"type": "string", "minLength": 1}, "maxItems": MOST_IDS},
+    "count": {"type": "integer", "minimum": 1, "maximum": MOST_N, "default": DEFAULT_N},
+    "flag": {"type": "boolean"},
+}
+_DEFAULTS = {"exclude_seen": True, "ignore_unknown": False}
+_OF_QUESTIONS = (
+    "malformed",
+    "unauthorised",
+    "cross_origin",
+    "unknown_item",
+    "too_slow",
+    "too_large",
+    "not_json",
+    "foreign_host",
+    "never_learned",
+    "head_too_large",
+    "internal",
+    "not_ready",
+    "too_busy",
+)
+_EXAMPLES = {
+    "/v1/recommend": {"user": "196", "n": 5, "exclude": ["50"]},
+    "/v1/similar": {"item": "50", "n": 5},
+}
+
+
+def document() -> dict[str, Any]:
+    """Return the document, version 3.1."""
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "Recommendations of one fedrec client",
+            "version": __version__,
+            "description": "Answers are made on this machine, from the model that the federation "
+            "published and this client's own users; nothing is sent anywhere. Every answer is "
+            "wholly of one version, and says of which. A GET has its fields in the address, lists "
+            "as repeated parameters; a POST has them in one JSON object of at most "
+            f"{MOST_BODY_BYTES} bytes, so that no user stands in an address.",
+        },
+        "paths": {
+            "/v1/recommend": _questions(
+                "/v1/recommend",
+                "The best items for a user of this client, or for somebody new.",
+                RECOMMEND_FIELDS,
+                (*_OF_QUESTIONS, "unknown_user", "no_fold_in"),
+                required=[],
+            ),
+            "/v1/similar": _questions(
+                "/v1/similar",
+                "The items whose rows have the largest cosine with one item's.",
+                SIMILAR_FIELDS,
+                _OF_QUESTIONS,
+                required=["item"],
+            ),
+            "/health": {
+                "get": {
+                    "operationId": "health",
+                    "summary": "Whether there is a model, and of which version.",
+                    "responses": {
+                        "200": _response("There is one.", "Health"),
+                        "503": _response("There is none yet.", "Health"),
+                    },
+                }
+            },
+        },
+        "components": {
+            "schemas": _schemas(),
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }
+
+
+def _questions(
+    path: str, summary: str, fields: dict[str, str], codes: Sequence[str], *, required: list[str]
+) -> dict[str, Any]:
+    schemas = {name: _schema_of(name, kind) for name, kind in fields.items()}
+    about = {"summary": summary, "responses": _responses(codes), "security": [{}, {"token": []}]}
+    name = path.rpartition("/")[2]
+    body: dict[str, Any] = {"type": "object", "properties": schemas, "additionalProperties": False}
+    if required:
+        body["required"] = required
+    return {
+        "get": {
+            "operationId": f"{name}_get",
+            **about,
+            "parameters": [
+                {
+                    "name": field,
+                    "in": "query",
+                    "required": field in required,
+                    "description": _SENTENCES[field],
+                    "schema": schemas[field],
+                }
+                for field in fields
+            ],
+        },
+        "post": {
+            "operationId": f"{name}_post",
+            **about,
+            "requestBody": {
+                "required": True,
+                "content": {"application/json": {"schema": body, "example": _EXAMPLES[path]}},
+            },
+        },
+    }
+
+
+def _schema_of(name: str, kind: str) -> dict[str, Any]:
+    found = {**_KINDS[kind], "description": _SENTENCES[name]}
+    return found | ({"default": _DEFAULTS[name]} if name in _DEFAULTS else {})
+
+
+def _responses(codes: Sequence[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"200": _response("The items, best first.", "Answer")}
+    for status in sorted({REFUSALS[code].status for code in codes}):
+        said = [
+            f"`{code}`: {kind.meaning}"
+            for code, kind in REFUSALS.items()
+            if code in codes and kind.status == status
+        ]
+        found[str(status)] = _response(" ".join(said), "Refused")
+    return found
+
+
+def _response(description: str, schema: str) -> dict[str, Any]:
+    return {
+        "description": description,
+        "content": {"application/json": {"schema": {"$ref": f"#/components/schemas/{schema}"}}},
+    }
+
+
+def _schemas() -> dict[str, Any]:
+    text, whole = {"type": "string"}, {"type": "integer"}
+    item = {"rank": whole, "item_id": text, "title": text, "score": {"type": "number"}}
+    version = {"type": ["integer", "null"], "description": "The round that made the model."}
+    error = {"code": {"type": "string", "enum": list(REFUSALS)}, "message": text, "remedy": text}
+    problem = {"code": text, "message": text, "remedy": text}
+    return {
+        "Answer": _object(
+            {
+                "version": version | {"type": "integer"},
+                "run": text | {"description": "The run that the version belongs to."},
+                "basis": {
+                    "type": "string",
+                    "enum": ["user", "history", "item"],
+                    "description": "What was compared: the user's own parameters, the vector of a "
+                    "history, or the item's row.",
+                },
+                "items": {"type": "array", "items": _object(item)},
+                "ignored": {"type": "array", "items": text},
+            },
+            optional=("ignored",),
+        ),
+        "Refused": _object({"error": _object(error), "version": version}),
+        "Health": _object(
+            {
+                "status": {"type": "string", "enum": ["ready", "not_ready"]},
+                "version": version,
+                "run": {"type": ["string", "null"]},
+                "n_items": {"type": ["integer", "null"]},
+                "n_users": {"type": ["integer", "null"]},
+                "problem": {"oneOf": [_object(problem), {"type": "null"}]},
+            },
+            optional=("run", "n_items", "n_users", "problem"),
+        ),
+    }
+
+
+def _object(properties: dict[str, Any], *, optional: Sequence[str] = ()) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+        "additionalProperties": False,
+    }

@@ -1,0 +1,240 @@
+"""Reading a request: strictly, within limits, and before anything is computed."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl
+
+from fedrec_client.serve.refusals import Refusal
+
+__all__ = [
+    "DEFAULT_N",
+    "MOST_BODY_BYTES",
+    "MOST_IDS",
+    "MOST_N",
+    "MOST_PARAMETERS",
+    "RECOMMEND_FIELDS",
+    "SIMILAR_FIELDS",
+    "Recommend",
+    "Similar",
+    "from_body",
+    "from_query",
+    "recommend_question",
+    "similar_question",
+]
+
+DEFAULT_N = 10
+MOST_N = 1000
+"""Items that one answer has, at most."""
+MOST_IDS = 10_000
+"""Ids in one list."""
+MOST_BODY_BYTES = 256 << 10
+MOST_PARAMETERS = 1000
+"""Parameters in an address; longer lists go into a body."""
+
+RECOMMEND_FIELDS: dict[str, str] = {
+    "user": "text",
+    "history": "ids",
+    "recent": "ids",
+    "n": "count",
+    "exclude_seen": "flag",
+    "exclude": "ids",
+    "candidates": "ids",
+    "ignore_unknown": "flag",
+}
+"""What each field of a question for recommendations is."""
+SIMILAR_FIELDS: dict[str, str] = {
+    "item": "text",
+    "n": "count",
+    "exclude": "ids",
+    "candidates": "ids",
+    "ignore_unknown": "flag",
+}
+_FLAGS = {"true": True, "false": False}
+_Given = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recommend:
+    """A question for recommendations: of a known user, or of somebody with a history.
+
+    Attributes:
+        user: empty for somebody new.
+        history: items of somebody new.
+        recent: what a known user has had since; folded in with all that the user had before.
+        ignore_unknown: leave items out that the catalogue has not, in place of a refusal.
+    """
+
+    user: str = ""
+    history: tuple[str, ...] = ()
+    recent: tuple[str, ...] = ()
+    n: int = DEFAULT_N
+    exclude_seen: bool = True
+    exclude: tuple[str, ...] = ()
+    candidates: tuple[str, ...] | None = None
+    ignore_unknown: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Similar:
+    """A question for items like one."""
+
+    item: str
+    n: int = DEFAULT_N
+    exclude: tuple[str, ...] = ()
+    candidates: tuple[str, ...] | None = None
+    ignore_unknown: bool = False
+
+
+def recommend_question(given: _Given) -> Recommend:
+    """Return a question for recommendations.
+
+    Raises:
+        Refusal: it names neither a user nor a history, or both.
+    """
+    found = Recommend(**given)
+    if bool(found.user) == ("history" in given):
+        raise Refusal(
+            "malformed",
+            "Either a user or a history is needed, and not both.",
+            "Give user, with recent for what they have had since; or history for somebody new.",
+        )
+    if found.recent and not found.user:
+        raise Refusal("malformed", "recent needs a user.", "Give history for somebody new.")
+    return found
+
+
+def similar_question(given: _Given) -> Similar:
+    """Return a question for similar items.
+
+    Raises:
+        Refusal: it names no item.
+    """
+    if "item" not in given:
+        raise Refusal("malformed", "An item is needed.", "Give item, as the catalogue names it.")
+    return Similar(**given)
+
+
+def from_query(query: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields that an address gives; lists are repeated parameters.
+
+    Raises:
+        Refusal: it cannot be read, or a field is unknown, twice or out of range.
+    """
+    try:
+        pairs = parse_qsl(
+            query.decode("ascii"),
+            keep_blank_values=True,
+            strict_parsing=bool(query),
+            errors="strict",
+            max_num_fields=MOST_PARAMETERS,
+        )
+    except ValueError as error:
+        raise Refusal(
+            "malformed",
+            f"The address cannot be read: {error}.",
+            f"Percent-encode ids as UTF-8, give at most {MOST_PARAMETERS} parameters, and send "
+            "longer lists in the body of a POST.",
+        ) from None
+    found: dict[str, Any] = {}
+    for name, text in pairs:
+        kind = fields.get(name)
+        if kind is None:
+            raise _unknown(name, fields)
+        if kind == "ids":
+            found[name] = (*found.get(name, ()), _text(name, text))
+            continue
+        if name in found:
+            raise Refusal("malformed", f"{name} is given twice.", "Give it once.")
+        if kind == "count":
+            # What int() takes besides, as in "1_0" or " 1", is a mistake here.
+            found[name] = _count(name, int(text) if _is_short_number(text) else text)
+        elif kind == "flag":
+            found[name] = _flag(name, _FLAGS.get(text, text))
+        else:
+            found[name] = _text(name, text)
+    return found
+
+
+def from_body(body: bytes, fields: Mapping[str, str]) -> dict[str, Any]:
+    """Return the fields of a JSON object.
+
+    Raises:
+        Refusal: it is none, or a field is unknown or out of range.
+    """
+    try:
+        given = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Refusal(
+            "malformed", f"The body is no JSON ({type(error).__name__}).", "Send one object."
+        ) from None
+    if not isinstance(given, dict):
+        raise Refusal("malformed", "The body is no JSON object.", "Send one object.")
+    found: dict[str, Any] = {}
+    for name, value in given.items():
+        kind = fields.get(name)
+        if kind is None:
+            raise _unknown(name, fields)
+        if kind == "ids":
+            found[name] = _ids(name, value)
+        elif kind == "count":
+            found[name] = _count(name, value)
+        elif kind == "flag":
+            found[name] = _flag(name, value)
+        else:
+            found[name] = _text(name, value)
+    return found
+
+
+def _is_short_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < 10
+
+
+def _text(name: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise Refusal("malformed", f"{name} has an id that is no text, or empty.", "Give an id.")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise Refusal("malformed", f"{name} is not Unicode text.", "Give an id.") from None
+    return value
+
+
+def _ids(name: str, value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > MOST_IDS:
+        raise Refusal(
+            "malformed",
+            f"{name} is no list of at most {MOST_IDS} ids.",
+            f'Give a list, as in {{"{name}": ["50", "181"]}}.',
+        )
+    return tuple(_text(name, entry) for entry in value)
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MOST_N:
+        raise Refusal(
+            "malformed",
+            f"{name} is no whole number from 1 to {MOST_N}.",
+            f"Give {name} = {DEFAULT_N}, for example.",
+        )
+    return value
+
+
+def _flag(name: str, value: object) -> bool:
+    if not isinstance(value, bool):
+        raise Refusal("malformed", f"{name} is neither true nor false.", "Give true or false.")
+    return value
+
+
+def _unknown(name: str, fields: Mapping[str, str]) -> Refusal:
+    near = difflib.get_close_matches(name[:40], fields, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return Refusal(
+        "malformed",
+        f"{name[:40]!r} is no field here.{hint}",
+        f"The fields are {', '.join(fields)}.",
+    )

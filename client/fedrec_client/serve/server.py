@@ -1,0 +1,241 @@
+"""Serving until somebody stops it: the address, TLS, signals, and the application inside."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import ipaddress
+import os
+import signal
+import socket
+import ssl
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+import uvloop
+
+from fedrec.errors import SettingsError
+from fedrec_client.serve.application import Application
+from fedrec_client.serve.connections import LimitedConnection, close_slow_ones
+from fedrec_client.serve.gate import Gate
+from fedrec_client.serve.holder import ModelHolder
+
+__all__ = ["Place", "serve"]
+
+LOOK_SECONDS = 0.5
+"""Between two looks at the state folder."""
+_KEEP_ALIVE_SECONDS = 30
+_STOPPING_SECONDS = 5
+_FEWEST_TOKEN_CHARACTERS = 16
+_BACKLOG = 1024
+_SWITCH_SECONDS = 0.0005
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where to serve, and to whom.
+
+    Attributes:
+        port: 0 for any that is free.
+        token_file: its content is what every question has to carry; None for no token.
+        accept_plaintext: serve other machines without TLS, because something else encrypts.
+        names: host names besides localhost that requests may be addressed to.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 7480
+    token_file: Path | None = None
+    tls_certificate: Path | None = None
+    tls_key: Path | None = None
+    accept_plaintext: bool = False
+    names: tuple[str, ...] = ()
+
+
+def serve(place: Place, holder: ModelHolder, on_start: Callable[[str], None]) -> bool:
+    """Serve until SIGINT or SIGTERM comes.
+
+    Args:
+        on_start: told the address, before there need be a model.
+
+    Returns:
+        Whether it was SIGINT.
+
+    Raises:
+        SettingsError: the address cannot be used, or others could read what is about people.
+    """
+    token = _checked_token(place)
+    listening = _listen(place)
+    with listening:
+        config = _config(place, Application(holder, Gate((*place.names, place.host), token=token)))
+        scheme = "https" if place.tls_certificate else "http"
+        host, port = listening.getsockname()[:2]
+        shown = f"[{host}]" if ":" in host else host
+        address = f"{scheme}://{shown}:{port}"
+        return uvloop.run(_serve(config, listening, holder, lambda: on_start(address)))
+
+
+async def _serve(
+    config: uvicorn.Config,
+    listening: socket.socket,
+    holder: ModelHolder,
+    on_start: Callable[[], None],
+) -> bool:
+    # A question must not wait for a thread that reads the next version.
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    server = _Server(config)
+    came: list[int] = []
+
+    def stop(number: int) -> None:
+        came.append(number)
+        server.should_exit = True
+        # The second one waits for nobody.
+        server.force_exit = len(came) > 1
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop, number)
+    besides = [
+        asyncio.ensure_future(holder.follow(LOOK_SECONDS)),
+        asyncio.ensure_future(close_slow_ones(server.server_state.connections)),
+    ]
+    on_start()
+    try:
+        await server.serve(sockets=[listening])
+    finally:
+        for task in besides:
+            task.cancel()
+        for task in besides:
+            with suppress(asyncio.CancelledError):
+                await task
+    return came[:1] == [signal.SIGINT]
+
+
+class _Server(uvicorn.Server):
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals to the loop: uvicorn would end the process by raising them again."""
+        yield
+
+
+def _config(place: Place, application: Application) -> uvicorn.Config:
+    config = uvicorn.Config(
+        application,
+        http=LimitedConnection,
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+        timeout_graceful_shutdown=_STOPPING_SECONDS,
+        ssl_certfile=place.tls_certificate,
+        ssl_keyfile=place.tls_key,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise SettingsError(
+            f"--tls-certificate {place.tls_certificate}, --tls-key {place.tls_key}: {error}.",
+            remedy="Give a PEM certificate with its chain, and its own private key.",
+        ) from None
+    if config.ssl is not None:
+        config.ssl.minimum_version = ssl.TLSVersion.TLSv1_3
+    return config
+
+
+def _listen(place: Place) -> socket.socket:
+    """Return a bound socket.
+
+    Raises:
+        SettingsError: the address cannot be used.
+    """
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            place.host, place.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+        found = socket.socket(family, kind, protocol)
+    except OSError as error:
+        raise SettingsError(
+            f"--host {place.host} is no address of this machine: {error.strerror or error}.",
+            remedy="Leave --host out to serve this machine alone.",
+        ) from None
+    try:
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind(address)
+        found.listen(_BACKLOG)
+    except OSError as error:
+        found.close()
+        if error.errno == errno.EADDRINUSE:
+            raise SettingsError(
+                f"Port {place.port} of {place.host} is in use by another process.",
+                remedy="Stop that one, or give another port with --port, or 0 for any.",
+            ) from None
+        raise SettingsError(
+            f"--host {place.host} --port {place.port} cannot be used: {error.strerror}.",
+            remedy="Give an address of this machine and a port above 1023.",
+        ) from None
+    return found
+
+
+def _checked_token(place: Place) -> str:
+    """Return the token, where there is one, if what is served is for nobody else.
+
+    Raises:
+        SettingsError: others could ask, or read along.
+    """
+    problems = []
+    if (place.tls_certificate is None) != (place.tls_key is None):
+        problems.append("--tls-certificate and --tls-key belong together.")
+    if not _is_loopback(place.host):
+        if place.token_file is None:
+            problems.append(f"--host {place.host}: anybody who reaches it could ask for anybody's.")
+        if place.tls_certificate is None and not place.accept_plaintext:
+            problems.append(f"--host {place.host}: answers would cross the network in the clear.")
+    if problems:
+        raise SettingsError(
+            "Recommendations are about people, and would not be for this machine alone.",
+            remedy="Leave --host out; or give --token-file FILE, and --tls-certificate FILE with "
+            "--tls-key FILE (or --accept-plaintext where something else encrypts).",
+            problems=tuple(problems),
+        )
+    return "" if place.token_file is None else _read_token(place.token_file)
+
+
+def _read_token(path: Path) -> str:
+    try:
+        with path.open(encoding="ascii", errors="replace") as file:
+            mode = stat.S_IMODE(os.fstat(file.fileno()).st_mode)
+            token = file.read(4096).strip()
+    except OSError as error:
+        raise SettingsError(
+            f"--token-file {path} cannot be read: {error.strerror}.",
+            remedy="Give a file that holds the token.",
+        ) from None
+    if mode & 0o077:
+        raise SettingsError(
+            f"--token-file {path} can be read by others (mode {mode:04o}).",
+            remedy=f"Give it to its owner alone: chmod 600 {path}",
+        )
+    if len(token) < _FEWEST_TOKEN_CHARACTERS or not token.isalnum() or not token.isascii():
+        raise SettingsError(
+            f"--token-file {path} holds no token: {_FEWEST_TOKEN_CHARACTERS} or more letters and "
+            "digits on one line.",
+            remedy="Make one: (umask 077; openssl rand -hex 32 > FILE)",
+        )
+    return token
+
+
+def _is_loopback(host: str) -> bool:
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

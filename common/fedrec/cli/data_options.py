@@ -1,0 +1,161 @@
+"""The flags that say how a file of interactions is read: the same for every command that takes one.
+
+They are made from the settings of the section `data`, so that a new one is one field there.
+"""
+
+from __future__ import annotations
+
+import inspect
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_args
+
+import typer
+from pydantic import ValidationError
+
+from fedrec.data.settings import DataSettings
+from fedrec.errors import SettingsError
+
+__all__ = [
+    "DATA_FLAGS",
+    "DataFlags",
+    "corrected_command",
+    "data_settings",
+    "echo_note",
+    "flags_of",
+    "takes_data_flags",
+]
+
+DataFlags = Mapping[str, object]
+"""Which of the flags were given: names of settings of `data`, and their values."""
+
+_NO_FLAGS = ("path", "catalogue")
+_PARAMETER = "reading"
+DATA_FLAGS = tuple(name for name in DataSettings.model_fields if name not in _NO_FLAGS)
+
+
+def takes_data_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command a flag for each way to read a file, in place of its parameter `reading`.
+
+    The command gets a `DataFlags` with what was given.
+    """
+    signature = inspect.signature(command, eval_str=True)
+    parameters: list[inspect.Parameter] = []
+    for parameter in signature.parameters.values():
+        if parameter.name == _PARAMETER:
+            parameters += map(_flag, DATA_FLAGS)
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+
+    @wraps(command)
+    def wrapped(**given: Any) -> None:
+        flags = {name: given.pop(name) for name in DATA_FLAGS}
+        given[_PARAMETER] = {name: value for name, value in flags.items() if value is not None}
+        command(**given)
+
+    changed = signature.replace(parameters=parameters)
+    wrapped.__signature__ = changed  # type: ignore[attr-defined]
+    wrapped.__annotations__ = {each.name: each.annotation for each in parameters}
+    # Else typer would look behind the wrapper, at parameters that are no flags.
+    del wrapped.__wrapped__
+    return wrapped
+
+
+def _flag(name: str) -> inspect.Parameter:
+    """Return a setting as a parameter that typer makes a flag of."""
+    field = DataSettings.model_fields[name]
+    kind: Any = field.annotation
+    kinds = [each for each in get_args(kind) if each is not NoneType] or [kind]
+    is_switch = kinds[0] is bool
+    flag = f"--{name.replace('_', '-')}"
+    option = typer.Option(
+        flag, help=f"data.{name}: {field.description}", rich_help_panel="Reading the file"
+    )
+    return inspect.Parameter(
+        name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=None,
+        annotation=Annotated[(bool if is_switch else kinds[0]) | None, option],
+    )
+
+
+def data_settings(path: Path | str, flags: DataFlags) -> DataSettings:
+    """Return the section `data` that flags spell.
+
+    Raises:
+        SettingsError: a value is not allowed.
+    """
+    try:
+        return DataSettings.model_validate({"path": str(path), **flags})
+    except ValidationError as error:
+        problems = "; ".join(
+            f"--{str(each['loc'][0]).replace('_', '-')}: {each['msg']}, found {each['input']!r}"
+            for each in error.errors()
+        )
+        raise SettingsError(
+            f"{problems}.",
+            remedy="`fedrec check --explain data` says what is allowed.",
+        ) from None
+
+
+def flags_of(flags: DataFlags) -> str:
+    """Return given flags as a command line has them, with a blank before each."""
+    words = []
+    for name, value in flags.items():
+        flag = f"--{name.replace('_', '-')}"
+        words += [flag] if value is True else [flag, str(value)]
+    return "".join(f" {shlex.quote(word)}" for word in words)
+
+
+def echo_note(note: str) -> None:
+    """Tell what reading a file left out, beside the command's own output."""
+    typer.echo(f"data: {note}.", err=True)
+
+
+def corrected_command(command: Any, given: Sequence[str], options: Mapping[str, str | None]) -> str:
+    """Return the command that failed with what an error of the data proposes; nothing if it cannot.
+
+    Args:
+        command: `fedrec` itself.
+        given: its arguments.
+        options: settings of `data` and their values; None for one to be left out.
+    """
+    names = _parameters_of(command, given)
+    words = list(given)
+    for name, value in options.items():
+        flag = f"--{name.replace('_', '-')}"
+        if "separator" in names:
+            words = _without(words, flag)
+            words += [] if value is None else [flag, value]
+        elif "values" in names and value is not None:
+            words += ["--set", f"data.{name}={value}"]
+        else:
+            return ""
+    return shlex.join(["fedrec", *words])
+
+
+def _parameters_of(command: Any, given: Sequence[str]) -> set[str]:
+    """Return the names of the parameters of the verb that arguments name."""
+    context = command.context_class(command, info_name="fedrec")
+    for word in given:
+        # typer's groups are no subclasses of click's own.
+        if hasattr(command, "get_command"):
+            command = command.get_command(context, word) or command
+    return {str(parameter.name) for parameter in command.params}
+
+
+def _without(words: list[str], flag: str) -> list[str]:
+    """Leave a flag and its value out."""
+    kept: list[str] = []
+    skip = False
+    for word in words:
+        if skip:
+            skip = False
+        elif word == flag:
+            skip = flag != "--strict"
+        elif not word.startswith(f"{flag}="):
+            kept.append(word)
+    return kept

@@ -1,0 +1,57 @@
+"""Some thousand rows at a time: what every layout yields and one place gathers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["CHUNK_ROWS", "BadRow", "Chunk", "Table"]
+
+CHUNK_ROWS = 1 << 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A row that was left out.
+
+    Attributes:
+        line: its line in the file, from 1; in Parquet its row, from 1.
+        reason: what was found and what was expected.
+    """
+
+    line: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Columns of equal length as the file has them, and rows that could not be split.
+
+    Attributes:
+        lines: each row's first line in the file, from 1.
+        ratings, times: None where the file has no such column, or nobody wants it.
+    """
+
+    lines: Sequence[int]
+    users: Sequence[Any]
+    items: Sequence[Any]
+    ratings: Sequence[Any] | None = None
+    times: Sequence[Any] | None = None
+    bad: Sequence[BadRow] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """What a layout yields of a file.
+
+    Attributes:
+        has_timestamps: whether there is a column of times.
+        has_ratings: whether there is a column of ratings.
+        decimal_comma: whether a rating may be written as 3,5.
+    """
+
+    has_timestamps: bool
+    has_ratings: bool
+    chunks: Iterator[Chunk]
+    decimal_comma: bool = False

@@ -1,0 +1,100 @@
+"""Which column of a file is the user, the item, the rating and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedrec.data.reading import ROLES, Reading, flag_of
+from fedrec.errors import DataError
+
+__all__ = ["Places", "find_places", "known_roles", "places_of_roles"]
+
+_KNOWN: dict[str, tuple[str, ...]] = {
+    "user": ("user_id", "userid", "user", "uid", "reviewerid", "customer_id"),
+    "item": ("item_id", "itemid", "item", "iid", "movieid", "movie_id", "asin", "product_id"),
+    "rating": ("rating", "ratings", "score", "overall", "stars"),
+    "timestamp": (
+        "timestamp", "time", "unix_timestamp", "ts", "unixreviewtime", "date", "datetime",
+    ),
+}  # fmt: skip
+"""Usual names of columns, in any case."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """Where in a row each column is, from 0; None where a file has none."""
+
+    user: int
+    item: int
+    rating: int | None = None
+    timestamp: int | None = None
+
+
+def known_roles(header: Sequence[str]) -> set[str]:
+    """Return the roles for which a header has a usual name."""
+    names = {name.strip().casefold() for name in header}
+    return {role for role, known in _KNOWN.items() if names & set(known)}
+
+
+def places_of_roles(roles: Sequence[str]) -> Places:
+    """Return the places in a file without a header."""
+    at = {role: roles.index(role) if role in roles else None for role in ROLES}
+    user, item = at["user"], at["item"]
+    if user is None or item is None:
+        raise DataError(f"The columns {', '.join(roles)} have no user or no item.")
+    return Places(user=user, item=item, rating=at["rating"], timestamp=at["timestamp"])
+
+
+def find_places(path: Path, header: Sequence[str], reading: Reading) -> Places:
+    """Look the columns up in a header, by the names that were given or by usual ones.
+
+    Raises:
+        DataError: a column is missing, or two could be meant; every problem is named.
+    """
+    names = [name.strip() for name in header]
+    problems = [f"the column {name!r} twice" for name in names if name and names.count(name) > 1][
+        :1
+    ]
+    found: dict[str, int | None] = {}
+    options: dict[str, str] = {}
+    for role in ROLES:
+        wanted = getattr(reading, f"{role}_column")
+        usual = [name for name in names if name.casefold() in _KNOWN[role]]
+        matching = [wanted] if wanted in names else [] if wanted else list(dict.fromkeys(usual))
+        found[role] = names.index(matching[0]) if matching else None
+        needed = role in ("user", "item") or (
+            role == "rating" and reading.minimum_rating is not None
+        )
+        if wanted and not matching:
+            problems.append(f"no column {wanted!r} for the {role}")
+        elif needed and not matching:
+            problems.append(f"no column for the {role} (one of {', '.join(_KNOWN[role])})")
+        elif len(matching) > 1:
+            problems.append(f"{' and '.join(matching)}, each of which could be the {role}")
+        if problems and (len(matching) > 1 or (needed and not matching)):
+            options[f"{role}_column"] = matching[0] if matching else ""
+    user, item = found["user"], found["item"]
+    if problems or user is None or item is None:
+        raise DataError(
+            f"{path}, line 1, has the columns {', '.join(names[:20]) or 'none'}: "
+            f"{'; '.join(problems)}.",
+            remedy=f"Name columns with {flag_of('user_column')}, {flag_of('item_column')}, "
+            f"{flag_of('rating_column')} and {flag_of('timestamp_column')}. If line 1 is no "
+            f"header, name all of them, in order, with {flag_of('columns')}.",
+            options=_filled(options, names),
+        )
+    return Places(user=user, item=item, rating=found["rating"], timestamp=found["timestamp"])
+
+
+def _filled(options: dict[str, str], names: Sequence[str]) -> dict[str, str]:
+    """Put names that are not spoken for where nothing is known, in the order of the file."""
+    taken = set(options.values())
+    free = [name for name in names if name and name not in taken and not known_roles([name])]
+    filled = {}
+    for option, name in options.items():
+        if not name and not free:
+            return {}
+        filled[option] = name or free.pop(0)
+    return filled

@@ -1,0 +1,266 @@
+"""Finding out how a file is laid out, only where one reading is possible."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+
+from fedrec.data.columns import find_places, known_roles
+from fedrec.data.delimited import fields_of
+from fedrec.data.opening import head_of, plain_name
+from fedrec.data.reading import ROLES, SEPARATORS, Reading, flag_of
+from fedrec.errors import DataError
+
+__all__ = ["detect_layout", "header_separator", "table_separator"]
+
+_CANDIDATES = ("\t", ",", ";", "|", "::", " ")
+_NAMES = {text: word for word, text in SEPARATORS.items()} | {"::": "::"}
+_FIRST_TIME = 1e8
+"""From here on a number looks like seconds since 1970, not like a rating."""
+
+
+def detect_layout(path: Path, reading: Reading) -> str:
+    """Return the layout that fits a file's name and first lines.
+
+    Raises:
+        DataError: none fits, with what was found and what would help.
+    """
+    suffix = plain_name(path).suffix.lower()
+    with path.open("rb") as file:
+        is_parquet = file.read(4) == b"PAR1"
+    if is_parquet or suffix in (".parquet", ".pq"):
+        return "parquet"
+    lines = head_of(path, reading.encoding)
+    first = lines[0] if lines else ""
+    if first.lstrip().startswith(("{", "[")):
+        return _json(path, lines)
+    if reading.columns is not None:
+        return "table"
+    is_named = any(getattr(reading, f"{role}_column") for role in ROLES)
+    if not is_named and reading.separator is None:
+        tabs, spaces = first.split("\t"), first.split()
+        if suffix == ".inter" and any(":" in field for field in tabs):
+            return "inter"
+        if suffix == ".dat" and len(first.split("::")) == 4:
+            return "ratings.dat"
+        if suffix == ".data" and len(tabs) == 4 and not known_roles(tabs):
+            return "u.data"
+        if suffix == ".txt" and len(spaces) == 3 and all(map(_is_number, spaces)):
+            return "ratings.txt"
+    if suffix == ".inter" and any(":" in field for field in first.split("\t")):
+        return "inter"
+    if is_named or _header_separators(lines, reading):
+        return "ratings.csv" if first.startswith("userId,movieId,") and not is_named else "csv"
+    raise _unknown(path, lines, reading)
+
+
+def header_separator(path: Path, reading: Reading) -> str:
+    """Return what is between the fields of a file with a header.
+
+    Raises:
+        DataError: its columns are not among them, or several separators would do.
+    """
+    if reading.separating is not None:
+        return reading.separating
+    lines = head_of(path, reading.encoding)
+    found = _header_separators(lines, reading)
+    if len(found) == 1:
+        return found[0]
+    if len(found) > 1:
+        raise _several(path, found)
+    possible = [separator for separator in _consistent(lines) if separator != " "]
+    if possible:
+        # Which of its columns are missing is said where columns are looked up.
+        return possible[0]
+    raise _unknown(path, lines, reading)
+
+
+def table_separator(path: Path, reading: Reading, roles: Sequence[str]) -> str:
+    """Return what is between the fields of a file without a header, whose columns were named.
+
+    Raises:
+        DataError: no separator, or more than one, gives each line so many fields; or the first
+            line is a header after all.
+    """
+    lines = head_of(path, reading.encoding)
+    candidates = _CANDIDATES if reading.separating is None else (reading.separating,)
+    fitting = [
+        separator
+        for separator in candidates
+        if {len(row) for row in fields_of(lines, separator)} == {len(roles)}
+    ]
+    fitting = _without_space(fitting)
+    if len(fitting) > 1:
+        raise _several(path, fitting)
+    # A line that does not fit is a bad row like any other, if most do.
+    separator = fitting[0] if fitting else _most_fitting(lines, candidates, len(roles))
+    if separator is None:
+        raise _misfit(path, lines, candidates, roles)
+    first = fields_of(lines[:1], separator)[0]
+    named = known_roles(first)
+    if {"user", "item"} <= named:
+        raise DataError(
+            f"{path}, line 1, is a header: {', '.join(first[:20])}. {flag_of('columns')} is for "
+            "files without one.",
+            remedy=f"Leave {flag_of('columns')} out.",
+            options={"columns": None},
+        )
+    return separator
+
+
+def _json(path: Path, lines: list[str]) -> str:
+    first = lines[0].lstrip()
+    if first.startswith("{") and first.rstrip().endswith("}"):
+        return "jsonl"
+    name = shlex.quote(str(path))
+    lines_name = shlex.quote(str(plain_name(path).with_suffix(".jsonl")))
+    code = "import json,sys; [print(json.dumps(row)) for row in json.load(sys.stdin)]"
+    raise DataError(
+        f"{path}, line 1, begins with {first[:20]!r}; expected JSON lines, one whole object on "
+        "each line.",
+        remedy=f"Write a list of objects so with: python3 -c {shlex.quote(code)} < {name} > "
+        f"{lines_name}",
+    )
+
+
+def _header_separators(lines: Sequence[str], reading: Reading) -> list[str]:
+    """Return the separators under which the first line names user and item."""
+    found = []
+    for separator in _CANDIDATES if reading.separating is None else (reading.separating,):
+        fields = [row for row in fields_of(lines[:1], separator) if len(row) > 1]
+        if not fields:
+            continue
+        named = known_roles(fields[0])
+        for role in ("user", "item"):
+            wanted = getattr(reading, f"{role}_column")
+            if wanted is not None:
+                named = named | {role} if wanted in fields[0] else named - {role}
+        if {"user", "item"} <= named:
+            found.append(separator)
+    return _without_space(found)
+
+
+def _consistent(lines: Sequence[str]) -> list[str]:
+    """Return the separators under which all lines have the same number of fields, 2 or more."""
+    found = []
+    for separator in _CANDIDATES:
+        sizes = {len(row) for row in fields_of(lines, separator)}
+        if len(sizes) == 1 and sizes.pop() > 1:
+            found.append(separator)
+    return _without_space(found)
+
+
+def _without_space(found: list[str]) -> list[str]:
+    """Leave white space out where tabs do, for it is any white space."""
+    return [separator for separator in found if separator != " " or "\t" not in found]
+
+
+def _most_fitting(lines: Sequence[str], candidates: Sequence[str], n_fields: int) -> str | None:
+    for separator in candidates:
+        fitting = sum(len(row) == n_fields for row in fields_of(lines, separator))
+        if 2 * fitting > len(lines):
+            return separator
+    return None
+
+
+def _several(path: Path, separators: Sequence[str]) -> DataError:
+    words = [_NAMES[separator] for separator in separators]
+    return DataError(
+        f"{path}, line 1, can be split in several ways: by {' or '.join(words)}.",
+        remedy=f"Say which with {flag_of('separator')}.",
+        options={"separator": words[0]},
+    )
+
+
+def _misfit(
+    path: Path, lines: Sequence[str], candidates: Sequence[str], roles: Sequence[str]
+) -> DataError:
+    rows = [(separator, fields_of(lines[:1], separator)) for separator in candidates]
+    separator, first = max(
+        ((separator, row[0]) for separator, row in rows if row),
+        key=lambda found: len(found[1]),
+        default=("", []),
+    )
+    return DataError(
+        f"{path}, line 1, has {len(first)} fields ({_shown(first)}), but {flag_of('columns')} "
+        f"names {len(roles)}.",
+        remedy=f"Name every column of the file, - for those that are neither of {', '.join(ROLES)};"
+        f" or say with {flag_of('separator')} what is between two fields.",
+        options={"columns": _guess(first), "separator": _NAMES.get(separator)}
+        if len(first) > 1
+        else None,
+    )
+
+
+def _unknown(path: Path, lines: list[str], reading: Reading) -> DataError:
+    """Return what to say of a file whose columns nobody knows."""
+    first = lines[0] if lines else ""
+    possible = [reading.separating] if reading.separating else _consistent(lines)
+    if len(possible) > 1 and " " in possible:
+        possible.remove(" ")
+    for separator in possible:
+        fields = fields_of(lines[:1], separator)[0]
+        if len(fields) < 2:
+            continue
+        if any(_is_number(field) or _is_date(field) for field in fields):
+            options = {"columns": _guess(fields)}
+            if len(possible) > 1:
+                options["separator"] = _NAMES[separator]
+            return DataError(
+                f"The layout of {path} is unknown; its first line is {first[:120]!r}: no header, "
+                "as it looks.",
+                remedy=f"Name its columns in order with {flag_of('columns')}: user, item, rating, "
+                "timestamp, and - for any other.",
+                options=options,
+            )
+        if separator != " ":
+            try:
+                find_places(path, fields, reading)
+            except DataError as error:
+                return error
+    if reading.separator is not None:
+        return DataError(
+            f"{path}, line 1, is one field by {flag_of('separator')} = {reading.separator}: "
+            f"{first[:120]!r}.",
+            remedy=f"Leave {flag_of('separator')} out, or name what is between two fields.",
+            options={"separator": None},
+        )
+    return DataError(
+        f"The layout of {path} is unknown; its first line is {first[:120]!r}. Expected a header "
+        "with user and item, or one of the layouts that `fedrec data describe --help` names.",
+        remedy=f"Name it with {flag_of('layout')}, and what is between two fields with "
+        f"{flag_of('separator')}.",
+    )
+
+
+def _guess(fields: Sequence[str]) -> str:
+    """Return what columns may be: user, item, and what looks like a rating or a time."""
+    roles = ["user", "item"]
+    for field in fields[2:]:
+        looks = "timestamp" if _is_date(field) else "-"
+        if _is_number(field):
+            looks = "timestamp" if float(field) >= _FIRST_TIME else "rating"
+        roles.append(looks if looks not in roles else "-")
+    return ",".join(roles)
+
+
+def _shown(fields: Sequence[str]) -> str:
+    return ", ".join(repr(field[:30]) for field in fields[:8])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _is_date(text: str) -> bool:
+    try:
+        datetime.fromisoformat(text.strip())
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,179 @@
+"""Checking rows chunk by chunk and gathering the good ones; no row stays as Python objects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from math import isnan
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.chunks import BadRow, Chunk, Table
+from fedrec.data.interactions import Interactions
+from fedrec.data.reading import Reading
+from fedrec.data.times import Times
+
+__all__ = ["REPORTED_ROWS", "Gathered", "gather"]
+
+REPORTED_ROWS = 20
+_NO_ID = frozenset({"", "nan", "NaN"})
+_DECIMAL_COMMA = re.compile(r"\s*-?\d+,\d{1,2}\s*")
+
+
+@dataclass(slots=True, kw_only=True)
+class Gathered:
+    """What came of a table's rows.
+
+    Attributes:
+        n_rows: rows found, bad ones included.
+        n_bad: rows left out because they cannot be read.
+        n_below: rows left out for their rating.
+        bad: the first bad rows.
+    """
+
+    interactions: Interactions = field(default_factory=lambda: Interactions.from_columns([], []))
+    n_rows: int = 0
+    n_bad: int = 0
+    n_below: int = 0
+    n_rounded: int = 0
+    bad: list[BadRow] = field(default_factory=list)
+
+
+class _Ids(dict[str, int]):
+    """Numbers ids as they come; each distinct one is kept once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._void: set[int] = set()
+
+    def __missing__(self, key: str) -> int:
+        code = len(self)
+        self[key] = code
+        return code
+
+    def encode(self, values: Sequence[Any], role: str) -> tuple[NDArray[np.int32], dict[int, str]]:
+        """Return the number of each id, and why those in these places are none."""
+        before = len(self)
+        bad: dict[int, str] = {}
+        if set(map(type, values)) - {str}:
+            values, bad = _as_text(values, role)
+        codes = np.fromiter(map(self.__getitem__, values), np.int32, len(values))
+        for key in islice(reversed(self), len(self) - before):
+            if key in _NO_ID or key.isspace():
+                self._void.add(self[key])
+        if self._void:
+            for place in np.flatnonzero(np.isin(codes, list(self._void))).tolist():
+                bad.setdefault(place, f"the {role}'s id is {values[place]!r}")
+        return codes, bad
+
+
+def gather(path: Path, table: Table, reading: Reading) -> Gathered:
+    """Read a table to its end.
+
+    Raises:
+        DataError: its times have no common order.
+    """
+    users, items, times = _Ids(), _Ids(), Times(reading.timestamp_format)
+    kept: list[tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int64] | None]] = []
+    found = Gathered()
+    with_times = table.has_timestamps and reading.timestamp_format != "none"
+    for chunk in table.chunks:
+        user, bad = users.encode(chunk.users, "user")
+        item, more = items.encode(chunk.items, "item")
+        bad = more | bad
+        when = None
+        if with_times and chunk.times is not None:
+            when, more = times.read(chunk.times, chunk.lines)
+            bad = more | bad
+        good = np.ones(len(user), dtype=np.bool_)
+        if reading.minimum_rating is not None and chunk.ratings is not None:
+            ratings, more = _ratings(chunk.ratings, decimal_comma=table.decimal_comma)
+            bad = more | bad
+            good = ratings >= reading.minimum_rating
+        good[list(bad)] = True
+        found.n_below += int(np.count_nonzero(~good))
+        good[list(bad)] = False
+        found.n_rows += len(user) + len(chunk.bad)
+        found.n_bad += len(bad) + len(chunk.bad)
+        if len(found.bad) < REPORTED_ROWS:
+            found.bad += sorted(_bad_rows(chunk, bad), key=lambda row: row.line)
+            del found.bad[REPORTED_ROWS:]
+        if not good.all():
+            user, item = user[good], item[good]
+            when = None if when is None else when[good]
+        kept.append((user, item, when))
+    times.check(path)
+    found.n_rounded = times.n_rounded
+    if kept:
+        found.interactions = Interactions(
+            user_ids=_names(users, np.concatenate([part[0] for part in kept])),
+            item_ids=_names(items, np.concatenate([part[1] for part in kept])),
+            timestamps=np.concatenate([part[2] for part in kept if part[2] is not None])
+            if with_times
+            else None,
+        )
+    return found
+
+
+def _names(ids: _Ids, codes: NDArray[np.int32]) -> NDArray[np.object_]:
+    distinct = np.empty(len(ids), dtype=np.object_)
+    distinct[:] = list(ids)
+    return distinct[codes]
+
+
+def _bad_rows(chunk: Chunk, bad: dict[int, str]) -> Iterator[BadRow]:
+    yield from chunk.bad
+    for place, reason in bad.items():
+        yield BadRow(line=chunk.lines[place], reason=reason)
+
+
+def _as_text(values: Sequence[Any], role: str) -> tuple[list[str], dict[int, str]]:
+    """Return ids that came as numbers as text, and why those in these places are none."""
+    texts: list[str] = []
+    bad: dict[int, str] = {}
+    for place, value in enumerate(values):
+        text = _id_text(value)
+        if text is None:
+            shown = f"{value!r}"[:40] if not isinstance(value, float) else f"{value}"
+            bad[place] = f"the {role}'s id is {shown}"
+        texts.append(text or "")
+    return texts, bad
+
+
+def _id_text(value: Any) -> str | None:
+    """Return an id as text; None where it is none."""
+    if isinstance(value, str):
+        return value
+    if isinstance(value, float):
+        # A column of integers with gaps comes as floats.
+        return str(int(value)) if value.is_integer() else None
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _ratings(
+    values: Sequence[Any], *, decimal_comma: bool
+) -> tuple[NDArray[np.float64], dict[int, str]]:
+    """Return ratings of shape (n_rows,), and why those in these places are none."""
+    try:
+        found = np.fromiter(map(float, values), np.float64, len(values))
+        if not np.isnan(found).any():
+            return found, {}
+    except (ValueError, TypeError):
+        pass
+    found = np.empty(len(values), dtype=np.float64)
+    bad: dict[int, str] = {}
+    for place, value in enumerate(values):
+        if decimal_comma and isinstance(value, str) and _DECIMAL_COMMA.fullmatch(value):
+            value = value.replace(",", ".")
+        try:
+            found[place] = float(value)
+        except (ValueError, TypeError):
+            found[place] = np.nan
+        if isnan(found[place]):
+            bad[place] = f"the rating is {value!r}, expected a number"
+    return found, bad

@@ -1,0 +1,188 @@
+"""Opening text as people have it: compressed or not, in the encoding that it says it has."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import shlex
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any, TextIO
+
+from fedrec.data.reading import flag_of
+from fedrec.errors import DataError
+
+__all__ = ["head_of", "open_text", "plain_name", "reading_problems"]
+
+COMPRESSIONS: dict[bytes, Callable[[Path], Any]] = {
+    b"\x1f\x8b": gzip.GzipFile,
+    b"BZh": bz2.BZ2File,
+    b"\xfd7zXZ\x00": lzma.LZMAFile,
+}
+"""How a compressed file begins, whatever its name, and what opens it."""
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"),
+    (codecs.BOM_UTF32_LE, "utf-32"),
+    (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"),
+    (codecs.BOM_UTF16_BE, "utf-16"),
+)
+_SUFFIXES = frozenset({".gz", ".bz2", ".xz"})
+_HEAD_BYTES = 1 << 16
+_HEAD_CHARS = 1 << 16
+_HEAD_LINES = 50
+_DAMAGE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+def plain_name(path: Path) -> Path:
+    """Return a file's name without the suffix of its compression."""
+    return path.with_suffix("") if path.suffix.lower() in _SUFFIXES else path
+
+
+def _open_bytes(path: Path) -> IO[bytes]:
+    """Open a file as what it holds, whether it is compressed or not."""
+    with path.open("rb") as file:
+        start = file.read(8)
+    for magic, opened in COMPRESSIONS.items():
+        if start.startswith(magic):
+            found: IO[bytes] = opened(path)
+            return found
+    if start.startswith(b"PK\x03\x04"):
+        raise DataError(
+            f"{path} is a zip archive or a spreadsheet.",
+            remedy=f"Unpack it first: python3 -m zipfile -e {shlex.quote(str(path))} FOLDER. Save "
+            "a spreadsheet as CSV.",
+        )
+    return path.open("rb")
+
+
+@contextmanager
+def open_text(path: Path, encoding: str | None = None) -> Iterator[TextIO]:
+    """Open a file of text; line ends come as they are.
+
+    Args:
+        encoding: None takes what a byte order mark says, and UTF-8 where there is none.
+
+    Raises:
+        DataError: the file is no text, or the encoding has no such name.
+    """
+    with _open_bytes(path) as raw:
+        chosen = encoding or _encoding_of(path)
+        try:
+            text = io.TextIOWrapper(raw, encoding=chosen, newline="")
+        except LookupError:
+            raise DataError(
+                f"There is no encoding {chosen!r}.",
+                remedy=f"Give {flag_of('encoding')} as utf-8, latin-1, cp1252, utf-16 or another "
+                "name that Python knows.",
+                options={"encoding": "utf-8"},
+            ) from None
+        with text:
+            yield text
+
+
+def head_of(path: Path, encoding: str | None = None) -> list[str]:
+    """Return the lines that a file begins with, some dozens at most, blank ones left out."""
+    with open_text(path, encoding) as text:
+        head = text.read(_HEAD_CHARS)
+    lines = head.splitlines()
+    if len(head) == _HEAD_CHARS and len(lines) > 1:
+        del lines[-1]  # it may be cut
+    return [line for line in lines if line and not line.isspace()][:_HEAD_LINES]
+
+
+def _encoding_of(path: Path) -> str:
+    """Return the encoding that a file's first bytes say.
+
+    Raises:
+        DataError: it has zero bytes and no mark, so that it is no UTF-8.
+    """
+    with _open_bytes(path) as raw:
+        head = raw.read(_HEAD_BYTES)
+    for mark, name in _MARKS:
+        if head.startswith(mark):
+            return name
+    zeros = head.count(0)
+    if not zeros:
+        return "utf-8"
+    guess = next(
+        (
+            name
+            for name, places in (("utf-16-le", head[1::2]), ("utf-16-be", head[::2]))
+            if places.count(0) == zeros and zeros * 3 > len(head)
+        ),
+        None,
+    )
+    raise DataError(
+        f"{path} has zero bytes in its first {len(head)} bytes, so that it is no UTF-8 text: "
+        + ("UTF-16 without a mark, as it looks." if guess else "no table of text."),
+        remedy=f"Name its encoding with {flag_of('encoding')}." if guess else "Check the path.",
+        options={"encoding": guess} if guess else None,
+    )
+
+
+@contextmanager
+def reading_problems(path: Path, encoding: str | None) -> Iterator[None]:
+    """Say what is wrong with a file's bytes, and in which line, if reading it fails."""
+    try:
+        yield
+    except UnicodeDecodeError as error:
+        line, found = _undecodable(path, encoding or "utf-8")
+        where = f"line {line}" if line else "the file"
+        other = "latin-1" if encoding in (None, "utf-8") else "utf-8"
+        raise DataError(
+            f"{path} is not {(encoding or error.encoding).upper()} text: {where} has {found}.",
+            remedy=f"Name its encoding with {flag_of('encoding')}: latin-1 or cp1252 for "
+            "Western European text, utf-16 for what some spreadsheets write.",
+            options={"encoding": other},
+        ) from error
+    except UnicodeError as error:
+        raise DataError(
+            f"{path} is not {encoding} text: {error}.",
+            remedy=f"Name its encoding with {flag_of('encoding')}.",
+            options={"encoding": "utf-8"},
+        ) from error
+    except _DAMAGE as error:
+        raise DataError(
+            f"{path} is damaged or cut off: its compressed data ends or breaks after line "
+            f"{_lines_before_damage(path)}.",
+            remedy=f"Fetch or compress it again; `gzip -t {shlex.quote(str(path))}` (or bzip2, xz) "
+            "says whether a copy is whole.",
+        ) from error
+    except OSError as error:
+        raise DataError(
+            f"{path} cannot be read: {error}.", remedy="Check the path and its permissions."
+        ) from error
+
+
+def _undecodable(path: Path, encoding: str) -> tuple[int, str]:
+    """Return the first line that an encoding does not fit, 0 if lines are not to be told apart."""
+    try:
+        with _open_bytes(path) as raw:
+            for number, line in enumerate(raw, start=1):
+                try:
+                    line.decode(encoding)
+                except UnicodeDecodeError as error:
+                    if "16" in encoding or "32" in encoding:
+                        break
+                    return number, f"the byte 0x{line[error.start]:02x}"
+    except (*_DAMAGE, OSError):
+        pass
+    return 0, "bytes that are none"
+
+
+def _lines_before_damage(path: Path) -> int:
+    number = 0
+    try:
+        with _open_bytes(path) as raw:
+            for _ in raw:
+                number += 1
+    except (*_DAMAGE, OSError):
+        pass
+    return number

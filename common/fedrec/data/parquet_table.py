@@ -1,0 +1,101 @@
+"""Parquet tables; pyarrow is imported here and nowhere else in the data layer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from fedrec.data.chunks import CHUNK_ROWS, Chunk, Table
+from fedrec.data.columns import find_places
+from fedrec.data.reading import ROLES, Reading
+from fedrec.errors import DataError
+
+__all__ = ["read_parquet"]
+
+
+def read_parquet(path: Path, reading: Reading) -> Table:
+    """Read a Parquet table, points in time as microseconds since 1970.
+
+    Raises:
+        DataError: pyarrow is missing, or the file or a column cannot be used.
+    """
+    reading.refuse_beyond("parquet", *(f"{role}_column" for role in ROLES))
+    try:
+        import pyarrow as arrow
+        import pyarrow.parquet as parquet
+    except ImportError as error:
+        raise DataError(
+            f"{path} is Parquet and pyarrow is not installed.",
+            remedy="Install fedrec[client], or convert the file to CSV.",
+        ) from error
+    try:
+        # A handle keeps pyarrow from guessing partitions from the names of the folders above.
+        with path.open("rb") as file, parquet.ParquetFile(file) as table:
+            schema = table.schema_arrow
+    except arrow.ArrowException as error:
+        raise _unreadable(path, error) from error
+    places = find_places(path, list(schema.names), reading)
+    found = (places.user, places.item, places.rating, places.timestamp)
+    names = [None if place is None else schema.names[place] for place in found]
+    for name in names:
+        if name is not None:
+            _check_type(path, name, schema.field(name).type)
+    return Table(
+        has_timestamps=names[3] is not None,
+        has_ratings=names[2] is not None,
+        chunks=_chunks(path, names),
+    )
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path} cannot be read as Parquet: {error}.", remedy="Write the file again.")
+
+
+def _chunks(path: Path, names: list[str | None]) -> Iterator[Chunk]:
+    import pyarrow as arrow
+    import pyarrow.parquet as parquet
+
+    wanted = [name for name in names if name is not None]
+    line = 1
+    try:
+        with path.open("rb") as file, parquet.ParquetFile(file) as table:
+            for batch in table.iter_batches(CHUNK_ROWS, columns=wanted):
+                users, items, ratings, times = (
+                    None if name is None else _values(batch.column(name)) for name in names
+                )
+                yield Chunk(
+                    lines=range(line, line + len(batch)), users=users or [], items=items or [],
+                    ratings=ratings, times=times,
+                )  # fmt: skip
+                line += len(batch)
+    except arrow.ArrowException as error:
+        raise _unreadable(path, error) from error
+
+
+def _check_type(path: Path, name: str, kind: Any) -> None:
+    import pyarrow as arrow
+
+    kind = kind.value_type if arrow.types.is_dictionary(kind) else kind
+    allowed = (
+        arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_integer,
+        arrow.types.is_floating, arrow.types.is_timestamp, arrow.types.is_date,
+    )  # fmt: skip
+    if not any(is_one(kind) for is_one in allowed):
+        raise DataError(
+            f"{path}: the column {name!r} has the type {kind}; expected text, numbers or times.",
+            remedy="Convert the column, or name another one.",
+        )
+
+
+def _values(column: Any) -> list[Any]:
+    import pyarrow as arrow
+
+    kind = column.type
+    if arrow.types.is_dictionary(kind):
+        column, kind = column.cast(kind.value_type), kind.value_type
+    if arrow.types.is_timestamp(kind) or arrow.types.is_date(kind):
+        column = column.cast(arrow.timestamp("us", getattr(kind, "tz", None)), safe=False)
+        column = column.cast(arrow.int64())
+    values: list[Any] = column.to_pylist()
+    return values

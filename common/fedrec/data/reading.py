@@ -1,0 +1,105 @@
+"""How a file is to be read: what `[data]` and the flags of a command say of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+from fedrec.errors import DataError
+
+__all__ = ["ROLES", "SEPARATORS", "Reading", "flag_of"]
+
+ROLES = ("user", "item", "rating", "timestamp")
+"""What a column may be; ``-`` is any other."""
+
+SEPARATORS = {"tab": "\t", "comma": ",", "semicolon": ";", "pipe": "|", "space": " "}
+"""The words for what is between two fields; other characters stand for themselves."""
+
+
+def flag_of(name: str) -> str:
+    """Return how a command's flag and the setting of the same meaning are called."""
+    return f"--{name.replace('_', '-')} (data.{name})"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """How to read one file; see the settings of the same names for what each means.
+
+    Raises:
+        DataError: a value that has no meaning.
+    """
+
+    layout: str | None = None
+    columns: str | None = None
+    separator: str | None = None
+    encoding: str | None = None
+    user_column: str | None = None
+    item_column: str | None = None
+    rating_column: str | None = None
+    timestamp_column: str | None = None
+    timestamp_format: str = "auto"
+    minimum_rating: float | None = None
+    strict: bool = False
+
+    def __post_init__(self) -> None:
+        """Check what can be checked without the file."""
+        _ = self.roles, self.separating
+        how = self.timestamp_format
+        if how not in ("auto", "number", "iso", "none") and "%" not in how:
+            raise DataError(
+                f"timestamp_format is {how!r}.",
+                remedy=f"Set {flag_of('timestamp_format')} to auto, number, iso, none, or a format "
+                "as in %d.%m.%Y.",
+                options={"timestamp_format": "auto"},
+            )
+
+    @property
+    def roles(self) -> tuple[str, ...] | None:
+        """What each column of a file without a header is, in order; None where it has one."""
+        if self.columns is None:
+            return None
+        roles = tuple(word.strip() for word in self.columns.split(","))
+        unknown = [role for role in roles if role not in (*ROLES, "-")]
+        twice = [role for role in ROLES if roles.count(role) > 1]
+        if unknown or twice or "user" not in roles or "item" not in roles:
+            raise DataError(
+                f"columns is {self.columns!r}.",
+                remedy=f"Name each column of the file in {flag_of('columns')}, in order: user and "
+                "item, rating and timestamp where it has them, - for any other.",
+                options={"columns": "user,item,rating,timestamp"},
+            )
+        return roles
+
+    @property
+    def separating(self) -> str | None:
+        """What is between two fields, None where it has to be found out."""
+        if self.separator is None:
+            return None
+        found = SEPARATORS.get(self.separator, self.separator)
+        if found != "::" and (len(found) != 1 or found in '"\r\n' or found.isalnum()):
+            raise DataError(
+                f"separator is {self.separator!r}.",
+                remedy=f"Set {flag_of('separator')} to one of {', '.join(SEPARATORS)}, to ::, or "
+                "to another single character.",
+            )
+        return found
+
+    def refuse_beyond(self, layout: str, *allowed: str) -> None:
+        """Refuse what a layout would ignore.
+
+        Raises:
+            DataError: an option that says how to split or name columns is none of `allowed`.
+        """
+        about = ("columns", "separator", "encoding", *(f"{role}_column" for role in ROLES))
+        beyond = [name for name in about if getattr(self, name) and name not in allowed]
+        if beyond:
+            raise DataError(
+                f"The layout {layout} does not go with {', '.join(map(flag_of, beyond))}: its "
+                "columns have fixed places, or no names to find them by.",
+                remedy=f"Leave that out, or choose another {flag_of('layout')}: csv has a header, "
+                "table has none.",
+            )
+
+    @classmethod
+    def names(cls) -> tuple[str, ...]:
+        """Return the names of all options."""
+        return tuple(field.name for field in fields(cls))

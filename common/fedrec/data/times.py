@@ -1,0 +1,167 @@
+"""Times as files write them: numbers, ISO 8601, or a format that was named.
+
+Only the order of one user's times matters, so numbers stay in the file's own unit. Dates become
+microseconds since 1970 in UTC; one without a time zone counts as UTC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.data.interactions import MISSING_TIMESTAMP
+from fedrec.data.reading import flag_of
+from fedrec.errors import DataError
+
+__all__ = ["Times"]
+
+_LATEST = 2**63
+_EPOCH, _ZONELESS_EPOCH = datetime(1970, 1, 1, tzinfo=UTC), datetime(1970, 1, 1)
+_MICROSECOND = timedelta(microseconds=1)
+_UNITS = ("seconds", "milliseconds", "microseconds", "nanoseconds")
+_FIRST_OF_UNIT = np.array([10**8, 10**11, 10**14, 10**17], dtype=np.int64)
+"""From 1973 on a time's unit shows in its size: the four ranges do not meet before 5138."""
+_DATE, _ZONED = "a date without a time zone", "a date with a time zone"
+
+
+class Times:
+    """Reads the times of a file, chunk after chunk.
+
+    Under ``auto`` a file has numbers of one unit, or dates that all have a time zone, or none of
+    which has; what mixes them has no order that could be relied on, and `check` refuses it.
+
+    Args:
+        how: ``auto``, ``number``, ``iso``, or a format of `datetime.strptime`.
+    """
+
+    def __init__(self, how: str) -> None:
+        self._how = how
+        self._seen: dict[str, tuple[int, Any]] = {}
+        self.n_rounded = 0
+
+    def read(
+        self, values: Sequence[Any], lines: Sequence[int]
+    ) -> tuple[NDArray[np.int64], dict[int, str]]:
+        """Return times of shape (n_rows,), and why those in these places are none."""
+        if self._how in ("auto", "number"):
+            found = _whole_numbers(values)
+            if found is not None:
+                self._note_units(found, values, lines)
+                return found, {}
+        times = np.empty(len(values), dtype=np.int64)
+        bad: dict[int, str] = {}
+        for place, value in enumerate(values):
+            try:
+                times[place] = self._one(value, lines[place])
+            except ValueError as error:
+                times[place] = MISSING_TIMESTAMP
+                bad[place] = str(error)
+        return times, bad
+
+    def check(self, path: Path) -> None:
+        """Refuse a file whose times have no common order.
+
+        Raises:
+            DataError: naming a line of each kind.
+        """
+        if self._how != "auto" or len(self._seen) < 2:
+            return
+        kinds = sorted(self._seen.items(), key=lambda found: found[1][0])
+        listed = ", ".join(f"line {line} has {kind} ({value!r})" for kind, (line, value) in kinds)
+        dates = [kind for kind in self._seen if kind in (_DATE, _ZONED)]
+        instead = "iso" if dates else "number"
+        remedy = (
+            "iso takes dates alone, without a time zone as UTC, and leaves other rows out"
+            if dates
+            else "number takes numbers as they are"
+        )
+        raise DataError(
+            f"{path} mixes times of different kinds: {listed}.",
+            remedy=f"Write them alike, or say how to take them with {flag_of('timestamp_format')}: "
+            f"{remedy}; none leaves times out, so that held-out items are random.",
+            options={"timestamp_format": instead},
+        )
+
+    def _note(self, kind: str, line: int, value: Any) -> None:
+        if kind not in self._seen:
+            self._seen[kind] = (line, value)
+
+    def _note_units(
+        self, found: NDArray[np.int64], values: Sequence[Any], lines: Sequence[int]
+    ) -> None:
+        units = np.searchsorted(_FIRST_OF_UNIT, found, side="right")
+        for unit in np.unique(units[units > 0]).tolist():
+            place = int(np.argmax(units == unit))
+            self._note(f"{_UNITS[unit - 1]} since 1970", lines[place], values[place])
+
+    def _one(self, value: Any, line: int) -> int:
+        if value is None or (isinstance(value, str) and (not value or value.isspace())):
+            return MISSING_TIMESTAMP
+        number = _number(value) if self._how in ("auto", "number") else None
+        if number is not None:
+            time = int(number)
+            self.n_rounded += time != number
+            if not 0 <= time < _LATEST:
+                raise ValueError(f"the time is {value!r}, expected a number from 0")
+            self._note_units(np.array([time]), [value], [line])
+            return time
+        if self._how == "number":
+            raise ValueError(f"the time is {value!r}, expected a number from 0")
+        return self._date(value, line)
+
+    def _date(self, value: Any, line: int) -> int:
+        text = str(value).strip()
+        try:
+            if self._how in ("auto", "iso"):
+                found = datetime.fromisoformat(text)
+            else:
+                found = datetime.strptime(text, self._how)
+            zoned = found.tzinfo is not None
+            time = (found - (_EPOCH if zoned else _ZONELESS_EPOCH)) // _MICROSECOND
+        except (ValueError, OverflowError):
+            wanted = {"auto": "a number from 0 or an ISO date", "iso": "an ISO date"}
+            like = wanted.get(self._how, f"one like {self._how}")
+            raise ValueError(f"the time is {value!r}, expected {like}") from None
+        if time < 0:
+            raise ValueError(f"the time is {value!r}, expected none before 1970")
+        self._note(_ZONED if zoned else _DATE, line, value)
+        return time
+
+
+def _whole_numbers(values: Sequence[Any]) -> NDArray[np.int64] | None:
+    """Return times that are all whole numbers from 0; None where one is not."""
+    kinds = set(map(type, values))
+    if kinds != {int} and (kinds != {str} or "_" in "".join(values)):
+        return None
+    try:
+        found = np.fromiter(map(int, values), np.int64, len(values))
+    except (ValueError, OverflowError):
+        return None
+    return found if not len(found) or found.min() >= 0 else None
+
+
+def _number(value: Any) -> float | int | None:
+    """Return a value as a number; None where it is none."""
+    if isinstance(value, bool) or (isinstance(value, str) and "_" in value):
+        return None
+    try:
+        return int(value) if isinstance(value, str | int) else _finite(value)
+    except (ValueError, TypeError):
+        pass
+    try:
+        return _finite(value) if isinstance(value, str) else None
+    except ValueError:
+        return None
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not isfinite(number):
+        raise ValueError(value)
+    return number

@@ -1,0 +1,251 @@
+"""The port where Prometheus reads a party's numbers: `/metrics` and nothing else.
+
+It is off unless a setting names an address. On this machine's own addresses anybody on the machine
+may read; on any other one only who shows the token of a file, and over TLS where a certificate is
+named. It has threads of its own, a few at a time and for some seconds each, so that nobody who
+reads, or pretends to, keeps the party from its work.
+"""
+
+from __future__ import annotations
+
+import hmac
+import ipaddress
+import socket
+import ssl
+import threading
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from fedrec.errors import SettingsError
+
+__all__ = ["FEWEST_TOKEN_CHARS", "MetricsEndpoint", "Monitored", "metrics_endpoint"]
+
+FEWEST_TOKEN_CHARS = 32
+MOST_READERS = 4
+READER_SECONDS = 5.0
+PATH = "/metrics"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Monitored:
+    """Where a party's numbers are read.
+
+    Attributes:
+        address: host:port; empty for nowhere.
+        token: the file of the bearer token, or None.
+        certificate: a PEM file with a key and its certificate, or None for no TLS.
+        names: what settings or flags are called that say so, for errors: address, token,
+            certificate.
+    """
+
+    address: str = ""
+    token: str | None = None
+    certificate: str | None = None
+    names: tuple[str, str, str] = ("metrics_address", "metrics_token", "metrics_certificate")
+
+    @classmethod
+    def of(
+        cls, address: str, token: str | None, certificate: str | None, *, section: str
+    ) -> Monitored:
+        """Take the three settings of a section."""
+        names = tuple(f"{section}.metrics_{word}" for word in ("address", "token", "certificate"))
+        return cls(address=address, token=token, certificate=certificate, names=names)  # type: ignore[arg-type]  # three words, three names
+
+
+class MetricsEndpoint:
+    """Serves a registry from when it is made until it is closed.
+
+    Raises:
+        SettingsError: the address is none, its port is not free, or a file cannot be used.
+    """
+
+    def __init__(self, registry: CollectorRegistry, where: Monitored) -> None:
+        host, port = _host_and_port(where)
+        token = _token(where)
+        if token is None and not _is_own(host):
+            raise SettingsError(
+                f"{where.names[0]}: {where.address} can be reached from other machines, and "
+                f"{where.names[1]} is not set.",
+                remedy=f"Name a file with a token of {FEWEST_TOKEN_CHARS} characters or more, or "
+                "listen on 127.0.0.1.",
+            )
+        context = _tls(where)
+        try:
+            self._server = _Server(host, port, registry, token, context)
+        except OSError as error:
+            raise SettingsError(
+                f"{where.names[0]}: {where.address} cannot be opened: {error.strerror or error}.",
+                remedy="Stop the other process, or choose another port (0 takes a free one).",
+            ) from None
+        found = self._server.server_address[1]
+        self.address = f"[{host}]:{found}" if ":" in host else f"{host}:{found}"
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="metrics", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Take no more readers."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def __enter__(self) -> MetricsEndpoint:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Take no more readers."""
+        self.close()
+
+
+def metrics_endpoint(registry: CollectorRegistry, where: Monitored) -> MetricsEndpoint | None:
+    """Return what serves a registry, and say where; None where no address is set.
+
+    Raises:
+        SettingsError: see `MetricsEndpoint`.
+    """
+    if not where.address:
+        return None
+    import structlog
+
+    endpoint = MetricsEndpoint(registry, where)
+    structlog.get_logger().info("metrics are served", address=endpoint.address, path=PATH)
+    return endpoint
+
+
+class _Server(ThreadingHTTPServer):
+    """Answers a few readers at a time; what is above that is hung up on."""
+
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        token: bytes | None,
+        context: ssl.SSLContext | None,
+    ) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self.registry, self.token = registry, token
+        self._places = threading.BoundedSemaphore(MOST_READERS)
+        super().__init__((host, port), _Reader)
+        if context is not None:
+            # The handshake is made by the reader's thread: one that stays silent costs a place.
+            self.socket = context.wrap_socket(
+                self.socket, server_side=True, do_handshake_on_connect=False
+            )
+
+    def server_bind(self) -> None:
+        """Bind the port; the machine's own name is nobody's business, and takes a look-up."""
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        self.socket.bind(self.server_address)
+        self.server_address = self.socket.getsockname()
+        self.server_name, self.server_port = "", self.server_address[1]
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, where there is a place."""
+        if self._places.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer one reader, and give its place back."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._places.release()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Let go of a reader that hung up, was silent, or speaks another protocol."""
+
+
+class _Reader(BaseHTTPRequestHandler):
+    timeout = READER_SECONDS
+    server: _Server
+    server_version = "fedrec"
+    sys_version = ""
+
+    def do_GET(self) -> None:
+        """Answer with the numbers."""
+        if self.path.partition("?")[0] != PATH:
+            self._answer(404, b"There is /metrics here, and nothing else.\n", "text/plain")
+            return
+        if not self._may_read():
+            self._answer(401, b"A bearer token is needed.\n", "text/plain")
+            return
+        self._answer(200, generate_latest(self.server.registry), CONTENT_TYPE_LATEST)
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Write no line for each reading."""
+
+    def _may_read(self) -> bool:
+        token = self.server.token
+        shown = self.headers.get("Authorization", "").encode("utf-8", "surrogateescape")
+        return token is None or hmac.compare_digest(shown, b"Bearer " + token)
+
+    def _answer(self, status: int, body: bytes, kind: str) -> None:
+        self.send_response(status)
+        if status == 401:
+            self.send_header("WWW-Authenticate", "Bearer")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+
+def _host_and_port(where: Monitored) -> tuple[str, int]:
+    host, _, port = where.address.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not host or not port.isdecimal() or int(port) > 65_535:
+        raise SettingsError(
+            f"{where.names[0]}: {where.address!r} is no address.",
+            remedy="Write host:port, as in 127.0.0.1:9464.",
+        )
+    return host, int(port)
+
+
+def _is_own(host: str) -> bool:
+    """Tell whether only this machine reaches an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _token(where: Monitored) -> bytes | None:
+    if where.token is None:
+        return None
+    remedy = f"Write a line of {FEWEST_TOKEN_CHARS} random characters or more into it."
+    try:
+        found = Path(where.token).read_bytes().strip()
+    except OSError as error:
+        raise SettingsError(
+            f"{where.names[1]}: {where.token} cannot be read: {error.strerror}.", remedy=remedy
+        ) from None
+    if len(found) < FEWEST_TOKEN_CHARS or len(found.split()) != 1:
+        raise SettingsError(f"{where.names[1]}: {where.token} has no token.", remedy=remedy)
+    return found
+
+
+def _tls(where: Monitored) -> ssl.SSLContext | None:
+    if where.certificate is None:
+        return None
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    try:
+        context.load_cert_chain(where.certificate)
+    except OSError as error:
+        raise SettingsError(
+            f"{where.names[2]}: {where.certificate} cannot be used: {error.strerror or error}.",
+            remedy="Name a PEM file with a private key and the certificate for it.",
+        ) from None
+    return context

@@ -1,0 +1,70 @@
+"""What has to stand beside a column of figures that flatters everything in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.evaluation.chance import chance_of
+from fedrec.evaluation.metrics import N_CANDIDATES, MetricSums, Protocol
+
+__all__ = ["FLATTERING", "measured_caution", "protocol_cautions"]
+
+FLATTERING = 2.0
+"""A column is marked from so many times the HR of chance on, for a model that knows nothing."""
+
+
+def protocol_cautions(
+    plan: Plan, users: UserSplit, n_items: int, protocols: Sequence[Protocol]
+) -> dict[Protocol, str]:
+    """Return a sentence for each protocol whose candidates are mostly never trained.
+
+    Args:
+        users: everybody in the federation.
+        n_items: size of the catalogue.
+    """
+    drawing = [protocol for protocol in protocols if protocol != "full"]
+    if not drawing or plan.privacy.mechanism != "none":
+        # Under noise nobody counts holders, and every item is trained.
+        return {}
+    holders = np.bincount(users.train_items, minlength=n_items)
+    active = np.nonzero(holders >= plan.federation.minimum_item_users)[0].astype(np.int64)
+    at = plan.evaluation.at
+    chance = chance_of(users, active, n_items=n_items, at=at)
+    if chance is None or chance.hr < FLATTERING * _uniform(at):
+        return {}
+    return dict.fromkeys(
+        drawing,
+        f"{chance.never_trained:.0%} of the {N_CANDIDATES} candidates are items that fewer than "
+        f"{plan.federation.minimum_item_users} users hold: never trained, they rank below all "
+        f"others. A model that knows nothing gets HR@{at} {chance.hr:.2f} here, not "
+        f"{_uniform(at):.2f}: this flatters every method. Compare under full.",
+    )
+
+
+def measured_caution(plan: Plan, references: MetricSums | None) -> str:
+    """Return the sentence where nobody knows all holders: by what the untrained model measured.
+
+    It counts only where chance is an unlikely reason: two standard errors above.
+    """
+    if references is None or plan.evaluation.protocol == "full":
+        return ""
+    rates, at = references.rates("untrained", "test"), plan.evaluation.at
+    if rates is None:
+        return ""
+    error = (rates.hr * (1.0 - rates.hr) / rates.users) ** 0.5
+    if rates.hr - 2.0 * error < FLATTERING * _uniform(at):
+        return ""
+    return (
+        f"{plan.evaluation.protocol}: the untrained model gets HR@{at} {rates.hr:.2f}, not "
+        f"{_uniform(at):.2f}, because most of the {N_CANDIDATES} candidates are never trained and "
+        "rank below all others: this flatters every method. Compare under full."
+    )
+
+
+def _uniform(at: int) -> float:
+    """Return the HR of random scores where all candidates are trained."""
+    return min(1.0, at / (N_CANDIDATES + 1))

@@ -1,0 +1,137 @@
+"""What a coordinator that lost its folder begins with: the key authority's word, in one file.
+
+The operator carries it. Nothing in it is readable to the coordinator but what it knew before: the
+sum and the model are sealed under the group key of their epoch, as on the wire.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from google.protobuf.message import DecodeError
+
+from fedrec.errors import KeysError
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.public import PublicIdentity
+from fedrec.identity.roster import Roster
+from fedrec.wire.convert import (
+    contributions_from_proto,
+    reveal_statement_from_proto,
+    reveal_statement_to_proto,
+    upload_header_to_proto,
+)
+from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec.wire.v1 import model_pb2
+
+__all__ = ["MAX_BYTES", "RecoveryPoint", "pack_headers", "unpack_headers"]
+
+KIND = "fedrec recovery"
+MAX_BYTES = 1 << 31
+
+
+def pack_headers(headers: tuple[UploadHeader, ...]) -> bytes:
+    """Return upload headers as bytes."""
+    message = model_pb2.Published(contributions=[upload_header_to_proto(one) for one in headers])
+    return bytes(message.SerializeToString())
+
+
+def unpack_headers(raw: bytes) -> tuple[UploadHeader, ...]:
+    """Read what `pack_headers` wrote; no signature is verified.
+
+    Raises:
+        KeysError: it is something else.
+    """
+    try:
+        message = model_pb2.Published.FromString(raw)
+    except DecodeError:
+        raise KeysError("The list of contributions is damaged.") from None
+    return contributions_from_proto(message.contributions, "recovery.contributions")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoveryPoint:
+    """Where a run stands, as the key authority knows it.
+
+    Attributes:
+        run: the run's name.
+        keys: the newest key epoch.
+        statement: on the last round that was opened; None where none was.
+        head: the last statement of all, which may be a refusal.
+        contributions: the headers of what was summed in that round; empty where they are unknown.
+        sealed: the round's sealed sum; empty where it is unknown.
+        model: the sealed model after it; empty where members have to send a copy.
+        former: rosters that name an earlier revealer, newest first.
+    """
+
+    run: str
+    keys: KeyEpoch
+    statement: RevealStatement | None = None
+    head: RevealStatement | None = None
+    contributions: tuple[UploadHeader, ...] = ()
+    sealed: bytes = b""
+    model: bytes = b""
+    former: tuple[Roster, ...] = ()
+
+    @property
+    def revealers(self) -> tuple[PublicIdentity, ...]:
+        """Who signed statements, the present one first."""
+        rosters = (self.keys.roster, *self.former)
+        return tuple(roster.revealer for roster in rosters if roster.revealer is not None)
+
+    def to_bytes(self) -> bytes:
+        """Return the canonical JSON."""
+        fields: dict[str, JsonValue] = {
+            "run": self.run,
+            "keys": self.keys.to_json().decode("ascii"),
+            "statement": _written(self.statement),
+            "head": _written(self.head),
+            "contributions": encode_bytes(pack_headers(self.contributions)),
+            "sealed": encode_bytes(self.sealed),
+            "model": encode_bytes(self.model),
+            "former": [{"roster": roster.to_json().decode("ascii")} for roster in self.former],
+        }
+        return write_document(KIND, fields)
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, name: str) -> RecoveryPoint:
+        """Read what `to_bytes` wrote; the statements' signatures are not verified.
+
+        Args:
+            name: the file, for errors.
+
+        Raises:
+            FedrecError: it is damaged, or something else.
+        """
+        document = Document.parse(raw, KIND, name)
+        keys = KeyEpoch.from_json(document.json_text("keys").encode())
+        former = document.objects("former")
+        found = cls(
+            run=document.text("run"),
+            keys=keys,
+            statement=_read(document.raw("statement")),
+            head=_read(document.raw("head")),
+            contributions=unpack_headers(document.raw("contributions")),
+            sealed=document.raw("sealed"),
+            model=document.raw("model"),
+            former=tuple(Roster.from_json(one.json_text("roster").encode()) for one in former),
+        )
+        document.finish()
+        for roster in found.former:
+            roster.verify(keys.roster.authority_key)
+        return found
+
+
+def _written(statement: RevealStatement | None) -> str:
+    if statement is None:
+        return ""
+    return encode_bytes(reveal_statement_to_proto(statement).SerializeToString())
+
+
+def _read(raw: bytes) -> RevealStatement | None:
+    if not raw:
+        return None
+    try:
+        return reveal_statement_from_proto(model_pb2.RevealStatement.FromString(raw))
+    except DecodeError:
+        raise KeysError("A statement of the key authority is damaged.") from None

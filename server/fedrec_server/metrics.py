@@ -1,0 +1,191 @@
+"""What a coordinator counts for Prometheus.
+
+It listens to what the engine commits; what has no event, such as who is here, is looked up once a
+second. Labels say how something ended or which phase it was, never who.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from fedrec.config.schema import CoordinatorSettings
+from fedrec.errors import ERRORS, InternalError
+from fedrec.monitoring import Numbers
+from fedrec.monitoring.numbers import BYTES, SECONDS
+from fedrec_server.absences import missing
+from fedrec_server.engine import Engine
+from fedrec_server.rounds.changes import (
+    Change,
+    CollectingEnded,
+    MaskStepEnded,
+    RoundAbandoned,
+    RoundPublished,
+    UpdateCounted,
+)
+from fedrec_server.rounds.patience import is_stalled
+from fedrec_server.rounds.state import Phase, State
+
+__all__ = ["CoordinatorMetrics"]
+
+LOOKED_SECONDS = 1.0
+UPLOAD = "SubmitUpdate"
+
+
+class CoordinatorMetrics:
+    """Counts what happens at one engine from now on.
+
+    Args:
+        engine: listened to from now on.
+        settings: where its state is, and how much space it keeps free.
+        certificate_ends: unix seconds until which the coordinator's certificate is good.
+    """
+
+    def __init__(
+        self, engine: Engine, settings: CoordinatorSettings, *, certificate_ends: float
+    ) -> None:
+        self._engine = engine
+        numbers = Numbers("coordinator")
+        self.registry = numbers.registry
+        rounds = numbers.counter("fedrec_rounds_total", "Rounds by how they ended.", ["outcome"])
+        self._published, self._abandoned = map(rounds.labels, ("published", "abandoned"))
+        lasted = numbers.histogram(
+            "fedrec_round_duration_seconds", "How long a round's phases took.", SECONDS, ["phase"]
+        )
+        self._lasted = {phase: lasted.labels(phase) for phase in get_args(Phase)}
+        updates = numbers.counter(
+            "fedrec_updates_total", "Clients' updates by what became of them.", ["outcome"]
+        )
+        self._updates = {
+            outcome: updates.labels(outcome) for outcome in ("counted", "left_out", "refused")
+        }
+        self._size = numbers.histogram(
+            "fedrec_update_size_bytes", "Sizes of counted updates.", BYTES
+        )
+        self._out = numbers.counter(
+            "fedrec_published_bytes_total", "Bytes of published sums, each counted once."
+        )
+        refused = numbers.counter(
+            "fedrec_calls_refused_total", "Calls that were answered with an error.", ["code"]
+        )
+        self._refused = {code: refused.labels(code) for code in ERRORS}
+        self._gauges(numbers, certificate_ends)
+        numbers.disk_free(Path(settings.state))
+        numbers.gauge(
+            "fedrec_disk_reserve_bytes", "Free space below which uploads are refused."
+        ).set(settings.reserve_bytes)
+        self._phase: Phase | None = None
+        self._since = self._looked = engine.clock.now()
+        self._charged = -1
+        self._look()
+        engine.listeners.append(self.heard)
+
+    def _gauges(self, numbers: Numbers, certificate_ends: float) -> None:
+        gauge = numbers.gauge
+        self._done = gauge("fedrec_run_published_rounds", "Published rounds of the whole run.")
+        self._planned = gauge("fedrec_run_planned_rounds", "Rounds that the run has in all.")
+        ratio = gauge("fedrec_hit_ratio", "HR of the last measured round.", ["split"])
+        ndcg = gauge("fedrec_ndcg", "NDCG of the last measured round.", ["split"])
+        self._rates = [(split, ratio, ndcg) for split in ("validation", "test")]
+        self._loss = gauge("fedrec_training_loss", "Mean loss of a user in the last round.", [])
+        self._awaited = gauge("fedrec_awaited_clients", "Clients for whom a round waits.")
+        self._here = gauge("fedrec_clients_connected", "Clients that wait, or called lately.")
+        self._listed = gauge("fedrec_roster_clients", "Clients in the roster.")
+        self._stalled = gauge("fedrec_run_stalled", "1 where rounds are given up in a row.")
+        self._finished = gauge("fedrec_run_finished", "1 where no round follows.")
+        self._failed = gauge("fedrec_run_failed", "1 where the run ended with a failure.")
+        self._revealing = gauge("fedrec_rounds_revealing", "1 where a sum waits to be opened.")
+        self._epoch = gauge("fedrec_key_epoch", "The present key epoch.")
+        self._epsilon = gauge("fedrec_privacy_epsilon", "What noisy sums cost a user; else 0.")
+        self._noisy = gauge("fedrec_privacy_sums", "Noisy sums released so far.")
+        self._noisy_most = gauge(
+            "fedrec_privacy_allowed_sums", "Noisy sums that the budget allows; 0 for any number."
+        )
+        self._heard = gauge(
+            "fedrec_authority_heard_timestamp_seconds",
+            "When the key authority was last heard of; the start, where it was not since.",
+        )
+        self._started = self._engine.clock.now()
+        gauge("fedrec_certificate_expiry_timestamp_seconds", "When the certificate runs out.").set(
+            certificate_ends
+        )
+
+    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Count what was committed."""
+        for change in changes:
+            match change:
+                case UpdateCounted(header=header):
+                    self._updates["counted"].inc()
+                    self._size.observe(header.length)
+                case CollectingEnded() | MaskStepEnded():
+                    self._updates["left_out"].inc(len(change.left_out))
+                case RoundPublished():
+                    self._published.inc()
+                    self._out.inc(change.blob.length)
+                case RoundAbandoned():
+                    self._abandoned.inc()
+        if changes:
+            self._follow(before)
+
+    def refused(self, method: str, error: Exception) -> None:
+        """Count a call that was answered with an error."""
+        code = getattr(error, "code", "")
+        self._refused[code if code in self._refused else InternalError.code].inc()
+        if method.endswith(UPLOAD):
+            self._updates["refused"].inc()
+
+    def tick(self) -> None:
+        """Look up what has no event, at most once a second; called as time passes."""
+        now = self._engine.clock.now()
+        if abs(now - self._looked) >= LOOKED_SECONDS:
+            self._looked = now
+            self._look()
+
+    def _follow(self, before: State) -> None:
+        """Note how long the phase took that is over, if one is."""
+        present = self._engine.state.current
+        was = before.current
+        number = None if was is None else was.number
+        same = present is not None and present.number == number
+        if present is not None and same and present.phase == self._phase:
+            return
+        now = self._engine.clock.now()
+        if self._phase is not None:
+            self._lasted[self._phase].observe(max(0.0, now - self._since))
+        self._phase = None if present is None else present.phase
+        self._since = now
+
+    def _look(self) -> None:
+        engine = self._engine
+        state, presence, ending = engine.state, engine.presence, engine.state.ending
+        self._done.set(state.rounds_published)
+        self._planned.set(state.rules.rounds.total + 2)
+        self._listed.set(len(state.roster))
+        self._here.set(len(presence.live() & state.roster))
+        self._awaited.set(0 if ending else len(missing(state, presence)))
+        self._stalled.set(is_stalled(state) and ending is None)
+        self._finished.set(ending is not None)
+        self._failed.set(ending is not None and ending.failed)
+        round_ = state.current
+        self._revealing.set(round_ is not None and round_.phase == "revealing")
+        self._epoch.set(state.rules.epoch)
+        if state.rules.revealer is not None:
+            self._heard.set(presence.last_heard(state.rules.revealer) or self._started)
+        else:
+            self._heard.set(engine.clock.now())
+        self._measured()
+        if state.charged != self._charged:
+            self._charged = state.charged
+            self._epsilon.set(engine.federation.epsilon_after(state.charged) or 0.0)
+            self._noisy.set(state.charged)
+            self._noisy_most.set(state.rules.most_sums or 0)
+
+    def _measured(self) -> None:
+        quality = self._engine.measured.quality
+        for split, ratio, ndcg in self._rates:
+            rates = quality.validation if split == "validation" else quality.test
+            if rates is not None:
+                ratio.labels(split).set(rates.hr)
+                ndcg.labels(split).set(rates.ndcg)
+        if quality.loss is not None:
+            self._loss.set(quality.loss)

@@ -1,0 +1,46 @@
+"""One silo whose first version is served."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from client.silo import Silo
+
+from fedrec.recommender import Recommender
+from fedrec_client.own_recommender import own_recommender
+from fedrec_client.serve.application import Application
+from fedrec_client.serve.gate import Gate
+from fedrec_client.serve.holder import ModelHolder
+
+
+@pytest.fixture(scope="session")
+def published(tmp_path_factory: pytest.TempPathFactory) -> Silo:
+    """A silo with version 3; tests change nothing of it."""
+    silo = Silo(tmp_path_factory.mktemp("silo"))
+    silo.publish(3)
+    return silo
+
+
+@pytest.fixture(scope="session")
+def served(published: Silo) -> ModelHolder:
+    holder = ModelHolder(published.settings)
+    holder.look()
+    assert holder.problem is None
+    return holder
+
+
+@pytest.fixture
+def application(served: ModelHolder) -> Application:
+    return Application(served, Gate())
+
+
+@pytest.fixture(scope="session")
+def known(published: Silo) -> Recommender:
+    return own_recommender(published.settings)
+
+
+@pytest.fixture
+def silo(tmp_path: Path) -> Silo:
+    """One of its own, to which nothing was published."""
+    return Silo(tmp_path)

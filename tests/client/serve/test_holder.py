@@ -1,0 +1,198 @@
+"""The next version is taken when it is there, and nothing that cannot be read replaces one."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from client.serve.asking import ask
+from client.silo import Silo
+
+from fedrec.errors import StorageError, VersionMismatch
+from fedrec.recommender import UsersFile
+from fedrec_client.own_recommender import own_recommender
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.serve.application import Application
+from fedrec_client.serve.gate import Gate
+from fedrec_client.serve.holder import ModelHolder
+from fedrec_client.serve.reading import read_users_apart
+
+
+class Told:
+    """A holder of a silo, what it said, and how often it read the users."""
+
+    def __init__(self, silo: Silo) -> None:
+        self.sentences: list[str] = []
+        self.readings = 0
+        self.holder = ModelHolder(
+            silo.settings, on_change=self.sentences.append, read_users=self._read
+        )
+        self.application = Application(self.holder, Gate())
+
+    def _read(self, *asked: object) -> UsersFile:
+        self.readings += 1
+        return read_users_apart(*asked)  # type: ignore[arg-type]
+
+    @property
+    def version(self) -> int | None:
+        current = self.holder.current
+        return None if current is None else int(current.recommender.round)
+
+
+@pytest.fixture
+def told(silo: Silo) -> Told:
+    return Told(silo)
+
+
+def test_it_becomes_ready_by_itself(silo: Silo, told: Told) -> None:
+    told.holder.look()
+    assert told.version is None
+    assert told.sentences[0].startswith("not ready: ")
+    silo.publish(3)
+    told.holder.look()
+    assert told.version == 3
+    assert told.holder.problem is None
+    assert told.sentences[1:] == ["version 3 is served"]
+
+
+def test_a_new_version_is_taken_and_users_are_not_read_again(silo: Silo, told: Told) -> None:
+    silo.publish(3)
+    told.holder.look()
+    before = told.holder.current
+    told.holder.look()
+    assert told.holder.current is before
+    silo.publish(4)
+    told.holder.look()
+    assert told.version == 4
+    assert told.readings == 1
+    ids, _ = own_recommender(silo.settings).recommend(silo.user, 5)
+    question = {"user": silo.user, "n": 5}
+    assert ask(told.application, "/v1/recommend", query=question).ids == ids.tolist()
+
+
+def test_what_a_client_notes_besides_replaces_nothing(silo: Silo, told: Told) -> None:
+    silo.publish(3)
+    told.holder.look()
+    before = told.holder.current
+    with PrivateStore(silo.state) as store:
+        store.roll_back()
+        store.keep_counted(b"{}")
+        told.holder.look()
+        # Beside the client that has the folder's lock.
+        assert ask(told.application, "/v1/recommend", query={"user": silo.user}).status == 200
+    assert told.holder.current is before
+
+
+def test_serving_changes_nothing_in_the_folder(silo: Silo, told: Told) -> None:
+    silo.publish(3)
+    before = silo.files()
+    told.holder.look()
+    ask(told.application, "/v1/recommend", query={"user": silo.user})
+    ask(told.application, "/v1/recommend", body={"user": silo.user, "recent": ["i01"]})
+    assert silo.files() == before
+
+
+@pytest.mark.parametrize("kind", ["shared", "private"])
+def test_half_a_file_leaves_the_version_before_in_service(
+    silo: Silo, told: Told, kind: str
+) -> None:
+    silo.publish(3)
+    told.holder.look()
+    silo.publish(4)
+    (file,) = silo.state.glob(f"{kind}-*.bin")
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2])
+    told.holder.look()
+    assert told.version == 3
+    assert isinstance(told.holder.problem, StorageError)
+    assert told.sentences[-1].startswith("version 3 stays in service: ")
+    health = ask(told.application, "/health")
+    assert (health.status, health.json["version"]) == (200, 3)
+    assert "is damaged" in health.json["problem"]["message"]
+    assert ask(told.application, "/v1/recommend", query={"user": silo.user}).json["version"] == 3
+    # Nothing tells when the file is whole again: it is looked at again and again.
+    file.write_bytes(whole)
+    for _ in range(3):
+        told.holder.look()
+    assert told.version == 4
+    assert told.holder.problem is None
+    assert len(told.sentences) == 3
+
+
+def test_another_release_s_folder_is_not_read(silo: Silo, told: Told) -> None:
+    silo.publish(3)
+    told.holder.look()
+    file = silo.state / "state.json"
+    file.write_bytes(re.sub(rb"^(fedrec client state )\d+", rb"\g<1>999", file.read_bytes()))
+    told.holder.look()
+    assert isinstance(told.holder.problem, VersionMismatch)
+    assert told.version == 3
+    fresh = Told(silo)
+    fresh.holder.look()
+    answer = ask(fresh.application, "/v1/recommend", query={"user": silo.user})
+    assert answer.code == "not_ready"
+    assert "999" in answer.json["error"]["message"]
+
+
+def test_other_users_in_the_data(silo: Silo, told: Told) -> None:
+    silo.publish(3)
+    told.holder.look()
+    silo.write_data([*silo.rows, ("somebody else", silo.rows[0][1])])
+    told.holder.look()
+    assert told.version == 3
+    assert "other users" in str(told.holder.problem)
+    told.holder.look()
+    assert told.readings == 2, "what cannot be used is not read at every look"
+    silo.write_data([*silo.rows[:-1], (silo.user, "i59")])
+    told.holder.look()
+    assert told.holder.problem is None
+
+
+def test_a_failing_folder_is_tried_ever_less_often(silo: Silo, told: Told) -> None:
+    silo.publish(3)
+    (silo.folder / "data.csv").write_text("nothing of use\n")
+    for _ in range(400):
+        told.holder.look()
+    # After 2, 4, 8 ... 64 looks, and then every 64th.
+    assert 8 <= told.readings <= 14
+    assert len(told.sentences) == 1
+
+
+def test_a_file_that_went_away_is_looked_for_at_once(
+    silo: Silo, told: Told, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silo.publish(3)
+    told.holder.look()
+    current = told.holder.current
+    assert current is not None
+
+    def gone(*_: object, **__: object) -> None:
+        raise StorageError("block-1.bin cannot be read.")
+
+    async def follow_a_question() -> None:
+        following = asyncio.ensure_future(told.holder.follow(3600.0))
+        await asyncio.sleep(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(type(current.recommender), "recommend", gone)
+            answer = await asyncio.to_thread(
+                ask, told.application, "/v1/recommend", query={"user": silo.user}
+            )
+            assert (answer.status, answer.code) == (503, "not_ready")
+        told.holder.look_soon()
+        while told.holder.current is current:
+            await asyncio.sleep(0.01)
+        following.cancel()
+
+    asyncio.run(asyncio.wait_for(follow_a_question(), 60))
+    assert told.version == 3
+
+
+def test_the_reading_process_says_what_is_wrong(silo: Silo, tmp_path: Path) -> None:
+    silo.publish(3)
+    users = read_users_apart(silo.settings, "best", 3)
+    assert users.user_ids == silo.users.user_ids
+    assert users.private.tensors == {}
+    with pytest.raises(StorageError, match="moved on"):
+        read_users_apart(silo.settings, "best", 2)

@@ -1,0 +1,355 @@
+"""The command as a process: signals, addresses, limits of connections, reloads, and memory."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from client.silo import Silo
+from tls import credentials
+
+from fedrec.cli.main import main
+from fedrec_client.own_recommender import own_recommender
+from fedrec_client.private_store import PrivateStore
+from fedrec_client.serve import connections
+
+pytestmark = pytest.mark.slow
+
+FEDREC = Path(sys.executable).parent / "fedrec"
+WAIT_SECONDS = 60
+
+
+class Server:
+    """A running server."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        assert process.stdout is not None
+        said = process.stdout.readline()
+        assert said, process.communicate()[1]
+        self.address: str = json.loads(said)["address"]
+        self.host, _, port = self.address.partition("://")[2].rpartition(":")
+        self.port = int(port)
+
+    def ask(self, path: str, *, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        """Return the status and the JSON of one request."""
+        return self.answer(
+            http.client.HTTPConnection(self.host, self.port, timeout=30), path, headers
+        )
+
+    def answer(
+        self, line: http.client.HTTPConnection, path: str, headers: dict[str, str] | None = None
+    ) -> tuple[int, Any]:
+        line.request("GET", path, headers=headers or {})
+        found = line.getresponse()
+        status, body = found.status, json.loads(found.read())
+        line.close()
+        return status, body
+
+    def until(self, version: int) -> None:
+        """Wait until a version is served."""
+        end = time.monotonic() + WAIT_SECONDS
+        while self.ask("/health")[1]["version"] != version:
+            assert time.monotonic() < end, self.ask("/health")
+            time.sleep(0.05)
+
+    def raw(self, content: bytes) -> bytes:
+        """Return everything that comes back for some bytes, until the server closes."""
+        with socket.create_connection((self.host, self.port), timeout=WAIT_SECONDS) as line:
+            line.sendall(content)
+            found = b""
+            while part := line.recv(1 << 16):
+                found += part
+        return found
+
+    def stop(self, number: int) -> tuple[int, str]:
+        """Send a signal; return the exit code and what was said on stderr."""
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=WAIT_SECONDS)
+        return self.process.returncode, err
+
+
+@contextmanager
+def serving(silo: Silo, *words: object) -> Iterator[Server]:
+    command = [FEDREC, "client", "serve", silo.settings_file, "--port", "0", *words]
+    with subprocess.Popen(
+        [str(word) for word in command],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Server(process)
+        finally:
+            process.kill()
+
+
+@pytest.fixture
+def refused(
+    silo: Silo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., str]:
+    """Returns what the command says where it does not start for its settings' sake."""
+    monkeypatch.setenv("OPENBLAS_NUM_THREADS", "1")
+
+    def call(*words: object) -> str:
+        with pytest.raises(SystemExit) as left:
+            main(["client", "serve", str(silo.settings_file), *map(str, words)])
+        shown = capsys.readouterr()
+        assert left.value.code == 2, shown.err
+        assert shown.out == ""
+        return shown.err
+
+    return call
+
+
+def test_from_an_empty_folder_to_the_second_version(silo: Silo) -> None:
+    # The coordinator named in the settings answers nobody.
+    with serving(silo) as server:
+        assert server.address.startswith("http://127.0.0.1:")
+        status, said = server.ask(f"/v1/recommend?user={silo.user}")
+        assert (status, said["error"]["code"]) == (503, "not_ready")
+        silo.publish(3)
+        server.until(3)
+        ids, _ = own_recommender(silo.settings).recommend(silo.user, 10)
+        status, said = server.ask(f"/v1/recommend?user={silo.user}")
+        assert status == 200
+        assert [item["item_id"] for item in said["items"]] == ids.tolist()
+        with PrivateStore(silo.state):
+            assert server.ask(f"/v1/recommend?user={silo.user}")[0] == 200
+        silo.publish(4)
+        server.until(4)
+        pid = server.process.pid
+        maps = Path(f"/proc/{pid}/maps").read_text()
+        assert "numpy" in maps
+        assert "libtorch" not in maps
+        assert "pyarrow" not in maps
+        status_lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        resident = next(line.split()[1] for line in status_lines if line.startswith("VmRSS"))
+        assert int(resident) * 1024 < 150e6
+        code, err = server.stop(signal.SIGTERM)
+    assert code == 0
+    assert "version 3 is served" in err
+    assert "version 4 is served" in err
+    assert "Traceback" not in err
+
+
+def test_ctrl_c_ends_it_though_somebody_is_connected(silo: Silo) -> None:
+    silo.publish(3)
+    with serving(silo) as server:
+        server.until(3)
+        with socket.create_connection((server.host, server.port)) as line:
+            line.sendall(b"GET /health HTTP/1.1\r\nhost: localhost\r\n")
+            code, err = server.stop(signal.SIGINT)
+    assert code == 130
+    assert "Traceback" not in err
+
+
+def test_every_answer_is_wholly_of_one_version(silo: Silo) -> None:
+    silo.publish(3)
+    answers: dict[int, list[str]] = {}
+    with serving(silo) as server:
+        server.until(3)
+        wrong: list[object] = []
+        over = threading.Event()
+
+        def ask_on() -> None:
+            while not over.is_set():
+                status, said = server.ask(f"/v1/recommend?user={silo.user}&n=20")
+                if status != 200:
+                    wrong.append(said)
+                    continue
+                found = [f"{item['item_id']} {item['score']!r}" for item in said["items"]]
+                if answers.setdefault(said["version"], found) != found:
+                    wrong.append(said)
+
+        asking = [threading.Thread(target=ask_on) for _ in range(3)]
+        for thread in asking:
+            thread.start()
+        for version in (4, 5, 6):
+            silo.publish(version)
+            server.until(version)
+        over.set()
+        for thread in asking:
+            thread.join()
+    assert wrong == []
+    assert set(answers) == {3, 4, 5, 6}
+    assert len({tuple(found) for found in answers.values()}) == 4
+
+
+def test_what_others_could_read_is_refused(
+    silo: Silo, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("a" * 32)
+    for words, said in (
+        (("--host", "0.0.0.0"), "anybody who reaches it"),
+        (("--host", "0.0.0.0", "--token-file", token), "in the clear"),
+        (("--host", "0.0.0.0", "--accept-plaintext"), "anybody who reaches it"),
+        (("--tls-key", token), "belong together"),
+        (("--token-file", token), "chmod 600"),
+        (("--token-file", tmp_path / "missing"), "missing"),
+    ):
+        assert said in refused(*words)
+    token.chmod(0o600)
+    elsewhere = ("--host", "198.51.100.7", "--token-file", token, "--accept-plaintext")
+    assert "--host 198.51.100.7 --port 7480 cannot be used" in refused(*elsewhere)
+    token.write_text("short")
+    assert "letters and digits" in refused("--token-file", token)
+    (silo.folder / "client.toml").write_text('[client]\nstate = "state"\n')
+    assert "data.path is missing" in refused()
+
+
+def test_a_port_in_use_is_a_mistake_in_the_settings(refused: Callable[..., str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"Port {port} of 127.0.0.1 is in use" in refused("--port", port)
+
+
+def test_tls_and_a_token_on_another_address(
+    silo: Silo, refused: Callable[..., str], tmp_path: Path
+) -> None:
+    silo.publish(3)
+    own = credentials("coordinator", "serve")
+    files = {"token": b"b" * 32, "chain": own.certificate, "key": own.private_key}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+        (tmp_path / name).chmod(0o600)
+    (tmp_path / "issuer").write_bytes(own.issuer)
+    words = ("--tls-certificate", tmp_path / "chain", "--tls-key", tmp_path / "key")
+    with serving(silo, "--host", "0.0.0.0", "--token-file", tmp_path / "token", *words) as server:
+        assert server.address.startswith("https://0.0.0.0:")
+        context = ssl.create_default_context(cafile=str(tmp_path / "issuer"))
+
+        def ask(path: str, headers: dict[str, str] | None = None) -> tuple[int, Any]:
+            line = http.client.HTTPSConnection("127.0.0.1", server.port, context=context)
+            return server.answer(line, path, headers)
+
+        path = f"/v1/recommend?user={silo.user}"
+        end = time.monotonic() + WAIT_SECONDS
+        while ask("/health")[0] != 200:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        assert ask(path)[1]["error"]["code"] == "unauthorised"
+        assert ask(path, {"authorization": "Bearer " + "b" * 32})[0] == 200
+        old = ssl.create_default_context(cafile=str(tmp_path / "issuer"))
+        old.maximum_version = ssl.TLSVersion.TLSv1_2
+        with (
+            pytest.raises(ssl.SSLError),
+            socket.create_connection(("127.0.0.1", server.port)) as line,
+            old.wrap_socket(line, server_hostname="127.0.0.1"),
+        ):
+            pass
+    (tmp_path / "chain").write_bytes(b"nothing")
+    assert "PEM" in refused(*words)
+
+
+@pytest.fixture(scope="module")
+def idle(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server without a model: limits of connections need none."""
+    with serving(Silo(tmp_path_factory.mktemp("idle"))) as server:
+        yield server
+
+
+def code_of(answer: bytes) -> tuple[bytes, str]:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return head.split(b" ", 2)[1], json.loads(body)["error"]["code"]
+
+
+def test_what_is_no_http(idle: Server) -> None:
+    assert code_of(idle.raw(b"\x16\x03\x01\x00\xa5\x01\x00\x00\xa1\x03\x03")) == (
+        b"400",
+        "malformed",
+    )
+    assert idle.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    "head", [b"GET /docs?" + b"a" * (4 << 20), b"GET / HTTP/1.1\r\nx: " + b"a" * (4 << 20)]
+)
+def test_heads_without_end(idle: Server, head: bytes) -> None:
+    with socket.create_connection((idle.host, idle.port), timeout=WAIT_SECONDS) as line:
+        sent = 0
+        try:
+            while sent < len(head):
+                sent += line.send(head[sent : sent + 4096])
+        except ConnectionError:
+            pass
+        # The rest was not read: what came back may be lost with the connection.
+        assert sent < len(head) or code_of(line.recv(4096))[1] == "head_too_large"
+    assert idle.ask("/health")[1]["status"] == "not_ready"
+
+
+def test_a_body_of_a_megabyte(idle: Server) -> None:
+    body = b'{"user": "' + b"a" * (1 << 20) + b'"}'
+    head = (
+        b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: %d\r\n\r\n" % len(body)
+    )
+    assert code_of(idle.raw(head + body)) == (b"413", "too_large")
+
+
+def test_who_sends_slowly_is_let_go_and_others_are_answered(
+    idle: Server,
+) -> None:
+    starts = (
+        b"",
+        b"GET /health HTTP/1.1\r\nhost: local",
+        b"POST /v1/recommend HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n"
+        b"content-length: 100\r\n\r\n{",
+    )
+    address = (idle.host, idle.port)
+    lines = [socket.create_connection(address, timeout=WAIT_SECONDS) for _ in starts]
+    for line, start in zip(lines, starts, strict=True):
+        line.sendall(start)
+    assert idle.ask("/health")[0] == 503
+    found = []
+    for line in lines:
+        with line:
+            answer = b""
+            while part := line.recv(4096):
+                answer += part
+            found.append(code_of(answer))
+    assert found == [(b"408", "too_slow")] * 3
+    assert idle.ask("/health")[0] == 503
+
+
+def test_too_many_connections(idle: Server) -> None:
+    address = (idle.host, idle.port)
+    lines = []
+    try:
+        while True:
+            line = socket.create_connection(address, timeout=WAIT_SECONDS)
+            lines.append(line)
+            if len(lines) > connections.MOST_CONNECTIONS:
+                break
+        assert code_of(lines[-1].recv(4096)) == (b"503", "too_busy")
+    finally:
+        for line in lines:
+            line.close()
+    end = time.monotonic() + WAIT_SECONDS
+    while True:
+        try:
+            assert idle.ask("/health")[1]["status"] == "not_ready"
+            return
+        except (KeyError, OSError):
+            assert time.monotonic() < end
+
+
+def test_the_process_that_reads_the_data_has_ended(silo: Silo) -> None:
+    silo.publish(3)
+    with serving(silo) as server:
+        server.until(3)
+        children = Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children")
+        assert children.read_text() == ""

@@ -1,0 +1,121 @@
+"""`fedrec check` refuses what `fedrec simulate` would refuse, with the same error, and no more."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedrec.data import Catalogue
+
+from .conftest import Fedrec
+
+REFUSED: dict[str, tuple[str, ...]] = {
+    "nothing": (),
+    "a user too many": ("federation.maximum_users=16",),
+    "no item that enough hold": ("federation.minimum_item_users=25",),
+    "users that all have too little": ("data.minimum_interactions=1000",),
+    "items that too few have": ("data.minimum_item_interactions=1000",),
+    "few items to draw from": ("evaluation.protocol=sampled",),
+    "another separator": ("data.separator=tab", "data.layout=csv"),
+    "a rating that the file has not": ("data.minimum_rating=3",),
+    "columns beside a header": ("data.columns=user,item,timestamp",),
+    "items outside the catalogue": ("data.catalogue=small.csv",),
+    "what clients would show": (),
+    "two at once": ("federation.minimum_item_users=25", "evaluation.protocol=sampled"),
+    "settings that contradict each other": ("rounds.minimum_clients=0",),
+}
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    Catalogue.of(["i00", "i01"]).save(tmp_path / "small.csv")
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path
+
+
+@pytest.fixture
+def exposed_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "exposed.toml"
+    plain = ("--algorithm", "ease", "--protection", "none", "--accept-exposure")
+    start = ("init", path, *plain, "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path
+
+
+def test_a_file_that_is_not_there(fedrec: Fedrec, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text('[data]\npath = "absent.csv"\n')
+    checked, simulated = fedrec("check", path), fedrec("simulate", path)
+    assert checked.code == simulated.code == 2
+    assert checked.err == simulated.err
+    assert "absent.csv is not there" in checked.err
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_both_commands_refuse_alike(
+    fedrec: Fedrec,
+    tmp_path: Path,
+    settings_file: Path,
+    exposed_file: Path,
+    case: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    if case == "what clients would show":
+        settings_file = exposed_file
+    values = ("rounds.total=1", "federation.minimum_item_users=2", *REFUSED[case])
+    given = [word for value in values for word in ("--set", value)]
+    checked = fedrec("check", settings_file, *given)
+    simulated = fedrec("simulate", settings_file, *given)
+    assert (simulated.code == 0) == (case == "nothing")
+    assert checked.code == simulated.code
+
+    def refusal(said: str) -> list[str]:
+        lines = [line for line in said.splitlines() if not line.startswith(("warning:", "data:"))]
+        return [line for line in lines if not line.startswith("  As in: ")]
+
+    if checked.code:
+        assert refusal(checked.err) == refusal(simulated.err)
+
+
+def test_a_device_that_is_not_there(fedrec: Fedrec, settings_file: Path) -> None:
+    beyond = f"cuda:{torch.cuda.device_count() + 1}"
+    given = ("--set", f"client.device={beyond}", "--set", "federation.minimum_item_users=2")
+    checked = fedrec("check", settings_file, *given)
+    assert checked.code == fedrec("simulate", settings_file, *given).code == 2
+    assert "client.device" in checked.err
+
+
+def test_the_price_is_shown_before_the_refusal(fedrec: Fedrec, settings_file: Path) -> None:
+    given = ("--set", "federation.maximum_users=16")
+    told = fedrec("check", settings_file, *given)
+    assert "upload, at most" in told.out
+    found = fedrec("check", settings_file, *given, "--json")
+    assert found.code == found.json["exit_code"] == 2
+    assert found.json["price"]["n_items"] == 30
+    (refusal,) = found.json["refusals"]
+    assert refusal["error"] == found.json["error"] == "settings"
+
+
+def test_several_refusals_are_all_told(fedrec: Fedrec, exposed_file: Path) -> None:
+    told = fedrec("check", exposed_file, "--set", "federation.minimum_item_users=25")
+    assert told.code == 5
+    assert "refused, too: The data set is too small" in told.out
+    accepted = ("--set", "federation.minimum_item_users=2", "--accept-exposure")
+    assert fedrec("check", exposed_file, *accepted).code == 0
+
+
+def test_a_clients_own_data_is_not_the_whole_federation(
+    fedrec: Fedrec, settings_file: Path
+) -> None:
+    party = ("--set", "client.invitation=invitation.pem")
+    told = fedrec("check", settings_file, *party)
+    assert told.code == 0
+    assert "with this data alone no row would be trained" in told.out
+    rare = fedrec("check", settings_file, *party, "--set", "data.minimum_item_interactions=2")
+    assert rare.code == 2
+    assert "one client cannot know" in rare.err

@@ -1,0 +1,223 @@
+"""Every command that takes a file of interactions reads it alike, and says how it would work."""
+
+from __future__ import annotations
+
+import gzip
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedrec.cli.data_options import DATA_FLAGS
+from fedrec.data.settings import DataSettings
+
+from .conftest import Fedrec
+
+SHAPES: dict[str, tuple[str, bytes]] = {
+    "no header": ("v.csv", b"a,x,5,875072688\nb,y,1,875072689\n"),
+    "no header, and spaces": ("v.txt", b"a x 5\nb y 1\n"),
+    "a header of other names": ("v.csv", b"wer;was;wann\na;x;1\nb;y;2\n"),
+    "two columns for the item": ("v.tsv", b"user\titem\titem_id\na\tx\t1\nb\ty\t2\n"),
+    "latin-1": ("v.csv", "user,item\na,ü\nb,y\n".encode("latin-1")),
+    "utf-16 without a mark": ("v.csv", "user,item\na,x\nb,y\n".encode("utf-16-le")),
+    "two units of time": ("v.csv", b"user,item,time\na,x,875072688\nb,y,1700000000000\n"),
+    "numbers and dates": ("v.csv", b"user,item,time\na,x,875072688\nb,y,2021-01-01\n"),
+    "zones and none": ("v.csv", b"user,item,time\na,x,2021-01-01\nb,y,2021-01-01T10:00Z\n"),
+    "dates of another form": ("v.csv", b"user,item,time\na,x,1/2/2021\nb,y,2/1/2021\n"),
+    "two separators": ("v.csv", b"user,item,;user;item\na,b,;c;d\n"),
+}
+"""Files that are refused as they are, each read by the command that the refusal proposes."""
+
+
+def proposed(error: str) -> list[str]:
+    """Return the command that an error says would work, without `fedrec` itself."""
+    found = re.search(r"^  As in: fedrec (.*)$", error, re.MULTILINE)
+    assert found is not None, error
+    return shlex.split(found[1])
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_command_that_an_error_proposes_works(
+    fedrec: Fedrec, tmp_path: Path, shape: str
+) -> None:
+    name, content = SHAPES[shape]
+    path = tmp_path / name
+    path.write_bytes(content)
+    refused = fedrec("data", "describe", path)
+    assert refused.code == 2
+    assert "error [data]" in refused.err
+    assert re.search(r"--[a-z-]+ \(data\.[a-z_]+\)", refused.err)
+    assert fedrec(*proposed(refused.err)).code == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--minimum-rating", "9"), r"None of the 2 rows .* --minimum-rating"),
+        (("--minimum-interactions", "5"), r"none reach 5 interactions a user"),
+        (("--minimum-item-interactions", "5"), r"5 an item \(--minimum-item-interactions"),
+        (("--columns", "user,item,rating"), r"line 1, is a header"),
+        (("--strict",), r"1 of 3 rows are bad. Line 4"),
+        (("--layout", "xml"), r"layout 'xml' is unknown"),
+        (("--separator", "tab"), r"line 1, is one field by --separator"),
+        (("--encoding", "klingon"), r"no encoding 'klingon'"),
+        (("--timestamp-format", "dmy"), r"timestamp_format is 'dmy'"),
+        (("--layout", "table"), r"nothing says what its columns are"),
+    ],
+)
+def test_flags_that_do_not_fit_are_named(
+    fedrec: Fedrec, tmp_path: Path, flags: tuple[str, ...], message: str
+) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text("user,item,rating\na,x,5\nb,y,1\n" + (",y,1\n" if "--strict" in flags else ""))
+    refused = fedrec("data", "describe", path, *flags)
+    assert refused.code == 2
+    assert re.search(message, refused.err, re.DOTALL), refused.err
+    assert "--" in refused.err
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--minimum-rating", "9"),
+        ("--strict",),
+        ("--columns", "user,item,rating"),
+        ("--separator", "tab"),
+    ],
+)
+def test_a_flag_in_the_way_is_taken_out(
+    fedrec: Fedrec, tmp_path: Path, flags: tuple[str, ...]
+) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text("user,item,rating\na,x,5\n,y,1\n")
+    refused = fedrec("data", "describe", path, *flags)
+    again = proposed(refused.err)
+    assert flags[0] not in again
+    assert fedrec(*again).code == 0
+
+
+def test_flags_are_the_settings(fedrec: Fedrec) -> None:
+    assert set(DATA_FLAGS) | {"path", "catalogue"} == set(DataSettings.model_fields)
+    for command in (
+        ("data", "import"), ("data", "describe"), ("data", "catalogue"), ("data", "split"),
+        ("init",), ("provision",), ("recommend",), ("client", "run"), ("client", "recommend"),
+    ):  # fmt: skip
+        said = fedrec(*command, "--help").out
+        missing = [name for name in DATA_FLAGS if f"--{name.replace('_', '-')}" not in said]
+        assert not missing, command
+
+
+@pytest.fixture
+def odd_file(tmp_path: Path, interactions_file: Path) -> Path:
+    """The users of `interactions_file`, without a header, between semicolons, compressed."""
+    lines = interactions_file.read_text().splitlines()[1:]
+    rows = [line.split(",") for line in lines]
+    body = "".join(f"{time};{item};{user};5\n" for user, item, time in rows)
+    path = tmp_path / "odd.csv.gz"
+    path.write_bytes(gzip.compress(body.encode()))
+    return path
+
+
+ODD = ("--columns", "-,item,user,rating", "--minimum-rating", "3")
+
+
+def test_init_writes_the_flags_as_settings(fedrec: Fedrec, tmp_path: Path, odd_file: Path) -> None:
+    path = tmp_path / "run.toml"
+    made = fedrec("init", path, "--data", odd_file, *ODD, "--clients", "3", "--json").json
+    assert made["n_users"] == 24
+    data = tomllib.loads(path.read_text())["data"]
+    assert (data["columns"], data["minimum_rating"]) == ("-,item,user,rating", 3.0)
+    assert fedrec(*shlex.split(made["next"][0])[1:]).code == 0
+    assert "24 in data.path" in fedrec("check", path).out
+
+
+def test_a_settings_file_is_corrected_by_set(
+    fedrec: Fedrec, tmp_path: Path, odd_file: Path
+) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text(f'[data]\npath = "{odd_file}"\n')
+    refused = fedrec("check", path)
+    again = proposed(refused.err)
+    assert again[2] == "--set"
+    assert again[3] == "data.columns=user,item,-,rating"
+    found = fedrec(
+        *again, "--set", "federation.minimum_item_users=1",
+        "--set", "data.columns=-,item,user,rating",
+    )  # fmt: skip
+    assert found.code == 0, found.err
+
+
+def test_provision_reads_a_trial_and_deals_it_out(
+    fedrec: Fedrec, tmp_path: Path, odd_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    made = fedrec(
+        "provision", "--data", odd_file, *ODD, "--clients", "a,b,c",
+        "--address", "127.0.0.1:7447", "--json",
+    )  # fmt: skip
+    assert made.code == 0, made.err
+    assert made.json["n_items"] == 30
+    kit = tomllib.loads((tmp_path / "kits" / "clients" / "a" / "client.toml").read_text())
+    assert kit["data"] == {"path": "interactions.csv"}
+
+
+def test_a_client_with_data_of_its_own_reads_as_the_federation_says(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    command = (
+        "provision", "--catalogue", interactions_file.parent / "catalogue.csv",
+        "--clients", "a,b,c", "--address", "127.0.0.1:7447", "--minimum-rating", "4",
+    )  # fmt: skip
+    refused = fedrec(*command, "--minimum-item-interactions", "3")
+    assert refused.code == 2
+    assert "cannot know how many users of all clients" in refused.err
+    made = fedrec("provision", *command[1:], "--minimum-item-interactions", "1")
+    assert made.code == 0, made.err
+    kit = tmp_path / "kits" / "clients" / "a" / "client.toml"
+    assert tomllib.loads(kit.read_text())["data"]["minimum_rating"] == 4.0
+    for verb in (("run",), ("recommend", "--user", "u1")):
+        refused = fedrec("client", verb[0], kit, *verb[1:], "--minimum-item-interactions", "2")
+        assert refused.code == 2
+        assert "federation.minimum_item_users" in refused.err
+
+
+def test_a_flag_without_a_file_is_refused(fedrec: Fedrec, tmp_path: Path) -> None:
+    refused = fedrec("recommend", tmp_path, "--user", "a", "--separator", "tab")
+    assert refused.code == 2
+    assert "--data FILE" in refused.err
+
+
+def test_values_that_settings_refuse_are_refused_as_flags(
+    fedrec: Fedrec, interactions_file: Path
+) -> None:
+    refused = fedrec("data", "describe", interactions_file, "--minimum-interactions", "0")
+    assert refused.code == 2
+    assert "--minimum-interactions: Input should be greater than or equal to 1" in refused.err
+
+
+def test_describe_says_that_held_out_items_are_random(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    path = tmp_path / "v.csv"
+    path.write_text("user,item\na,x\na,y\n")
+    told = fedrec("data", "describe", path)
+    assert "has no times, so that held-out items are random ones" in told.out
+    assert fedrec("data", "describe", path, "--json").json["interactions_without_time"] == 2
+    assert "no times" not in fedrec("data", "describe", interactions_file).out
+    leave = fedrec("data", "describe", interactions_file, "--timestamp-format", "none")
+    assert "has no times" in leave.out
+
+
+def test_minimums_are_a_core_and_counted(fedrec: Fedrec, tmp_path: Path) -> None:
+    # z has one user; without z, c has one item; without c, y has one user; a and b share x.
+    path = tmp_path / "v.csv"
+    path.write_text("user,item\na,x\nb,x\na,w\nb,w\nc,y\nc,z\nb,y\n")
+    flags = ("--minimum-interactions", 2, "--minimum-item-interactions", 2)
+    told = fedrec("data", "import", path, "--into", tmp_path / "out", *flags)
+    assert told.code == 0
+    assert "1 of 3 users, 2 of 4 items, 3 of 7 rows" in told.err
+    kept = (tmp_path / "out" / "interactions.csv").read_text().splitlines()
+    assert kept == ["user_id,item_id,timestamp", "a,w,", "a,x,", "b,w,", "b,x,"]

@@ -1,0 +1,164 @@
+"""Who may read a party's numbers, and what is wrong with settings that cannot be served."""
+
+from __future__ import annotations
+
+import http.client
+import socket
+import ssl
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tls import credentials
+
+from fedrec.errors import SettingsError
+from fedrec.monitoring import MetricsEndpoint, Monitored, Numbers, metrics_endpoint
+
+TOKEN = "0123456789abcdef0123456789abcdef"
+
+
+def numbers() -> Numbers:
+    made = Numbers("client")
+    made.counter("fedrec_rounds_total", "Rounds.", ["outcome"]).labels("published").inc(3)
+    return made
+
+
+def get(
+    address: str, path: str = "/metrics", token: str = "", context: ssl.SSLContext | None = None
+) -> tuple[int, str]:
+    """Return the status and the body of an answer."""
+    if context is None:
+        calling = http.client.HTTPConnection(address, timeout=10)
+    else:
+        calling = http.client.HTTPSConnection(address, timeout=10, context=context)
+    try:
+        calling.request("GET", path, headers={"Authorization": token} if token else {})
+        answer = calling.getresponse()
+        return answer.status, answer.read().decode()
+    finally:
+        calling.close()
+
+
+@pytest.fixture
+def token(tmp_path: Path) -> str:
+    path = tmp_path / "token"
+    path.write_text(f"{TOKEN}\n")
+    return str(path)
+
+
+def test_numbers_are_read_in_prometheus_form() -> None:
+    with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
+        status, body = get(endpoint.address)
+        assert status == 200
+        found = {family.name: family for family in text_string_to_metric_families(body)}
+        assert found["fedrec_rounds"].samples[0].value == 3.0
+        assert found["process_resident_memory_bytes"].samples[0].value > 1 << 20
+        assert found["fedrec_build_info"].samples[0].labels["party"] == "client"
+        assert get(endpoint.address, "/")[0] == 404
+        assert get(endpoint.address, "/metrics?x=1")[0] == 200
+
+
+def test_it_is_off_unless_an_address_is_named() -> None:
+    assert metrics_endpoint(numbers().registry, Monitored()) is None
+
+
+def test_a_token_is_asked_for_where_there_is_one(token: str) -> None:
+    where = Monitored(address="127.0.0.1:0", token=token)
+    with MetricsEndpoint(numbers().registry, where) as endpoint:
+        for shown in ("", TOKEN, f"Bearer {TOKEN[:-1]}", f"Bearer {TOKEN}x", "Bearer \xff"):
+            status, body = get(endpoint.address, token=shown)
+            assert status == 401 and "fedrec" not in body
+        assert get(endpoint.address, token=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_over_tls(token: str, tmp_path: Path) -> None:
+    own = credentials("coordinator")
+    path = tmp_path / "own.pem"
+    path.write_bytes(own.to_pem())
+    where = Monitored(address="127.0.0.1:0", token=token, certificate=str(path))
+    context = ssl.create_default_context(cadata=own.issuer.decode())
+    context.check_hostname = False
+    with MetricsEndpoint(numbers().registry, where) as endpoint:
+        assert get(endpoint.address, token=f"Bearer {TOKEN}", context=context)[0] == 200
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            get(endpoint.address, token=f"Bearer {TOKEN}")
+        # Whoever says nothing keeps nobody else from reading.
+        host, _, port = endpoint.address.rpartition(":")
+        with socket.create_connection((host, int(port))):
+            assert get(endpoint.address, token=f"Bearer {TOKEN}", context=context)[0] == 200
+
+
+def test_readers_beyond_the_places_are_hung_up_on() -> None:
+    with MetricsEndpoint(numbers().registry, Monitored(address="127.0.0.1:0")) as endpoint:
+        host, _, port = endpoint.address.rpartition(":")
+        silent = [socket.create_connection((host, int(port))) for _ in range(4)]
+        try:
+            with socket.create_connection((host, int(port)), timeout=10) as fifth:
+                assert fifth.recv(1) == b""
+            for one in silent:
+                one.close()
+            # Their places are free again as soon as their threads have noticed.
+            for _ in range(1000):
+                try:
+                    if get(endpoint.address)[0] == 200:
+                        break
+                except (ConnectionError, http.client.HTTPException):
+                    continue
+            else:
+                pytest.fail("no place became free")
+        finally:
+            for one in silent:
+                one.close()
+
+
+@pytest.mark.parametrize("address", ["0.0.0.0:0", "[::]:0", "192.0.2.1:9464", "example.org:80"])
+def test_another_address_needs_a_token(address: str) -> None:
+    with pytest.raises(SettingsError, match="can be reached from other machines") as refused:
+        MetricsEndpoint(numbers().registry, Monitored(address=address))
+    assert "metrics_token" in refused.value.message
+
+
+def test_a_token_opens_other_addresses(token: str) -> None:
+    where = Monitored(address="0.0.0.0:0", token=token)
+    with MetricsEndpoint(numbers().registry, where) as endpoint:
+        port = endpoint.address.rpartition(":")[2]
+        assert get(f"127.0.0.1:{port}")[0] == 401
+        assert get(f"127.0.0.1:{port}", token=f"Bearer {TOKEN}")[0] == 200
+
+
+def test_what_cannot_be_served_is_a_settings_error(tmp_path: Path) -> None:
+    def problem(address: str = "127.0.0.1:0", **files: Path) -> str:
+        where = Monitored.of(
+            address,
+            str(files["token"]) if "token" in files else None,
+            str(files["certificate"]) if "certificate" in files else None,
+            section="coordinator",
+        )
+        with pytest.raises(SettingsError) as refused:
+            MetricsEndpoint(numbers().registry, where)
+        assert refused.value.remedy
+        return refused.value.message
+
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert problem(address).startswith(f"coordinator.metrics_address: {address} cannot be op")
+    assert "is no address" in problem("9464")
+    assert "is no address" in problem("127.0.0.1:70000")
+    missing, short, two = (tmp_path / name for name in ("missing", "short", "two"))
+    short.write_text(TOKEN[:-1])
+    two.write_text(f"{TOKEN} {TOKEN}")
+    assert "coordinator.metrics_token" in problem(token=missing)
+    assert "cannot be read: No such file" in problem(token=missing)
+    assert "has no token" in problem(token=short)
+    assert "has no token" in problem(token=two)
+    assert "coordinator.metrics_certificate" in problem(certificate=missing)
+    assert "cannot be used" in problem(certificate=short)
+
+
+def test_the_disk_is_looked_up_when_it_is_read(tmp_path: Path) -> None:
+    made = Numbers("client")
+    made.disk_free(tmp_path / "later")
+    assert str(made.registry.get_sample_value("fedrec_disk_free_bytes")) == "nan"
+    (tmp_path / "later").mkdir()
+    found = made.registry.get_sample_value("fedrec_disk_free_bytes")
+    assert found is not None and found > 0

@@ -1,0 +1,218 @@
+"""Parsers of what travels between clients, the key authority and the coordinator."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from common.wire.conftest import Values
+from fuzz.target import Target, from_proto
+
+from fedrec.ids import ClientId, RoundId
+from fedrec.protection.masks import GivenShares, Inbox, KeyAdvertisement, KeyList, ShareBundle
+from fedrec.wire import admin_link, convert, mask_bodies
+from fedrec.wire.chunks import Assembler, Blob
+from fedrec.wire.convert_task import (
+    remembered_from_proto,
+    remembered_to_proto,
+    task_from_proto,
+    task_to_proto,
+)
+from fedrec.wire.messages import (
+    Application,
+    Finished,
+    Latest,
+    MakeSnapshot,
+    MaskMessage,
+    MaskTask,
+    Remembered,
+    Reveal,
+    Task,
+    Train,
+    UploadStatus,
+    Wait,
+)
+from fedrec.wire.v1 import admin_pb2, coordinator_pb2, masks_pb2, model_pb2, update_pb2
+
+__all__ = ["MESSAGES"]
+
+VALUES = Values()
+OTHER = ClientId("cd" * 32)
+
+
+def _written(*messages: Any) -> tuple[bytes, ...]:
+    return tuple(message.SerializeToString(deterministic=True) for message in messages)
+
+
+def _tasks() -> tuple[bytes, ...]:
+    one, header = RoundId(3), VALUES.header()
+    reveal = Reveal(
+        round=one,
+        kind="train",
+        base_round=RoundId(2),
+        contributions=(header, VALUES.header(client_id=OTHER)),
+        sum_length=5,
+        sum_digest=b"h" * 32,
+        epoch=2,
+    )
+    train = Train(round=one, kind="count", base_round=RoundId(2), seconds_left=1.5, epoch=2)
+    kinds = (
+        Wait(reason="nothing"),
+        train,
+        MaskTask(round=one, step="shares", epoch=2),
+        reveal,
+        MakeSnapshot(round=one),
+        Finished(reason="over", failed=True),
+    )
+    latest = Latest(header=header)
+    return _written(
+        *(
+            task_to_proto(Task(published_round=one, task=kind, epoch=2, latest=latest))
+            for kind in kinds
+        )
+    )
+
+
+def _requests() -> tuple[bytes, ...]:
+    request = coordinator_pb2.NextTaskRequest(client_id=VALUES.client, run="run-1", version=2)
+    remembered = Remembered(round=RoundId(3), digest=b"d" * 32, statement=VALUES.statement())
+    return _written(remembered_to_proto(remembered, request))
+
+
+def _chunks() -> tuple[bytes, ...]:
+    """Return an upload: its announcement and its pieces, each behind its length."""
+    payload = bytes(range(200))
+    blob = convert.blob_to_proto(Blob.of(payload)).SerializeToString()
+    pieces = [
+        update_pb2.Chunk(offset=start, data=payload[start : start + 80]).SerializeToString()
+        for start in range(0, 200, 80)
+    ]
+    return (b"".join(bytes([len(part)]) + part for part in (blob, *pieces)),)
+
+
+def _assembled(data: bytes) -> bytes:
+    parts = []
+    while data:
+        length, data = data[0], data[1:]
+        parts.append(data[:length])
+        data = data[length:]
+    announced: list[Blob] = []
+    read_blob = from_proto(
+        update_pb2.BlobHeader, lambda message: convert.blob_from_proto(message, "blob")
+    )
+    read_chunk = from_proto(update_pb2.Chunk, convert.chunk_from_proto)
+    blob = read_blob(parts[0]) if parts else None
+    if isinstance(blob, Blob):
+        announced.append(blob)
+    if not announced:
+        return b""
+    assembler = Assembler(announced[0].length, announced[0].digest, max_bytes=1 << 20)
+    for part in parts[1:]:
+        chunk = read_chunk(part)
+        if isinstance(chunk, tuple):
+            assembler.add(*chunk)
+    return assembler.finish()
+
+
+def _keys(client: ClientId, mark: int) -> KeyAdvertisement:
+    return KeyAdvertisement(
+        client_id=client,
+        mask_key=bytes([mark]) * 32,
+        share_key=bytes([mark + 100]) * 32,
+        signature=bytes([mark]) * 64,
+    )
+
+
+FIRST, SECOND = _keys(VALUES.client, 1), _keys(OTHER, 2)
+BUNDLE = ShareBundle(holders=(0, 2, 5), sealed=(b"s" * 82,) * 3, self_commitment=b"c" * 32)
+GIVEN = GivenShares(
+    self_owners=(0, 3), self_shares=(b"s" * 33,) * 2, key_owners=(4,), key_shares=(b"k" * 33,)
+)
+MASKED = MaskMessage(
+    federation="movies",
+    run="run-1",
+    round=RoundId(3),
+    epoch=2,
+    client_id=VALUES.client,
+    step="keys",
+    body=mask_bodies.keys_to_bytes(FIRST, b"b" * 32),
+    signature=b"s" * 64,
+)
+MESSAGES = {
+    "upload header": Target(
+        read=from_proto(update_pb2.UploadHeader, convert.upload_header_from_proto),
+        seeds=_written(convert.upload_header_to_proto(VALUES.header())),
+    ),
+    "statement": Target(
+        read=from_proto(model_pb2.RevealStatement, convert.reveal_statement_from_proto),
+        seeds=_written(convert.reveal_statement_to_proto(VALUES.statement())),
+    ),
+    "report": Target(
+        read=from_proto(model_pb2.Report, convert.report_from_proto),
+        seeds=_written(convert.report_to_proto(VALUES.report())),
+    ),
+    "federation": Target(
+        read=from_proto(coordinator_pb2.Federation, convert.federation_from_proto),
+        seeds=_written(convert.federation_to_proto(VALUES.federation())),
+    ),
+    "upload status": Target(
+        read=from_proto(coordinator_pb2.UploadStatus, convert.upload_status_from_proto),
+        seeds=_written(convert.upload_status_to_proto(UploadStatus(offset=3, accepted=False))),
+    ),
+    "published round": Target(
+        read=from_proto(
+            model_pb2.Published, lambda message: convert.published_from_proto(message, b"blob")
+        ),
+        seeds=_written(convert.published_to_proto(VALUES.published())),
+    ),
+    "snapshot": Target(
+        read=from_proto(
+            model_pb2.Snapshot, lambda message: convert.snapshot_from_proto(message, b"blob")
+        ),
+        seeds=_written(convert.snapshot_to_proto(VALUES.snapshot())),
+    ),
+    "answer to an applicant": Target(
+        read=from_proto(coordinator_pb2.Application, convert.application_from_proto),
+        seeds=_written(
+            convert.application_to_proto(Application(epoch=2, listed=True, certificate=b"pem"))
+        ),
+    ),
+    "task": Target(read=from_proto(coordinator_pb2.Task, task_from_proto), seeds=_tasks()),
+    "request for a task": Target(
+        read=from_proto(coordinator_pb2.NextTaskRequest, remembered_from_proto), seeds=_requests()
+    ),
+    "event": Target(
+        read=from_proto(admin_pb2.Event, admin_link._event),
+        seeds=_written(admin_pb2.Event(sequence=3, kind="round opened", fields_json='{"a":[1]}')),
+    ),
+    "chunks": Target(read=_assembled, seeds=_chunks()),
+    "message under masks": Target(
+        read=from_proto(masks_pb2.MaskMessage, mask_bodies.mask_message_from_proto),
+        seeds=_written(mask_bodies.mask_message_to_proto(MASKED)),
+    ),
+    "mask keys": Target(
+        read=lambda data: mask_bodies.keys_from_bytes(VALUES.client, data), seeds=(MASKED.body,)
+    ),
+    "mask shares": Target(
+        read=mask_bodies.shares_from_bytes, seeds=(mask_bodies.shares_to_bytes(BUNDLE),)
+    ),
+    "mask answer": Target(
+        read=mask_bodies.answer_from_bytes, seeds=(mask_bodies.answer_to_bytes(GIVEN),)
+    ),
+    "mask key list": Target(
+        read=mask_bodies.key_list_from_bytes,
+        seeds=(mask_bodies.key_list_to_bytes(KeyList.of([FIRST, SECOND])),),
+    ),
+    "mask inbox": Target(
+        read=mask_bodies.inbox_from_bytes,
+        seeds=(
+            mask_bodies.inbox_to_bytes(
+                Inbox(shared=b"\x07", owners=(0, 2), sealed=(b"s" * 82,) * 2)
+            ),
+        ),
+    ),
+    "mask signatures": Target(
+        read=mask_bodies.signatures_from_bytes,
+        seeds=(mask_bodies.signatures_to_bytes({0: b"a" * 64, 7: b"b" * 64}),),
+    ),
+}
+"""By name, each parser of a message."""

@@ -1,0 +1,362 @@
+"""What was lost: coordinators come back from their key authority, authorities from backups."""
+
+from __future__ import annotations
+
+import itertools
+import shutil
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from integration.conftest import Found, Revealers
+from integration.support.bench import KINDS, N_ITEMS, Accepted, compute, plan_of
+from integration.support.links import Gate, poll
+from integration.support.parties import Client, Federation, operators_link
+
+from fedrec.errors import (
+    AuthorityIsOld,
+    BadSignature,
+    DamagedFile,
+    KeysError,
+    ProtocolError,
+    RefusedError,
+    SettingsError,
+    StateWentBack,
+)
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.ids import RoundId
+from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.messages import RevealStatement
+from fedrec.wire.recovery import RecoveryPoint
+from fedrec_authority.backup import back_up, restore
+from fedrec_authority.delivery import Delivery
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.recovery import read_state, recovery_point, write_recovery
+from fedrec_server.federation import PublicCatalogue
+from fedrec_server.recovering import Recovery, recover
+from fedrec_server.store.sqlite import SqliteStore
+
+
+def state_of(federation: Federation) -> Path:
+    """Return the coordinator's folder."""
+    return Path(federation.bench.coordinator_settings().coordinator.state)
+
+
+def authority_of(federation: Federation, name: str = "keys") -> AuthorityFolder:
+    """Return the authority's folder."""
+    return AuthorityFolder(federation.bench.workspace.folder / name)
+
+
+def recovered(federation: Federation, name: str = "keys") -> Recovery:
+    """Carry the key authority's file to a stopped coordinator, and start it again."""
+    point = recovery_point(authority_of(federation, name))
+    made = carry(federation, point, federation.bench.workspace.folder)
+    federation.start_again()
+    return made
+
+
+def check_everybody(federation: Federation) -> None:
+    """Compare all clients with an undisturbed run in one process, in which all are counted."""
+    bench = federation.bench
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    everybody = frozenset(range(bench.n_clients))
+    rounds = [
+        Accepted(round=RoundId(number), kind=kind, clients=everybody)
+        for number, kind in enumerate(KINDS, start=1)
+    ]
+    wanted = compute(bench.plan, bench.users(), rounds)
+    assert {bench.model(number) for number in range(bench.n_clients)} == {wanted.model}
+    for number in range(bench.n_clients):
+        kept, expected = bench.private(number).tensors, wanted.private[number].tensors
+        assert all((kept[name] == values).all() for name, values in expected.items())
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    """Return what a folder holds, without what SQLite makes to look at it."""
+    files = (path for path in folder.rglob("*") if path.is_file())
+    kept = (path for path in files if not path.name.endswith(("-wal", "-shm")))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in kept}
+
+
+def until(clients: list[Client], round_id: int) -> None:
+    for client in clients:
+        client.wait_for("published", round_id)
+
+
+def test_coordinator_three_rounds_back(found: Found, revealing: Revealers) -> None:
+    """An older folder is recognised; made anew, the run goes on with the next round, same bits."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    revealing(federation)
+    gates = [Gate(2), Gate(5)]
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    folder = state_of(federation)
+    try:
+        clients[1].wait_for("sent", 2)
+        federation.stop_coordinator()
+        shutil.copytree(folder, folder.with_name("older"))
+        federation.start_again()
+        gates[0].opened.set()
+        until(clients, 4)
+        federation.stop_coordinator()
+        folder.rename(folder.with_name("newest"))
+        folder.with_name("older").rename(folder)
+        federation.start_again()
+        memories = federation.coordinator.engine.memories
+        poll(memories.outdated.is_set)
+        assert "fedrec coordinator recover" in memories.problem().remedy
+        federation.stop_coordinator()
+        made = recovered(federation)
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    assert (made.round, made.has_model) == (4, True)
+    assert made.aside is not None and (made.aside / "coordinator.sqlite").exists()
+    check_everybody(federation)
+    assert federation.coordinator.engine.state.published == 5
+
+
+@pytest.mark.parametrize("algorithm", ["fedmf", "fedals"])
+def test_coordinator_whole_folder_lost(found: Found, revealing: Revealers, algorithm: str) -> None:
+    """Nothing is left; whoever was behind takes the model from the key authority's copy."""
+    federation = found(plan_of("bfv", key_holder="authority", algorithm=algorithm))
+    revealing(federation)
+    gates = [Gate(4), Gate(4)]
+    clients = [federation.client(0, wrap=gates[0]), federation.client(1, wrap=gates[1])]
+    clients.append(federation.client(2))
+    try:
+        clients[2].wait_for("sent", 4)
+        federation.stop_coordinator()
+        shutil.rmtree(state_of(federation))
+        made = recovered(federation)
+        assert (made.round, made.aside) == (3, None)
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    models = {federation.bench.model(number) for number in range(3)}
+    assert len(models) == 1
+    if algorithm == "fedmf":
+        check_everybody(federation)
+
+
+def test_a_file_that_ends_before_the_folder(found: Found, revealing: Revealers) -> None:
+    """A folder that knows more than the file is left as it is."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    revealing(federation)
+    gate = Gate(3)
+    clients = [federation.client(0, wrap=gate), federation.client(1), federation.client(2)]
+    file = state_of(federation).with_name("early.json")
+    try:
+        until(clients, 2)
+        poll(lambda: _opened(federation) == 2)
+        write_recovery(authority_of(federation), file)
+    finally:
+        gate.opened.set()
+    for client in clients:
+        client.result()
+    federation.stop_coordinator()
+    settings = federation.bench.coordinator_settings()
+    assert settings.data.catalogue is not None
+    before = content(state_of(federation))
+    with pytest.raises(StateWentBack, match=r"knows round 5 of this run; .* ends before"):
+        recover(
+            settings,
+            PublicCatalogue.load(Path(settings.data.catalogue)),
+            RoundVectors.of(federation.bench.plan, N_ITEMS),
+            file,
+            now=0.0,
+        )
+    assert content(state_of(federation)) == before
+
+
+def test_a_damaged_sum(found: Found, revealing: Revealers) -> None:
+    """A coordinator that cannot serve a sum any more says which, and what brings it back."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    revealing(federation)
+    gates = [Gate(4), Gate(4)]
+    clients = [federation.client(0, wrap=gates[0]), federation.client(1, wrap=gates[1])]
+    clients.append(federation.client(2))
+    try:
+        clients[2].wait_for("sent", 4)
+        identity = federation.coordinator.engine.federation.identity
+        federation.stop_coordinator()
+        (damaged,) = state_of(federation).glob("blobs/00000002-*")
+        raw = bytearray(damaged.read_bytes())
+        raw[len(raw) // 2] ^= 1
+        damaged.write_bytes(raw)
+        with (
+            closing(SqliteStore(state_of(federation), identity)) as store,
+            pytest.raises(DamagedFile) as refused,
+        ):
+            store.sweep()
+        assert damaged.name in refused.value.message
+        assert "fedrec coordinator recover" in refused.value.remedy
+        made = recovered(federation)
+        assert made.aside is not None and (made.aside / "blobs" / damaged.name).exists()
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    check_everybody(federation)
+
+
+def test_what_is_no_word_of_the_key_authority(
+    found: Found, revealing: Revealers, tmp_path: Path
+) -> None:
+    """Other federations' files, changed ones, and a coordinator that runs: nothing is touched."""
+    federation, other = (found(plan_of("bfv", key_holder="authority")) for _ in range(2))
+    for each in (federation, other):
+        revealing(each)
+        for client in each.start_all():
+            client.result()
+    points = [recovery_point(authority_of(each)) for each in (federation, other)]
+    first, second = points
+    assert first.statement is not None and second.statement is not None
+    with pytest.raises(SettingsError, match="in use by process"):
+        carry(federation, first, tmp_path)
+    federation.stop_coordinator()
+    before = content(state_of(federation))
+    spent = replace(first.statement, charged=0, trained=1)
+    for wrong, kind in (
+        (second, KeysError),
+        (replace(first, statement=second.statement), RefusedError),
+        (replace(first, statement=spent), BadSignature),
+        (replace(first, head=spent), BadSignature),
+        (replace(first, sealed=first.sealed + b"x"), RefusedError),
+        (replace(first, contributions=first.contributions[:2]), RefusedError),
+    ):
+        with pytest.raises(kind):
+            carry(federation, wrong, tmp_path)
+    assert content(state_of(federation)) == before
+    assert not list(state_of(federation).parent.glob(".*"))
+
+
+def carry(federation: Federation, point: RecoveryPoint, folder: Path) -> Recovery:
+    """Hand a file of that content to the coordinator."""
+    file = folder / "carried.json"
+    file.write_bytes(point.to_bytes())
+    assert RecoveryPoint.from_bytes(file.read_bytes(), "the file") == point
+    settings = federation.bench.coordinator_settings()
+    assert settings.data.catalogue is not None
+    return recover(
+        settings,
+        PublicCatalogue.load(Path(settings.data.catalogue)),
+        RoundVectors.of(federation.bench.plan, N_ITEMS),
+        file,
+        now=federation.clock.now(),
+    )
+
+
+PASSPHRASE = "a passphrase of words"
+
+
+def restored(federation: Federation, copy: Path, name: str = "restored") -> KeyEpoch:
+    """Bring an authority's folder back beside the lost one; return its first epoch."""
+    folder = authority_of(federation, name)
+    restore(copy, folder, PASSPHRASE)
+    return folder.rotate()
+
+
+def statements(federation: Federation) -> list[RevealStatement]:
+    """Return what the key authority said of the published rounds."""
+    said = [found.statement for found in federation.published()]
+    return [statement for statement in said if statement is not None]
+
+
+def deliver(federation: Federation, keys: KeyEpoch) -> None:
+    """Hand in an epoch as the authority's process does."""
+    with closing(operators_link(federation.bench, federation.address)) as link:
+        assert link.install_epoch(keys.to_json())
+
+
+def test_authority_lost(found: Found, revealing: Revealers, tmp_path: Path) -> None:
+    """A backup made while it ran brings it back; its chain goes on, and the old folder is refused.
+
+    The backup is older than the loss: what was said since, the coordinator shows.
+    """
+    federation = found(plan_of("bfv", key_holder="authority"))
+    gates = [Gate(2), Gate(4)]
+    revealing(federation)
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    try:
+        until(clients[1:], 1)
+        poll(lambda: _opened(federation) == 1)
+        back_up(authority_of(federation), tmp_path / "copy", PASSPHRASE)
+        gates[0].opened.set()
+        until(clients[1:], 3)
+        revealing.stop()  # type: ignore[attr-defined]
+        keys = restored(federation, tmp_path / "copy")
+        own = read_state(authority_of(federation, "restored"))
+        assert own is not None and own.state.version <= 1 and own.state.opened is None
+        deliver(federation, keys)
+        events = revealing(federation, "restored")
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    for client in clients:
+        assert client.result().reason == "all rounds are published"
+    assert len({federation.bench.model(number) for number in range(3)}) == 1
+    said = statements(federation)
+    assert [one.sequence for one in said] == [1, 2, 3, 4, 5]
+    assert len({one.client_id for one in said[:3]} | {one.client_id for one in said[3:]}) == 2
+    chain = itertools.pairwise(said)
+    assert all(later.previous == one.digest() for one, later in chain)
+    assert [one.trained for one in said] == [0, 1, 2, 3, 3]
+    # The lost folder turns up and is started again: it says so, and changes nothing.
+    with closing(operators_link(federation.bench, federation.address)) as link:
+        look = Delivery(authority_of(federation), link, lambda event: None)
+        with pytest.raises(AuthorityIsOld, match="another folder of this authority went on"):
+            look.look()
+        authority_of(federation).rotate(number=9)
+        with pytest.raises(ProtocolError, match="restored one took the place of"):
+            link.install_epoch((authority_of(federation).epoch_path).read_bytes())
+    assert [event.name for event in events if event.name == "reveal refused"] == []
+
+
+def test_authority_and_coordinator_lost_together(
+    found: Found, revealing: Revealers, tmp_path: Path
+) -> None:
+    """Both come back from the authority's backup, and go on from what members know since."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    gates = [Gate(2), Gate(4)]
+    revealing(federation)
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    try:
+        until(clients[1:], 1)
+        poll(lambda: _followed(federation) == 1)
+        back_up(authority_of(federation), tmp_path / "copy", PASSPHRASE)
+        gates[0].opened.set()
+        until(clients, 3)
+        revealing.stop()  # type: ignore[attr-defined]
+        federation.stop_coordinator()
+        shutil.rmtree(state_of(federation))
+        shutil.rmtree(authority_of(federation).private)
+        restored(federation, tmp_path / "copy")
+        made = recovered(federation, "restored")
+        assert (made.round, made.has_model) == (1, False)
+        revealing(federation, "restored")
+        poll(lambda: federation.coordinator.engine.state.published >= 3)
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    check_everybody(federation)
+    learnt = [entry.round for entry in federation.journal() if entry.kind == "round learnt"]
+    assert learnt == [3]
+    record = federation.coordinator.engine.store.published(RoundId(5))
+    assert record is not None and record.statement is not None
+    assert (record.statement.sequence, record.statement.trained) == (4, 3)
+
+
+def _followed(federation: Federation) -> int:
+    store = read_state(authority_of(federation))
+    return 0 if store is None else store.state.version
+
+
+def _opened(federation: Federation) -> int:
+    said = recovery_point(authority_of(federation)).statement
+    return 0 if said is None else said.round

@@ -1,0 +1,260 @@
+"""Members whose software was changed, over sockets: their cell is left out, the others go on.
+
+Six clients are two cells. All six are in the first two rounds: each upload waits for the others.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Collection
+from pathlib import Path
+
+import pytest
+import structlog
+from integration.conftest import Found, Revealers
+from integration.support.authority import AuthorityProcess
+from integration.support.bench import Bench, plan_of
+from integration.support.checks import check_against_one_process
+from integration.support.links import DEADLINE_SECONDS, Passing, Wrap, poll
+from integration.support.parties import Federation, operators_link
+from integration.test_recovering import recovered, state_of
+
+from fedrec.identity.identity import Identity
+from fedrec.ids import RoundId
+from fedrec.training.learner import Contribution
+from fedrec.wire.link import Link
+from fedrec.wire.messages import RoundKind, UploadHeader
+from fedrec_authority.folder import AuthorityFolder
+from fedrec_client.local_model import LocalModel
+from fedrec_server.rounds.endings import OUT_OF_BOUNDS, REFUSED
+
+
+class Spoiler:
+    """Adds what 51 users may to a value of its training rounds; there are 40.
+
+    Attributes:
+        folder: of the client that does.
+        rounds: how many of its training rounds it still spoils.
+    """
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.folder: Path | None = None
+        self.rounds = 1
+        honest = LocalModel.contribute
+
+        def contribute(model: LocalModel, kind: RoundKind, participating: object) -> Contribution:
+            made = honest(model, kind, participating)  # type: ignore[arg-type]
+            if kind == "train" and model._store.folder == self.folder and self.rounds:
+                self.rounds -= 1
+                layout = model._learner.travelling.layout(kind, model.shared)
+                made.vector[0] = 51 * layout.tensors[0].bound
+            return made
+
+        monkeypatch.setattr(LocalModel, "contribute", contribute)
+
+
+@pytest.fixture
+def spoiler(monkeypatch: pytest.MonkeyPatch) -> Spoiler:
+    return Spoiler(monkeypatch)
+
+
+def together(n_clients: int, rounds: Collection[int]) -> Wrap:
+    """Hold the updates of some rounds until all clients have one."""
+    all_here = threading.Barrier(n_clients, timeout=DEADLINE_SECONDS)
+
+    class Held(Passing):
+        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            if header.round in rounds:
+                all_here.wait()
+            return super().submit_update(header, payload)
+
+    def wrap(link: Link) -> Link:
+        return Held(link)
+
+    return wrap
+
+
+def cells(bench: Bench) -> dict[int, frozenset[int]]:
+    """Return the clients of each cell, by number."""
+    numbers = {Identity.load(bench.state(n)).client_id: n for n in range(bench.n_clients)}
+    roster = AuthorityFolder(bench.workspace.folder / "keys").last_roster
+    assert roster is not None
+    return {
+        cell.id: frozenset(numbers[one] for one in cell.members) for cell in roster.partition.in_use
+    }
+
+
+def begun(found: Found, spoiler: Spoiler, protection: str) -> tuple[Federation, frozenset[int]]:
+    """Start a federation of two cells; return the numbers of the first, which is honest."""
+    plan = plan_of(protection, n_clients=3, key_holder="authority")
+    federation = found(plan, 6)
+    both = cells(federation.bench)
+    spoiler.folder = federation.bench.state(min(both[2]))
+    return federation, both[1]
+
+
+@pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])
+def test_the_others_publish_the_same_bits_without_its_cell(
+    found: Found, revealing: Revealers, spoiler: Spoiler, protection: str
+) -> None:
+    federation, good = begun(found, spoiler, protection)
+    events = revealing(federation)
+    federation.start_all(wrap=together(6, (1, 2)))
+    sets = check_against_one_process(federation)
+    assert sets == [frozenset(range(6)), *[good] * 4]
+    published = federation.published()
+    said = [found.statement.paused for found in published if found.statement is not None]
+    assert said == [(), (2,), (2,), (2,), (2,)]
+    assert [found.round for found in published] == [1, 2, 3, 4, 5], "no round was given up"
+    (paused,) = [event for event in federation.journal() if event.kind == "cells paused"]
+    assert (paused.round, paused.fields) == (2, {"cells": [2], "left_out": 3})
+    assert [event.round for event in events if event.name == "cell paused"] == [2]
+    for number, client in enumerate(federation.clients):
+        outcome = client.wait_for("published", 2).detail
+        told = [event.detail for event in client.events if event.name == "cell_paused"]
+        if number in good:
+            assert (outcome, told) == ("counted", [])
+        else:
+            assert outcome == "not_counted: cell_paused"
+            assert len(told) == 1 and "fedrec keys roster resume 2" in told[0]
+
+
+def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: Spoiler) -> None:
+    """Coordinator and authority are killed in the fourth round; then the cell is taken in again."""
+    plan = plan_of("bfv", n_clients=3, key_holder="authority").model_copy()
+    plan = plan.model_copy(update={"rounds": plan.rounds.model_copy(update={"total": 4})})
+    federation = found(plan, 6)
+    bench, both = federation.bench, cells(federation.bench)
+    spoiler.folder = bench.state(min(both[2]))
+    all_six, go_on = together(6, (1, 2, 5, 6)), threading.Event()
+    reached = threading.Semaphore(0)
+
+    class Held(Passing):
+        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            if header.round == 4:
+                reached.release()
+                assert go_on.wait(2 * DEADLINE_SECONDS)
+            return super().submit_update(header, payload)
+
+    authority = AuthorityProcess(bench, federation.address)
+    keys = AuthorityFolder(bench.workspace.folder / "keys")
+    try:
+        federation.start_all(wrap=lambda link: Held(all_six(link)))
+        authority.wait_for("cell paused", 2)
+        for _ in range(3):
+            assert reached.acquire(timeout=DEADLINE_SECONDS)
+        authority.kill()
+        federation.stop_coordinator()
+        federation.start_again()
+        assert federation.coordinator.engine.state.rules.partition.cells[1].state == "paused"
+        assert keys.paused == (2,)
+        made = keys.rotate()
+        assert [cell.state for cell in made.roster.partition.cells] == ["active", "paused"]
+        assert keys.paused == (), "the roster says it now"
+        keys.rotate(resume=2)
+        authority.close()
+        authority = AuthorityProcess(bench, federation.address)
+        authority.wait_for("epoch delivered")
+        go_on.set()
+        sets = check_against_one_process(federation)
+    finally:
+        go_on.set()
+        authority.close()
+    everybody = frozenset(range(6))
+    assert sets == [everybody, *[both[1]] * 3, everybody, everybody]
+    assert [found.epoch for found in federation.published()] == [1, 1, 1, 1, 3, 3]
+    (told,) = [event for event in federation.journal() if event.kind == "cells paused"]
+    assert told.round == 2
+
+
+def test_a_coordinator_made_anew_knows_the_pause(
+    found: Found, revealing: Revealers, spoiler: Spoiler
+) -> None:
+    """Nobody of the cell is asked, so that no round waits for them in vain."""
+    federation, good = begun(found, spoiler, "bfv")
+    revealing(federation)
+    all_six, go_on = together(6, (1, 2)), threading.Event()
+    reached = threading.Semaphore(0)
+
+    class Held(Passing):
+        def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
+            if header.round == 4:
+                reached.release()
+                assert go_on.wait(2 * DEADLINE_SECONDS)
+            return super().submit_update(header, payload)
+
+    try:
+        federation.start_all(wrap=lambda link: Held(all_six(link)))
+        for _ in range(3):
+            assert reached.acquire(timeout=DEADLINE_SECONDS)
+        federation.stop_coordinator()
+        shutil.rmtree(state_of(federation))
+        assert recovered(federation).round == 3
+        cells_now = federation.coordinator.engine.state.rules.partition.cells
+        assert [cell.state for cell in cells_now] == ["active", "paused"]
+    finally:
+        go_on.set()
+    for client in federation.clients:
+        assert client.result().reason == "all rounds are published"
+    assert not [entry for entry in federation.journal() if entry.kind == "round abandoned"]
+    for number in (3, 4, 5):
+        record = federation.coordinator.engine.store.published(RoundId(number))
+        assert record is not None and record.statement is not None
+        assert record.statement.paused == (2,)
+        assert len(record.contributions) == len(good)
+
+
+@pytest.mark.parametrize("protection", ["bfv", "masks"])
+def test_a_single_cell_stalls_and_goes_on_by_itself(
+    found: Found, revealing: Revealers, spoiler: Spoiler, protection: str
+) -> None:
+    """Three rounds are given up and everybody is told; nobody is paused."""
+    holder = {"key_holder": "authority"} if protection == "bfv" else {}
+    federation = found(plan_of(protection, n_clients=3, **holder), 3)
+    spoiler.folder, spoiler.rounds = federation.bench.state(1), 3
+    if holder:
+        revealing(federation)
+    federation.start_all()
+    link = operators_link(federation.bench, federation.address)
+    try:
+        poll(lambda: "stalled" in link.status().waits_for)
+        waits = link.status().waits_for
+    finally:
+        link.close()
+    reason = f"{REFUSED}: {OUT_OF_BOUNDS}" if holder else OUT_OF_BOUNDS
+    assert f"stalled: 3 rounds in a row were given up, the last because {reason}" in waits
+    for client in federation.clients:
+        assert client.wait_for("round_refused", 4).detail == reason
+    federation.clock.jump(3_600.0)
+    assert check_against_one_process(federation) == [frozenset(range(3))] * 5
+    given_up = [e for e in federation.journal() if e.kind == "round abandoned"]
+    assert [(e.round, e.fields["reason"]) for e in given_up] == [(n, reason) for n in (2, 3, 4)]
+    assert not [e for e in federation.journal() if e.kind == "cells paused"]
+
+
+@pytest.mark.parametrize("algorithm", ["fedmf", "ease"])
+def test_what_the_coordinator_can_read_is_refused_one_by_one(
+    found: Found, spoiler: Spoiler, algorithm: str
+) -> None:
+    """The round goes on without it, and the log names whose it was."""
+    federation = found(plan_of("none", n_clients=3, algorithm=algorithm), 4)
+    spoiler.folder, spoiler.rounds = federation.bench.state(3), 1
+    with structlog.testing.capture_logs() as lines:
+        federation.start_all(wrap=together(4, (1, 2)))
+        sets = check_against_one_process(federation)
+    others, everybody = frozenset(range(3)), frozenset(range(4))
+    kinds = [found.kind for found in federation.published()]
+    refused = [line for line in lines if line["event"] == "update refused"]
+    name = federation.coordinator.engine.federation.keys.roster
+    label = name.member(Identity.load(federation.bench.state(3)).client_id).label
+    assert [(line["client"], line["round"]) for line in refused] == [(label, 2)]
+    told = federation.clients[3].wait_for("round_refused", 2)
+    assert told.detail.startswith("this client's update holds what no honest client sends")
+    if algorithm == "fedmf":
+        assert kinds == ["count", "train", "train", "train", "evaluate"]
+        assert sets == [everybody, *[others] * 4], "it is left alone for a while"
+    else:
+        # Divided by what four counted, the sum of three would be wrong: the three count again.
+        assert kinds[:2] == ["count", "count"]
+        assert sets == [everybody, *[others] * (len(sets) - 1)]

@@ -1,0 +1,113 @@
+"""Scenario 13, DISK-FULL: without space parties refuse, say so, and go on by themselves."""
+
+from __future__ import annotations
+
+import json
+import resource
+import threading
+from pathlib import Path
+
+import pytest
+from integration.conftest import Found
+from integration.support.bench import Bench, merged, plan_of
+from integration.support.children import ClientProcess, CoordinatorProcess
+from integration.support.links import DEADLINE_SECONDS, Gate, poll
+from integration.support.parties import Client
+
+from fedrec_client.events import ClientEvent
+from fedrec_client.private_store import PrivateStore
+
+
+@pytest.mark.parametrize("limit", [20_000, 0])
+def test_scenario_13_no_file_may_grow(tmp_path: Path, limit: int) -> None:
+    bench = Bench.make(tmp_path, plan_of("bfv"))
+    coordinator = CoordinatorProcess(bench)
+    pid = coordinator.process.pid
+    assert pid is not None
+    refused = threading.Event()
+    full = threading.Lock()
+
+    def on_event(event: ClientEvent) -> None:
+        if (event.name, event.round) == ("protected", 3) and full.acquire(blocking=False):
+            limit_file_size(pid, limit)
+        if event.name == "unreachable" and "Storage is unavailable" in event.detail:
+            refused.set()
+
+    clients: list[Client] = []
+    try:
+        clients += [
+            Client(bench.client_settings(number, coordinator.address), on_event=on_event)
+            for number in range(bench.n_clients)
+        ]
+        assert refused.wait(DEADLINE_SECONDS)
+        limit_file_size(pid, resource.RLIM_INFINITY)
+        for client in clients:
+            assert client.result().reason == "all rounds are published"
+    finally:
+        for client in clients:
+            client.stop()
+        coordinator.close()
+    assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
+
+
+def limit_file_size(pid: int, n_bytes: int) -> None:
+    """Let a process write no file beyond a size; it gets what a full disk would give it."""
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (n_bytes, resource.RLIM_INFINITY))
+
+
+def test_scenario_13_the_reserve_is_kept_free(found: Found) -> None:
+    federation = found(plan_of("none", total=1), reserve_bytes=1 << 60)
+    client = federation.start_all(maximum_attempts=3)[0]
+    failure = client.failure()
+    assert failure.code == "storage"
+    assert "try again later" in failure.message
+
+
+@pytest.mark.parametrize(
+    ("protection", "limit", "in_files"),
+    [("none", 0, False), ("bfv", 20_000, False), ("none", 0, True)],
+)
+def test_scenario_13_a_client_without_space_waits_for_some(
+    tmp_path: Path, protection: str, limit: int, in_files: bool
+) -> None:
+    bench = Bench.make(tmp_path, plan_of(protection))
+    coordinator = CoordinatorProcess(bench)
+    waits = ClientProcess(bench, 2, coordinator.address, in_files=in_files)
+    others: list[Client] = []
+    pid = waits.process.pid
+    assert pid is not None
+    gate = Gate(2)
+    try:
+        others = [
+            Client(bench.client_settings(0, coordinator.address), wrap=gate),
+            Client(bench.client_settings(1, coordinator.address)),
+        ]
+        assert gate.reached.wait(DEADLINE_SECONDS)
+
+        def has_answered() -> bool:
+            if not (bench.state(2) / "state.json").exists():
+                return False
+            sent = PrivateStore(bench.state(2), read_only=True).state.acknowledged
+            return sent is not None and sent.round == 2
+
+        poll(has_answered)
+        # It cannot keep what follows from round 2, and takes no part in round 3.
+        limit_file_size(pid, limit)
+        gate.opened.set()
+        others[1].wait_for("sent", 3)
+        poll(lambda: not list(bench.state(2).glob(".*.new")))
+        assert waits.process.is_alive()
+        assert others[1].events[-1].round != 4
+        limit_file_size(pid, resource.RLIM_INFINITY)
+        for client in others:
+            assert client.result().reason == "all rounds are published"
+        assert waits.told() == "all rounds are published"
+    finally:
+        gate.opened.set()
+        for client in others:
+            client.stop()
+        waits.close()
+        coordinator.close()
+    assert {bench.model(number) for number in range(bench.n_clients)} == {merged().model}
+    lines = (bench.state(2) / "client-log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["round"] for line in lines] == list(range(1, len(lines) + 1))

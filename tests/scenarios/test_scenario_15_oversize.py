@@ -1,0 +1,117 @@
+"""Scenario 15, GZIP-BOMB/OVERSIZE: what is too large is refused before memory is spent on it.
+
+The coordinator is a process of its own, whose largest memory is looked at. There is no compression
+of our own on the wire, so that gRPC's is the only one that could be blown up.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from integration.support.bench import Bench, plan_of
+from integration.support.children import CoordinatorProcess
+from server.support.federations import Bench as Federation
+from server.support.serving import Serving, serving
+
+from fedrec.errors import CorruptUpload, FedrecError, TooLarge
+from fedrec.identity.certificates import Credentials
+from fedrec.identity.identity import Identity
+from fedrec.wire.chunks import CHUNK_BYTES
+from fedrec.wire.grpc_channel import open_channel
+from fedrec.wire.status import from_rpc_error
+from fedrec_client.connecting import open_link
+
+NEXT_TASK = "/fedrec.wire.v1.Coordinator/NextTask"
+BOMB_BYTES = 400 << 20
+CONNECTIONS = 2
+MOST_GROWTH = 100 << 20
+
+
+def largest(pid: int) -> int:
+    """Return the most memory that a process ever had."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:"))
+
+
+def answer(address: str, own: Credentials, data: bytes, *, gzip: bool) -> grpc.StatusCode:
+    """Send bytes as a request for a task; return what came of it."""
+    packed = grpc.Compression.Gzip if gzip else grpc.Compression.NoCompression
+    channel = open_channel(address, own)
+    try:
+        call: Any = channel.unary_unary(NEXT_TASK)
+        with pytest.raises(grpc.RpcError) as caught:
+            call(data, timeout=60, compression=packed)
+        code: grpc.StatusCode = caught.value.code()
+        return code
+    finally:
+        channel.close()
+
+
+@pytest.mark.slow
+def test_scenario_15_a_bomb_and_a_message_of_five_megabytes(tmp_path: Path) -> None:
+    bench = Bench.make(tmp_path, plan_of("none"))
+    coordinator = CoordinatorProcess(bench)
+    try:
+        pid = coordinator.process.pid
+        assert pid is not None
+        own = Credentials.load(bench.workspace.operator, "the test")
+        before, bomb = largest(pid), bytes(BOMB_BYTES)
+        with ThreadPoolExecutor(CONNECTIONS) as senders:
+            sent = [
+                senders.submit(answer, coordinator.address, own, bomb, gzip=True)
+                for _ in range(CONNECTIONS)
+            ]
+            sent.append(
+                senders.submit(answer, coordinator.address, own, bytes(5 << 20), gzip=False)
+            )
+            codes = {one.result() for one in sent}
+            # Meanwhile and afterwards others are served.
+            link = open_link(bench.client_settings(0, coordinator.address))
+            assert link.federation(Identity.load(bench.state(0)).client_id).run
+            link.close()
+        assert codes == {grpc.StatusCode.RESOURCE_EXHAUSTED}
+        assert largest(pid) - before < MOST_GROWTH
+    finally:
+        coordinator.close()
+
+
+@pytest.mark.parametrize(
+    ("changes", "chunks", "expected"),
+    [
+        # A million chunks are announced.
+        ({"length": 10**6 * CHUNK_BYTES}, [(0, b"x")], TooLarge),
+        # The seventh of three.
+        ({}, [(0, b"x" * 8), (6 * 8, b"x" * 8)], CorruptUpload),
+        # More than was announced.
+        ({}, [(0, b"x" * 1_000)], CorruptUpload),
+        # One that is longer than chunks are.
+        ({}, [(0, bytes(CHUNK_BYTES + 1))], TooLarge),
+    ],
+)
+def test_scenario_15_chunks_that_lie(
+    tmp_path: Path,
+    changes: dict[str, int],
+    chunks: list[tuple[int, bytes]],
+    expected: type[FedrecError],
+) -> None:
+    bench = Federation.of(3)
+    with serving(bench, tmp_path) as found:
+        found.come(range(3))
+        assert type(_refusal(found, changes, chunks)) is expected
+        assert not list((tmp_path / "state" / "updates").iterdir())
+        for number in range(3):
+            assert not found.upload(number)
+
+
+def _refusal(
+    found: Serving, changes: dict[str, int], chunks: list[tuple[int, bytes]]
+) -> FedrecError:
+    payload = found.bench.payload(0, 1)
+    header = found.bench.header(0, 1, payload, found.run, **changes)
+    with pytest.raises(grpc.RpcError) as caught:
+        found.submit(header, *chunks)
+    return from_rpc_error(caught.value)
