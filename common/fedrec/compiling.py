@@ -24,8 +24,11 @@ _DIGEST_LETTERS = 16
 
 
 def _sources() -> str:
-    """Return a name for what is compiled: numba looks for changes in a function's own file only,
-    and would go on with what others had compiled into it."""
+    """Return a name for what is compiled.
+
+    numba looks for changes in a function's own file only, and would go on with what others had
+    compiled into it.
+    """
     found = hashlib.sha256()
     for pattern in _SOURCES:
         for path in sorted(_PACKAGE.glob(pattern)):

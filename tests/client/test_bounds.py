@@ -56,7 +56,8 @@ class Attack:
 
 def _inflated_row(layout: Any, vector: Vector, spoils: bool) -> None:
     """One user more in a row that the others' users do not touch, who moved it 11,775 times as far
-    as any can; each part is within what the protection has room for."""
+    as any can; each part is within what the protection has room for.
+    """
     vector[layout.count_slice][ROW] = int(spoils)
     vector[ROW * WIDTH] = (MOVED << BITS) * spoils
 

@@ -190,7 +190,8 @@ def test_a_paused_cell_is_in_no_round_of_a_lower_number(
     tmp_path: Path, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rounds that were given up start from one model: presented from the last to the first, each
-    would be another answer about the same cell."""
+    would be another answer about the same cell.
+    """
     world = AuthorityWorld(tmp_path, n_puppets=9, **PLAN)
     spoilt(world, inflated_row, monkeypatch, 8)
     rounds = [world.honest_round(number) for number in (5, 4, 3)]

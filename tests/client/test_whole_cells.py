@@ -53,7 +53,8 @@ def test_difference_of_one_client(
     tmp_path: Path, key: KeyWatch, kind: RoundKind, protection: str
 ) -> None:
     """Of four who are always together, a sum of three and one of all would tell about the fourth:
-    over the same model, called given up, or in another kind of round."""
+    over the same model, called given up, or in another kind of round.
+    """
     world = AuthorityWorld(
         tmp_path, protection=protection, n_puppets=4, **PLANS.get(protection, {})
     )

@@ -30,7 +30,8 @@ SPOILER = 3
 
 class Spoiler:
     """Adds what 51 users may to a value of its first training round; there are 40, ten of them its
-    own."""
+    own.
+    """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.spoilt = 0

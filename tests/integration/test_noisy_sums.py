@@ -82,7 +82,8 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     found: Found, step: MaskStep, charged: int
 ) -> None:
     """The rounds of the others go on, with the noise of six, where three are enough; who did not
-    do what was asked is left out of the next one, too."""
+    do what was asked is left out of the next one, too.
+    """
     plan = noisy("masks", mechanism="gaussian").model_copy(
         update={"rounds": plan_of("masks", 3, mask_step_seconds=60.0).rounds}
     )

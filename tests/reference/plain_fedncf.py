@@ -48,7 +48,8 @@ def train_user_with(
     per_positive, epochs, batch_size,
 ):  # fmt: skip
     """Do the same with an optimiser of torch over the whole table, whose other rows have gradient
-    zero; `rates` are those of the network, p and the table."""
+    zero; `rates` are those of the network, p and the table.
+    """
     p, table = p.clone().requires_grad_(), table.clone().requires_grad_()
     net = {name: value.clone().requires_grad_() for name, value in net.items()}
     groups = [[*net.values()], [p], [table]]

@@ -217,7 +217,8 @@ def test_scenario_07_a_late_upload_after_dropping_out_stays_hidden() -> None:
 
 def test_scenario_07_on_a_sparse_graph_two_versions_find_no_quorum() -> None:
     """Forty clients that drew their holders: those of the victim hear one thing, all others
-    another, so that everybody's neighbours are told apart as far as the graph allows."""
+    another, so that everybody's neighbours are told apart as far as the graph allows.
+    """
     attack = attack_on(40, corrupt=4, tolerance=SPARSE_LIAR)
     graph = parameters_for(40, SPARSE_LIAR)
     assert not graph.complete

@@ -45,7 +45,8 @@ def test_a_statement_follows_the_last_one(tmp_path: Path) -> None:
 
 def test_a_backup_of_a_round_that_was_published_since_is_older(tmp_path: Path) -> None:
     """Members may have a word that is on its way still; whoever said it and went on sends it no
-    more, and the round would wait for ever."""
+    more, and the round would wait for ever.
+    """
     bench = Bench.of(3, reveals=True)
 
     async def scenario() -> None:

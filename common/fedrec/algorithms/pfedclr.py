@@ -1,5 +1,7 @@
-"""PFedCLR: "Beyond Personalization: Federated Recommendation with Calibration via Low-rank
-Decomposition" (Chen et al.), section 4 and appendix B.4.
+"""PFedCLR: users calibrate a shared item table by a low rank.
+
+"Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition"
+(Chen et al.), section 4 and appendix B.4.
 
 Model of a user u: score s_i = <p, v_i> with v_i = Q_i + A_i B. Loss: mean binary cross-entropy of
 a minibatch, negatives sampled once a round for both steps. Private: the user vector p (dim), A

@@ -1,5 +1,7 @@
-"""PLGC: "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
-Recommendation" (Shen et al.), "personalized local-global collaboration" around another algorithm.
+"""PLGC: "personalized local-global collaboration" around another algorithm.
+
+"A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
+Recommendation" (Shen et al.).
 
 Every user n keeps an item table C (n_items x dim) of its own over the rounds, beside the version G
 that it receives. The base scores with a mixture Q of both, recomputed in every epoch (eq. 14-16):

@@ -56,6 +56,7 @@ def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
 
 
 def round_text(report: RoundReport) -> str:
+    """Return a round's figures as one line of text."""
     parts: list[str] = [report.kind]
     if report.loss is not None:
         parts.append(f"loss {report.loss:.4f}")

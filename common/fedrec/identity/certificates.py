@@ -241,6 +241,7 @@ def verify_ecdsa(key: bytes, statement: bytes, signature: bytes) -> bool:
 
 
 def parsed(certificate: bytes, what: str) -> x509.Certificate:
+    """Return a PEM certificate; `what` names it in the error where it is none."""
     try:
         return x509.load_pem_x509_certificate(certificate)
     except (ValueError, x509.InvalidVersion):

@@ -1,5 +1,7 @@
-"""PFedCLR and its ablations: "Beyond Personalization: Federated Recommendation with Calibration via
-Low-rank Decomposition" (Chen et al.), tables 1, 2, 3 and 9.
+"""PFedCLR and its ablations, tables 1, 2, 3 and 9.
+
+"Beyond Personalization: Federated Recommendation with Calibration via Low-rank Decomposition"
+(Chen et al.).
 
 The paper's settings for all data sets: dim 16, rank 2, both rates .01 by Adam, minibatches of 256,
 ten passes in each step, four negatives, 100 rounds with 60 % of the users, users with fewer than

@@ -1,5 +1,7 @@
-"""PLGC: "A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
-Recommendation" (Shen et al.), around FedMF, FedNCF, PFedRec and FedRAP.
+"""PLGC around FedMF, FedNCF, PFedRec and FedRAP.
+
+"A Model-agnostic Strategy to Mitigate Embedding Degradation in Personalized Federated
+Recommendation" (Shen et al.).
 
 The paper prints dim 32, minibatches of 2,048, ten local epochs, 100 rounds, all clients, SGD and an
 exponential schedule. Which step sizes, decays and weights its grid search found is not printed.

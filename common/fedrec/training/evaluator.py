@@ -97,8 +97,10 @@ class Evaluator:
     def graded(
         self, shared: SharedState, users: UserSplit, private: PrivateState
     ) -> dict[str, NDArray[np.int64]]:
-        """Return what users' validation items say of a version's candidates, as a tensor of the
-        update; none where there is nothing to choose, or sums carry noise."""
+        """Return what users' validation items say of a version's candidates.
+
+        It is a tensor of the update; none where there is nothing to choose, or sums carry noise.
+        """
         if self._half.layout.mechanism is not None:
             return {}
         gains = [

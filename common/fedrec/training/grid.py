@@ -339,8 +339,10 @@ class RoundSums:
 
     @property
     def parts(self) -> dict[str, torch.Tensor]:
-        """The tensors that the sums lie in, padding included: by name, "" for the counts, and
-        "/steps" for the users by their numbers of steps."""
+        """The tensors that the sums lie in, padding included.
+
+        By name, "" for the counts, and "/steps" for the users by their numbers of steps.
+        """
         own = {name: total._change for name, total in self.tensors.items()}
         return own | {"": self._counts, "/steps": self._stopped}
 

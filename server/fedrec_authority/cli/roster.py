@@ -216,6 +216,7 @@ def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
 def tell(
     into: Path, what: str, made: KeyEpoch | None, membership: Membership, as_json: bool
 ) -> None:
+    """Print what was done to the roster, and what its epoch needs next."""
     from fedrec.identity.authority import EPOCH_FILE
 
     members, too_few = len(membership.present), membership.too_few()

@@ -291,7 +291,8 @@ def test_masks_that_withstand_no_more_are_refused() -> None:
 
 def test_masks_are_held_to_every_size_of_a_round() -> None:
     """Of 5 clients, 1 of whom drops out, 4 reach the threshold of 4; of 20, 7 of whom drop out, 13
-    do not reach 14."""
+    do not reach 14.
+    """
     settings = {"name": "masks", "corrupt_share": 0.1, "dropout_share": 0.35}
     small = {"protection": settings, "rounds": {"minimum_clients": 5, "cells_per_round": 1}}
     assert find_conflicts(Plan.model_validate(small)) == []

@@ -42,7 +42,8 @@ def test_an_algorithm_that_needs_everybody_waits_for_everybody(
 )
 def test_over_whole_cells_a_round_can_lose_one(algorithm: str, n_clients: int, least: int) -> None:
     """Of one cell one may leave for good while three are left; of several the largest may be away:
-    6 are 3 + 3, 7 are 3 + 4, 8 are 4 + 4, 9 are 3 + 3 + 3."""
+    6 are 3 + 3, 7 are 3 + 4, 8 are 4 + 4, 9 are 3 + 3 + 3.
+    """
     text = Starter(algorithm=algorithm, n_clients=n_clients, protection="bfv").text()
     assert f"\nminimum_clients = {least}\n" in text
 

@@ -98,7 +98,8 @@ def test_a_part_of_the_users_is_refused(name, rounds, key, found):
 
 def counted_twice(name, parties):
     """Return a learner, the version after two counts of which the second has two parties, its
-    active items, and those of them that too few of these hold."""
+    active items, and those of them that too few of these hold.
+    """
     learner = Learner(plan_of(name), N_ITEMS, device="cpu")
     _, first = held(learner, "count", learner.initial_shared(), parties)
     _, again = held(learner, "count", first, parties[:2])

@@ -114,7 +114,6 @@ def _masks(
     round_digest: bytes, stayed: Sequence[Stayed], left: Sequence[Left]
 ) -> Iterator[tuple[Callable[[], bytes], int]]:
     """Yield for every mask that is still in the sum its key, made when needed, and a sign."""
-
     for survivor in stayed:
         yield partial(self_mask_key, round_digest, survivor.seed, own=survivor.own), -1
     for gone in left:

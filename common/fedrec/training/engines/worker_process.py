@@ -40,8 +40,10 @@ _ONE_THREAD = (
 
 
 def clean_environment() -> dict[str, str]:
-    """Return a worker's environment: what is named here and nothing else, so that no key or token
-    that somebody gave this process in its own reaches another."""
+    """Return a worker's environment: what is named here and nothing else.
+
+    No key or token in this process's own environment reaches a worker.
+    """
     found = {name: value for name, value in os.environ.items() if name in _PASSED}
     found |= dict.fromkeys(_ONE_THREAD, "1")
     found["PYTHONPATH"] = os.pathsep.join(os.path.abspath(entry) for entry in sys.path)

@@ -94,7 +94,8 @@ def users():
 
 def trained(plan, users):
     """Return the last round's tensors, counts, private tables, the model after it, how many values
-    were clipped, and the summed loss."""
+    were clipped, and the summed loss.
+    """
     learner = Learner(plan, N_ITEMS, device="cpu")
     shared, private = learner.initial_shared(), learner.initial_private(users)
     counted = learner.contribute("count", 1, shared, users, private)
