@@ -14,7 +14,7 @@ from fedrec.wire.messages import NOTHING, Remembered, Report, RevealStatement, T
 
 __all__ = ["DEADLINE_SECONDS", "Acknowledged", "Gate", "InTurn", "Passing", "Wrap", "poll"]
 
-DEADLINE_SECONDS = 60.0
+DEADLINE_SECONDS = 150.0
 """How long a test waits for what must happen; nothing that goes well takes as long."""
 
 Wrap = Callable[[Link], Link]
