@@ -35,14 +35,14 @@ test: setup
 	$(PYTEST)
 
 test-fast: setup
-	$(PYTEST) tests/common tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours'
+	$(PYTEST) tests/common tests/lab tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours'
 
 test-more: setup
 	$(PYTEST) -m 'long and not cuda'
 
 # Of the fast part, in this process's own tests: what only other processes run shows as missing.
 coverage: setup
-	$(PYTEST) tests/common tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours' \
+	$(PYTEST) tests/common tests/lab tests/client tests/authority tests/docs -m 'not cuda and not slow and not long and not hours' \
 	  --cov --cov-report=term --cov-report=html:build/coverage
 
 # Each of these is alone: it goes to whichever process is free. One that fails says how it is

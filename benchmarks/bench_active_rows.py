@@ -27,12 +27,12 @@ from rich.console import Console
 from fedrec.clock import SystemClock
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, UserSplit
-from fedrec.demo.costs import journal_lines
-from fedrec.demo.running import run_federation
-from fedrec.demo.workspace import DemoData, prepare
 from fedrec.ids import UserId
-from fedrec.reports.run_folder import RunFolder
-from fedrec.simulation.federation import Federation
+from fedrec_lab.demo.costs import journal_lines
+from fedrec_lab.demo.running import run_federation
+from fedrec_lab.demo.workspace import DemoData, prepare
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.simulation.federation import Federation
 
 N_ITEMS, N_TRAINED, LEAST = 105_000, 4_400, 10
 PER_USER = 40

@@ -34,11 +34,11 @@ from fedrec.config.loading import load_settings
 from fedrec.config.schema import DataSettings, Plan
 from fedrec.data import Catalogue, Interactions, generate
 from fedrec.data.source import read_source
-from fedrec.demo.workspace import DemoData, prepare
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.events import ClientEvent
+from fedrec_lab.demo.workspace import DemoData, prepare
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 

@@ -19,12 +19,12 @@ from measuring import add_device, describe_device, describe_machine, summary
 
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, leave_one_out, read_interactions
-from fedrec.demo.processes import Processes
-from fedrec.demo.workspace import DemoData, load_data, prepare
 from fedrec.identity.certificates import Credentials
-from fedrec.reports.run_view import RunView
 from fedrec.training.learner import Learner
 from fedrec.wire.admin_link import AdminLink
+from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.workspace import DemoData, load_data, prepare
+from fedrec_lab.reports.run_view import RunView
 
 N_CLIENTS = 3
 

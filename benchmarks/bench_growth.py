@@ -114,7 +114,7 @@ def main() -> None:
 
 def run_checkout(folder: Path, work: list[str]) -> None:
     """Measure another checkout with the libraries of this one, and compiled code of its own."""
-    paths = os.pathsep.join(str(folder / part) for part in ("common", "server", "client"))
+    paths = os.pathsep.join(str(folder / part) for part in ("common", "server", "client", "lab"))
     script = str(folder / "benchmarks" / Path(__file__).name)
     with tempfile.TemporaryDirectory() as compiled:
         environment = {"PYTHONPATH": paths, "NUMBA_CACHE_DIR": compiled, "FEDREC_CACHE": compiled}

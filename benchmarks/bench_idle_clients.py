@@ -26,8 +26,6 @@ import numpy as np
 from measuring import describe_machine, processor_seconds
 from small_federation import federation, signed_header, training_vector
 
-from fedrec.demo.processes import Processes
-from fedrec.demo.workspace import Workspace
 from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.identity import Identity
@@ -42,6 +40,8 @@ from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import FederationInfo, Train
 from fedrec.wire.v1 import coordinator_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorStub
+from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.workspace import Workspace
 
 ASKED = 3
 WAIT_SECONDS = 280.0

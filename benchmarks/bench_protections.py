@@ -18,15 +18,15 @@ from pathlib import Path
 from measuring import describe_machine
 from rich.console import Console
 
-from fedrec.demo.costs import measured_costs
-from fedrec.demo.demonstration import DemoOptions
-from fedrec.demo.running import run_federation
-from fedrec.demo.workspace import DemoData, load_data, prepare
 from fedrec.protection import PROTECTIONS
-from fedrec.reports.run_folder import RunFolder
 from fedrec.training.layout import protection_of
 from fedrec.training.learner import Learner
 from fedrec_client.private_store import PrivateStore
+from fedrec_lab.demo.costs import measured_costs
+from fedrec_lab.demo.demonstration import DemoOptions
+from fedrec_lab.demo.running import run_federation
+from fedrec_lab.demo.workspace import DemoData, load_data, prepare
+from fedrec_lab.reports.run_folder import RunFolder
 
 COLUMNS = (
     f"{'protection':<22} {'message':>10} {'B/value':>8} {'up':>10} {'down':>10} "

@@ -13,11 +13,11 @@ from measuring import add_device, describe_device, describe_machine
 
 from fedrec.config.schema import Settings
 from fedrec.data import fetch_ml_100k, leave_one_out
-from fedrec.demo.demonstration import DemoOptions
-from fedrec.reports.result_row import ResultRow, reference_rows
-from fedrec.reports.tables import plain_table
-from fedrec.simulation.federation import simulate
-from fedrec.simulation.ranks import against_popularity, user_ranks
+from fedrec_lab.demo.demonstration import DemoOptions
+from fedrec_lab.reports.result_row import ResultRow, reference_rows
+from fedrec_lab.reports.tables import plain_table
+from fedrec_lab.simulation.federation import simulate
+from fedrec_lab.simulation.ranks import against_popularity, user_ranks
 
 
 def main() -> None:

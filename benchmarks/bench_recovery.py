@@ -23,10 +23,10 @@ from small_federation import federation
 from uploader import Uploader
 
 from fedrec.config.loading import load_settings
-from fedrec.demo.processes import Processes
 from fedrec.errors import FedrecError
 from fedrec.training.rows import ROW_STEP
 from fedrec.wire.grpc_link import GrpcLink
+from fedrec_lab.demo.processes import Processes
 
 N_CLIENTS = 4
 N_ITEMS, RANK = 1024 * ROW_STEP, 31

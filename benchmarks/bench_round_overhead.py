@@ -25,9 +25,9 @@ from pathlib import Path
 from measuring import describe_machine, summary
 from small_federation import federation
 
-from fedrec.demo.processes import Processes
 from fedrec.identity.certificates import Credentials
 from fedrec.wire.admin_link import AdminLink
+from fedrec_lab.demo.processes import Processes
 
 
 def round_seconds(protection: str, n_clients: int, rounds: int) -> tuple[list[float], int]:
@@ -121,7 +121,7 @@ def compare(other: Path, rounds: int, repeat: int, cases: list[tuple[str, int]])
 
 def run_checkout(folder: Path, protection: str, n_clients: int, rounds: int) -> list[float]:
     """Return the seconds of rounds as a checkout's own benchmark measures them."""
-    parts = ("common", "server", "client", "benchmarks")
+    parts = ("common", "server", "client", "lab", "benchmarks")
     paths = os.pathsep.join(str(folder / part) for part in parts)
     program = (
         "import json, bench_round_overhead as bench\n"

@@ -25,12 +25,12 @@ from measuring import describe_machine, summary
 from small_federation import federation
 from uploader import Uploader
 
-from fedrec.demo.processes import Processes
 from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.training.rows import ROW_STEP
 from fedrec_authority.folder import AuthorityFolder
+from fedrec_lab.demo.processes import Processes
 
 N_CLIENTS = 3
 N_ITEMS, RANK = 30 * ROW_STEP, 23

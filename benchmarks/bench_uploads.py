@@ -29,7 +29,6 @@ import numpy as np
 from measuring import describe_machine, processor_seconds, summary
 from small_federation import federation, signed_header, training_vector
 
-from fedrec.demo.processes import Processes
 from fedrec.identity.authority_key import read_authority_key, read_issuer
 from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials
 from fedrec.identity.epoch_secrets import open_epoch
@@ -40,6 +39,7 @@ from fedrec.wire.chunks import split
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Train
+from fedrec_lab.demo.processes import Processes
 from fedrec_server.listening import OPTIONS
 
 N_CLIENTS = 8

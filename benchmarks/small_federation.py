@@ -12,11 +12,11 @@ from numpy.typing import NDArray
 from fedrec.config.plan import plan_fingerprint
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue, Interactions
-from fedrec.demo.workspace import DemoData, Workspace, prepare
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import Layout
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import PROTOCOL_VERSION, FederationInfo, Train, UploadHeader
+from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 USERS_PER_CLIENT = 2
 

@@ -36,11 +36,11 @@ PACKAGES = {
     "fedrec.data": "Interactions, catalogues and splits.",
     "fedrec.evaluation.protocols": "How held-out items are ranked.",
     "fedrec.evaluation.metrics": "What is measured, as sums.",
-    "fedrec.simulation": "A whole federation in one process.",
     "fedrec.algorithms": "The interface of algorithms, and those that there are.",
     "fedrec.updates": "What is trained and sent in place of a table.",
     "fedrec.errors": "Every error that is raised on purpose.",
     "fedrec.protection": "How sums are made that nobody reads one update of.",
+    "fedrec_lab.simulation": "A whole federation in one process.",
 }
 """Whose exports the reference of Python lists."""
 _NOTE = "<!-- Written by docs/generate.py; `make docs` writes it again. -->\n"

@@ -10,6 +10,7 @@ import pytest
 
 # Before any test imports grpc.
 import fedrec.wire  # noqa: F401
+from fedrec.data import FetchedDataset, Interactions, UserSplit, fetch_ml_100k, leave_one_out
 
 # What a conformance suite found wrong is shown as in any test.
 pytest.register_assert_rewrite("conformance")
@@ -26,3 +27,24 @@ def _own_log() -> Iterator[None]:
     yield
     if "structlog" in sys.modules:
         sys.modules["structlog"].reset_defaults()
+
+
+@pytest.fixture(scope="session")
+def ml_100k() -> FetchedDataset:
+    """MovieLens 100K through the product's own fetch; needs a package index the first time.
+
+    It is read once for all tests; whoever tests the reading reads it anew.
+    """
+    return fetch_ml_100k()
+
+
+@pytest.fixture(scope="session")
+def ml_100k_interactions(ml_100k: FetchedDataset) -> Interactions:
+    """Its 100000 interactions in the file's order."""
+    return ml_100k.read()[0]
+
+
+@pytest.fixture(scope="session")
+def ml_100k_users(ml_100k: FetchedDataset, ml_100k_interactions: Interactions) -> UserSplit:
+    """Its 943 users, the last two interactions of each held out."""
+    return leave_one_out(ml_100k_interactions, ml_100k.catalogue)

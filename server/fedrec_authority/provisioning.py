@@ -22,13 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.config.schema import PartiesSettings, Settings
+from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
 from fedrec.data.files import write_atomically
 from fedrec.data.writing import write_interactions
 from fedrec.disk import require_writable
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
-from fedrec.reports.toml import settings_to_toml
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.placing import cell_size_of
 

@@ -14,7 +14,7 @@ from e2e.commands import DEADLINE_SECONDS, WITHOUT, Command, commands
 
 from fedrec.config.schema import Plan
 from fedrec.data import generate
-from fedrec.demo.workspace import DemoData, Workspace, prepare
+from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 pytestmark = pytest.mark.slow
 

@@ -17,13 +17,13 @@ from integration.support.children import Child, CoordinatorProcess, KillCoordina
 from integration.support.links import Passing
 from integration.support.parties import Client, Federation, published_rounds
 
-from fedrec.audit.wire import audit_wire
 from fedrec.cli.pricing import price
 from fedrec.errors import MalformedUpdate, RefusedError
 from fedrec.identity.identity import Identity
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
+from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.recording import WireRecorder

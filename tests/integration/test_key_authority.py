@@ -18,7 +18,6 @@ from integration.support.hostile import TRICKS, Falsifier
 from integration.support.links import DEADLINE_SECONDS, Gate, Passing, poll
 from integration.support.parties import Federation, operators_link
 
-from fedrec.audit.wire import audit_wire
 from fedrec.cli.run_status import status_rows
 from fedrec.errors import KeysError, RefusedError
 from fedrec.identity.epoch import KeyEpoch
@@ -33,6 +32,7 @@ from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.connecting import open_link
+from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.recording import WireRecorder
 
 

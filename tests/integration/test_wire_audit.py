@@ -17,7 +17,6 @@ from integration.support.links import DEADLINE_SECONDS, Passing
 from integration.support.parties import Federation, operators_link
 
 import fedrec.wire.grpc_link as grpc_link
-from fedrec.audit.wire import WireReport, audit_wire
 from fedrec.identity.identity import Identity
 from fedrec.model.state import PrivateState
 from fedrec.training.layout import Layout
@@ -29,6 +28,7 @@ from fedrec.wire.recording import FrameReader
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.events import ClientEvent
 from fedrec_client.private_store import PrivateStore
+from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_server.recording import WireRecorder
 
 N_CLIENTS, N_ROUNDS = 3, 5

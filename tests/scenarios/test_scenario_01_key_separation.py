@@ -22,8 +22,6 @@ from pathlib import Path
 import pytest
 from integration.support.bench import N_ITEMS, Bench, data, plan_of
 
-from fedrec.demo.processes import Processes
-from fedrec.demo.workspace import Workspace, prepare
 from fedrec.errors import FedrecError
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.epoch import KeyEpoch
@@ -35,6 +33,8 @@ from fedrec.protection.tenseal_blocks import BlockCipher
 from fedrec.training.layout import protection_of
 from fedrec.wire.admin_link import AdminLink
 from fedrec_client.app import ClientApp
+from fedrec_lab.demo.processes import Processes
+from fedrec_lab.demo.workspace import Workspace, prepare
 
 
 def memory_of(process_id: int) -> bytes:

@@ -19,13 +19,13 @@ from integration.support.bench import N_ITEMS, Bench, plan_of
 from integration.support.parties import Federation, Loop
 from numpy.typing import NDArray
 
-from fedrec.audit.wire.messages import parse
 from fedrec.data import Catalogue, Interactions
-from fedrec.demo.workspace import DemoData, prepare
 from fedrec.identity.identity import Identity
 from fedrec.ids import ItemId
 from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.wire.recording import FrameReader
+from fedrec_lab.audit.wire.messages import parse
+from fedrec_lab.demo.workspace import DemoData, prepare
 from fedrec_server.recording import WireRecorder
 
 TRAINED = (1, 50, N_ITEMS - 2)

@@ -24,7 +24,6 @@ from server.support.serving import serving, settings_of
 from fedrec.cli.main import main
 from fedrec.config.schema import Plan
 from fedrec.data import generate
-from fedrec.demo.workspace import DemoData, prepare
 from fedrec.errors import KeysError, SettingsError, StorageError
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.issuer import Issuer
@@ -33,6 +32,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Wait
+from fedrec_lab.demo.workspace import DemoData, prepare
 from fedrec_server.app import Coordinator
 from fedrec_server.rounds.endings import finish
 from fedrec_server.store import sqlite

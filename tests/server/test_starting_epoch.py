@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.audit.wire.known import Known
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import generate
-from fedrec.demo.workspace import DemoData, Workspace, prepare
 from fedrec.errors import DamagedFile, KeysError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.training.round_vectors import RoundVectors
 from fedrec_authority.folder import AuthorityFolder
+from fedrec_lab.audit.wire.known import Known
+from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 

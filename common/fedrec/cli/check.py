@@ -80,7 +80,7 @@ def check(
     from fedrec.config.loading import load_with_sources
     from fedrec.config.plan import plan_fingerprint
     from fedrec.errors import SettingsError
-    from fedrec.reports.cautions import protocol_cautions
+    from fedrec.planning.cautions import protocol_cautions
 
     if not target:
         raise SettingsError(

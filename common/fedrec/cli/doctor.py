@@ -29,7 +29,7 @@ Verdict = Literal["ok", "warn", "fail"]
 OLDEST_PYTHON = (3, 11)
 FEWEST_FREE_BYTES = 2 << 30
 _COLOURS: dict[Verdict, str] = {"ok": "green", "warn": "yellow", "fail": "red"}
-_RUNTIME_EXTRAS = ("client", "server", "sim")
+_RUNTIME_EXTRAS = ("client", "server", "lab")
 _ENCRYPTIONS = (("tenseal", "bfv", "default"), ("gmpy2", "paillier", "packed-2048"))
 _REQUIREMENT = re.compile(
     r"(?P<name>[\w.-]+)(?:\[[^\]]*\])?\s*(?P<sign>>=|==)\s*(?P<version>[\w.]+)"
@@ -125,15 +125,15 @@ def _python() -> Iterator[Finding]:
 
 def _packages() -> Iterator[Finding]:
     """Compare what is installed with what the distribution asks for."""
-    known: set[str] = set()
-    for text in importlib.metadata.requires("fedrec") or []:
-        wanted = _REQUIREMENT.match(text)
-        if wanted is None or wanted["name"] in known | {"fedrec"}:
-            continue
-        extra = wanted["extra"] or ""
-        if not extra or extra in _RUNTIME_EXTRAS:
-            known.add(wanted["name"])
-            yield _package(wanted["name"], wanted["sign"], wanted["version"], extra)
+    known = {"fedrec"}
+    texts = importlib.metadata.requires("fedrec") or []
+    wanted = [found for text in texts if (found := _REQUIREMENT.match(text))]
+    # What several extras bring is told of the smallest of them.
+    for extra in ("", *_RUNTIME_EXTRAS):
+        for one in wanted:
+            if (one["extra"] or "") == extra and one["name"] not in known:
+                known.add(one["name"])
+                yield _package(one["name"], one["sign"], one["version"], extra)
 
 
 def _package(name: str, sign: str, needed: str, extra: str) -> Finding:

@@ -34,7 +34,7 @@ _EXTRAS = {
     "grpc_health": "server",
     "grpc_reflection": "server",
     "fedrec_server": "server",
-    "matplotlib": "sim",
+    "matplotlib": "lab",
     "uvicorn": "serve",
     "uvloop": "serve",
     "httptools": "serve",

@@ -20,7 +20,6 @@ _START, _RUN, _OPERATE = "Begin", "Run a federation", "Look after one"
 
 VERBS: dict[str, Verb] = {
     "demo": Verb(
-        target="fedrec.cli.demo:demo",
         help="See a whole federation work on this machine, in about two minutes.",
         panel=_START,
     ),
@@ -31,7 +30,6 @@ VERBS: dict[str, Verb] = {
         panel=_START,
     ),
     "audit": Verb(
-        target="fedrec.cli.audit:app",
         help="Report what sums would determine, what a coordinator could read, and what leaks.",
         panel=_START,
     ),
@@ -46,27 +44,22 @@ VERBS: dict[str, Verb] = {
         panel=_START,
     ),
     "simulate": Verb(
-        target="fedrec.cli.simulate:simulate",
         help="Run the whole federation in this process.",
         panel=_RUN,
     ),
     "tune": Verb(
-        target="fedrec.cli.tune:tune",
         help="Try values of settings, and say which are best on validation.",
         panel=_RUN,
     ),
     "evaluate": Verb(
-        target="fedrec.cli.evaluate:evaluate",
         help="Hold a federation against what it has to beat, protocols side by side.",
         panel=_RUN,
     ),
     "reproduce": Verb(
-        target="fedrec.cli.reproduce:reproduce",
         help="Run a paper's row; show published, reproduced and honest figures.",
         panel=_RUN,
     ),
     "costs": Verb(
-        target="fedrec.cli.costs:costs",
         help="Regenerate the CoLR paper's table of what encryption costs.",
         panel=_RUN,
     ),
@@ -75,7 +68,6 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "up": Verb(
-        target="fedrec.cli.up:up",
         help="Run all parties of a set of kits on this machine, with one live view.",
         panel=_RUN,
     ),
@@ -97,12 +89,10 @@ VERBS: dict[str, Verb] = {
         panel=_RUN,
     ),
     "runs": Verb(
-        target="fedrec.cli.runs:app",
         help="List the runs in a folder, or show one.",
         panel=_RUN,
     ),
     "report": Verb(
-        target="fedrec.cli.report:report",
         help="Make a run's report again, its figures as SVG and PNG, too.",
         panel=_RUN,
     ),
@@ -112,7 +102,6 @@ VERBS: dict[str, Verb] = {
         panel=_OPERATE,
     ),
     "watch": Verb(
-        target="fedrec.cli.watch:watch",
         help="Follow a coordinator's rounds as they happen.",
         panel=_OPERATE,
     ),

@@ -13,10 +13,10 @@ from fedrec.config.starter import users_with_room
 from fedrec.errors import SettingsError
 from fedrec.identity.cells import FEWEST_IN_CELL
 from fedrec.identity.sealing import SEAL_OVERHEAD_BYTES
+from fedrec.planning.statements import honesty_statements
 from fedrec.protection import PROTECTIONS, Protection, ProtectionPlan, VectorSpec
 from fedrec.protection.opening import DECRYPTION_SECONDS
 from fedrec.protection.planner import security_bits
-from fedrec.reports.ledger import honesty_statements
 from fedrec.training.layout import Layout, dense_values, protection_of, vector_spec
 from fedrec.training.rows import padded_rows
 from fedrec.updates import UPDATES, PaperNumbers

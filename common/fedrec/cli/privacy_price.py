@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedrec.config.schema import Plan
+from fedrec.planning.statements import privacy_statements
 from fedrec.privacy import Mechanism, mechanism_of
 from fedrec.protection import PROTECTIONS
-from fedrec.reports.ledger import privacy_statements
 
 __all__ = ["PrivacyPrice", "privacy_price", "privacy_warnings"]
 

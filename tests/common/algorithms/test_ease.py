@@ -16,9 +16,9 @@ from fedrec.data import UserSplit, generate, leave_one_out
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
-from fedrec.simulation.federation import simulate
 from fedrec.training.layout import Layout, vector_spec
 from fedrec.training.learner import Learner
+from fedrec_lab.simulation.federation import simulate
 
 
 def plan_of(n_rounds=4, regularisation=5.0, minimum_item_users=1, **sections):

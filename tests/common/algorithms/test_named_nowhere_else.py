@@ -15,17 +15,23 @@ import fedrec.algorithms
 from fedrec.algorithms import ALGORITHMS
 
 ROOT = Path(__file__).parents[3]
-PACKAGES = ("common/fedrec", "server/fedrec_server", "client/fedrec_client")
+PACKAGES = (
+    "common/fedrec",
+    "server/fedrec_server",
+    "server/fedrec_authority",
+    "client/fedrec_client",
+    "lab/fedrec_lab",
+)
 ALLOWED = (
     "common/fedrec/algorithms/",
-    "common/fedrec/papers/",
-    "common/fedrec/comparison/references/",
-    "common/fedrec/demo/",
+    "lab/fedrec_lab/papers/",
+    "lab/fedrec_lab/comparison/references/",
+    "lab/fedrec_lab/demo/",
     # The commands of these: rows of papers, references, the demonstration.
-    "common/fedrec/cli/costs.py",
-    "common/fedrec/cli/reproduce.py",
-    "common/fedrec/cli/evaluate.py",
-    "common/fedrec/cli/demo.py",
+    "lab/fedrec_lab/cli/costs.py",
+    "lab/fedrec_lab/cli/reproduce.py",
+    "lab/fedrec_lab/cli/evaluate.py",
+    "lab/fedrec_lab/cli/demo.py",
 )
 KINDS = [kind for kind in ALGORITHMS.values() if kind.__module__.startswith("fedrec.algorithms.")]
 NAMES = {word for kind in KINDS for word in (kind.name, kind.__name__, kind.settings_type.__name__)}

@@ -26,10 +26,10 @@ from fedrec.evaluation.metrics import MetricSums
 from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
 from fedrec.recommender import ModelFile, Recommender
-from fedrec.simulation.federation import simulate
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.layout import Layout, vector_spec
 from fedrec.training.learner import Learner
+from fedrec_lab.simulation.federation import simulate
 
 
 def plan_of(n_rounds=3, minimum_item_users=1, **sections):

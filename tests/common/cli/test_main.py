@@ -53,7 +53,7 @@ def test_help_imports_nothing_heavy(arguments: list[str], unwanted: tuple[str, .
     assert run_python(code).splitlines()[-1] == "loaded []"
 
 
-@pytest.mark.parametrize("name", [name for name, verb in VERBS.items() if verb.target])
+@pytest.mark.parametrize("name", sorted(VERBS.keys() - {"keys", "coordinator", "client"}))
 def test_every_verb_has_help_with_examples(fedrec: Fedrec, name: str) -> None:
     outcome = fedrec(name, "--help")
     assert outcome.code == 0

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedrec.cli import arithmetic_flag
-from fedrec.cli.stop_request import StopRequest
 from fedrec.provenance import ACCEPT_FLAG
+from fedrec_lab.cli.stop_request import StopRequest
 
 from .conftest import Fedrec
 

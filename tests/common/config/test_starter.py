@@ -8,8 +8,8 @@ import pytest
 
 from fedrec.config.loading import load_settings
 from fedrec.config.starter import TUNED, Starter, users_with_room
-from fedrec.demo.demonstration import DemoOptions
 from fedrec.errors import SettingsError
+from fedrec_lab.demo.demonstration import DemoOptions
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier", "masks", "none"])

@@ -14,7 +14,7 @@ from fedrec.evaluation.embedding_quality import (
     quality_of,
     singular_values,
 )
-from fedrec.reports.table_diagnostics import as_text, diagnose
+from fedrec_lab.reports.table_diagnostics import as_text, diagnose
 
 
 def test_the_specifications_table() -> None:

@@ -15,8 +15,8 @@ import numpy as np
 from fedrec.config.schema import Settings
 from fedrec.data import Catalogue, UserSplit
 from fedrec.ids import UserId
-from fedrec.reports.round_report import RoundReport
-from fedrec.simulation import simulate
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.simulation import simulate
 
 HELD = 6
 

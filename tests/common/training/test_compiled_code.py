@@ -12,15 +12,17 @@ from numba import njit
 from numba.core.dispatcher import Dispatcher
 
 import fedrec
+import fedrec_lab
 
-ROOT = Path(fedrec.__file__).parent
+FOLDERS = [Path(package.__file__).parents[1] for package in (fedrec, fedrec_lab)]
 
 
 def compiled() -> Iterator[tuple[str, Dispatcher]]:
-    """Yield every compiled function of the package by its name."""
-    for path in sorted(ROOT.rglob("*.py")):
+    """Yield every compiled function of the packages by its name."""
+    places = [(folder, path) for folder in FOLDERS for path in sorted(folder.rglob("*.py"))]
+    for folder, path in places:
         if "njit" in path.read_text(encoding="utf-8"):
-            name = ".".join(("fedrec", *path.relative_to(ROOT).with_suffix("").parts))
+            name = ".".join(path.relative_to(folder).with_suffix("").parts)
             module = importlib.import_module(name)
             for key, value in vars(module).items():
                 if isinstance(value, Dispatcher):

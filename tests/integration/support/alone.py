@@ -11,7 +11,7 @@ from integration.support.bench import Bench, data, plan_of
 
 from fedrec.config.schema import Plan
 from fedrec.data import Interactions, UserSplit, leave_one_out, partition_users
-from fedrec.demo.workspace import DemoData, prepare
+from fedrec_lab.demo.workspace import DemoData, prepare
 
 N_USERS = 8
 

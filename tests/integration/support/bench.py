@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from fedrec.config.loading import load_settings
 from fedrec.config.schema import Plan, Settings
 from fedrec.data import Interactions, UserSplit, generate, leave_one_out, partition_users
-from fedrec.demo.workspace import DemoData, Workspace, prepare
 from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.identity.identity import Identity
 from fedrec.ids import RoundId
@@ -25,6 +24,7 @@ from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.private_store import PrivateStore
+from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 N_USERS, N_ITEMS = 40, 60
 ROUNDS = 3

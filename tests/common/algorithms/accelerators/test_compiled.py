@@ -30,7 +30,7 @@ MODULES = [
         if module.name != "accelerator"
     ),
     "fedrec.algorithms.pair_counts",
-    "fedrec.audit.pairs_kernel",
+    "fedrec_lab.audit.pairs_kernel",
 ]
 
 

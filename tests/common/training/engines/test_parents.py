@@ -18,7 +18,7 @@ SCRIPT = """
 import json, sys
 from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out
-from fedrec.simulation.federation import Federation, simulate
+from fedrec_lab.simulation.federation import Federation, simulate
 from fedrec.clock import SystemClock
 
 folder, n_rounds = sys.argv[1:]

@@ -1,0 +1,1 @@
+"""fedrec_lab: a federation in one process, published results, references, reports and audits."""

@@ -1,0 +1,183 @@
+"""The audit of pair counts: whose history follows from how many users hold each pair of items.
+
+Released is G: for every two items that enough users hold the number of users who hold both, and
+on the diagonal the holders of each. With G_jk = 1 exactly one user holds j and k; with G_jj = 1,
+where `minimum_item_users` allows it, exactly one holds j, and then k stands for j below. About
+that user every other item i is
+
+    out        if G_ij = 0 or G_ik = 0: nobody holds it with both;
+    certain    if G_ij = G_jj or G_ik = G_kk: all holders of j, or of k, hold it; or
+               if G_ij + G_ik > G_ii: some holder of i holds both j and k, and that is the user.
+
+These are Bonferroni's bounds on how many users hold i, j and k. Where every item is one or the
+other, the user's history among these items is determined. Whoever has it can take it from G, and
+what is left is the G of all others: the audit does so until it finds nobody any more.
+
+It is a lower bound. It uses three items at a time and no knowledge from elsewhere; users may be
+determined by the equations as a whole, or by who knows some of their items.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
+from fedrec_lab.audit.report import AuditReport, Finding
+
+__all__ = ["Inferred", "audit_pairs", "determined_users", "pair_counts_of"]
+
+_MOST_ITEMS = 16_384
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Inferred:
+    """What follows from the counts about each user, bool (n_users,).
+
+    Attributes:
+        determined: whose items follow, in the end.
+        directly: whose items follow before anybody was taken from the counts.
+        alone: who holds an item or a pair that nobody else holds.
+        gram: the counts G, int32 (n_items, n_items).
+    """
+
+    determined: NDArray[np.bool_]
+    directly: NDArray[np.bool_]
+    alone: NDArray[np.bool_]
+    gram: NDArray[np.int32]
+
+
+def determined_users(
+    pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int
+) -> Inferred:
+    """Return who is determined by the counts; see the module's docstring.
+
+    Args:
+        pointers, items: the users' items, ascending, as compressed rows.
+        n_items: items that are counted.
+    """
+    from fedrec_lab.audit.pairs_kernel import look_for_users
+
+    gram = _gram(pointers, items, n_items)
+    # Items of many holders first: there a pair that decides nothing is given up early.
+    order = np.argsort(-np.diag(gram), kind="stable")
+    place = np.empty_like(order)
+    place[order] = np.arange(n_items)
+    left, rows = np.ascontiguousarray(gram[np.ix_(order, order)]), place[items]
+    unknown = np.diff(pointers) > 0
+    passes = []
+    while True:
+        alone, found = np.zeros_like(unknown), np.zeros_like(unknown)
+        look_for_users(left, pointers, rows, unknown, alone, found)
+        passes.append((found, alone))
+        if not found.any():
+            break
+        for user in np.nonzero(found)[0].tolist():
+            own = rows[pointers[user] : pointers[user + 1]]
+            left[np.ix_(own, own)] -= 1
+        unknown &= ~found
+    return Inferred(
+        determined=np.logical_or.reduce([found for found, _ in passes]),
+        directly=passes[0][0],
+        alone=passes[0][1],
+        gram=gram,
+    )
+
+
+def audit_pairs(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
+    """Return whose training items the pair counts determine; see the module's docstring."""
+    least = plan.federation.minimum_item_users
+    active, pointers, items = _counted(users, n_items, least)
+    sizes = np.diff(pointers)
+    inferred = determined_users(pointers, items, len(active))
+    determined, gram = inferred.determined, inferred.gram
+    whole = determined & (sizes == np.diff(users.train_indptr))
+    single = np.triu(gram == 1, 1).sum()
+    return AuditReport(
+        released=f"how many users hold each pair of the {len(active)} items that {least} or more "
+        "hold",
+        inference="an item that only one user holds, or a pair of items that only one user holds "
+        "and whose counts with every other item say whether that user has it, too; then again "
+        "without the users who were found",
+        n_users=len(users),
+        n_items=n_items,
+        n_active=len(active),
+        minimum_item_users=least,
+        determined=tuple(users.user_ids[index] for index in np.nonzero(determined)[0]),
+        findings=(
+            Finding(
+                key="determined_directly",
+                count=int(inferred.directly.sum()),
+                sentence="of them at once, the others only after these were taken away",
+            ),
+            Finding(
+                key="determined_completely",
+                count=int(whole.sum()),
+                sentence="of them have no other training item: this is all of it",
+            ),
+            Finding(
+                key="users_with_a_pair_alone",
+                count=int(inferred.alone.sum()),
+                sentence="users hold a pair of items, or an item, that nobody else holds",
+            ),
+            Finding(
+                key="pairs_of_one_user",
+                count=int(single),
+                sentence="pairs of items are held together by exactly one user",
+            ),
+            Finding(
+                key="items_of_one_user",
+                count=int((np.diag(gram) == 1).sum()),
+                sentence="counted items are held by exactly one user",
+            ),
+        ),
+        advice="Raise federation.minimum_item_users: fewer items are counted, and rare ones tell "
+        "most. Pair counts of one remain; only another algorithm avoids them.",
+    )
+
+
+def pair_counts_of(
+    users: UserSplit, n_items: int, least: int
+) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Return the items that so many users hold at least, and G over them."""
+    active, pointers, items = _counted(users, n_items, least)
+    return active, _gram(pointers, items, len(active))
+
+
+def _counted(
+    users: UserSplit, n_items: int, least: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Return the items that are counted, and users' items among them as compressed rows."""
+    holders = np.bincount(users.train_items, minlength=n_items)
+    active = np.nonzero(holders >= least)[0]
+    if len(active) > _MOST_ITEMS:
+        raise SettingsError(
+            f"{len(active)} items have {least} holders or more; the audit of pairs takes at most "
+            f"{_MOST_ITEMS}.",
+            remedy="Raise federation.minimum_item_users, or leave rare items out of the data.",
+        )
+    position = np.full(n_items, -1, dtype=np.int64)
+    position[active] = np.arange(len(active))
+    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    kept = position[users.train_items] >= 0
+    sizes = np.bincount(owner[kept], minlength=len(users))
+    pointers = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+    return active, pointers, position[users.train_items][kept]
+
+
+def _gram(pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int) -> NDArray[np.int32]:
+    from fedrec.algorithms.pair_counts import count_pairs
+
+    counts = np.zeros(n_items * (n_items - 1) // 2, dtype=np.int64)
+    count_pairs(pointers, items, 0, counts)
+    gram = np.zeros((n_items, n_items), dtype=np.int32)
+    for item in range(n_items):
+        begin = item * (item - 1) // 2
+        gram[item, :item] = counts[begin : begin + item]
+    gram += gram.T
+    gram[np.diag_indices_from(gram)] = np.bincount(items, minlength=n_items)
+    return gram

@@ -1,0 +1,232 @@
+"""The audit of sketches: which rows of pair counts follow from sums along few directions.
+
+Released are Y_1 = G Omega and Y_t = G Q with Q = orth(Y_{t-1}), G the counts of pairs and c its
+diagonal. Omega is public and each Q follows from what is released, so each row g of G is measured
+by known numbers: y = g [Omega, Q, ...]. Those are far fewer than its entries. But a row of which
+few are not zero follows from some s log n of them, s their number. So the audit does what anybody
+could who has the sums: orthogonal matching pursuit, the entry that explains most of what is left of
+y, least squares over all entries so found, and again; a row is decoded where whole numbers explain
+y and nothing is left. G is symmetric: an entry of a decoded row is known in another one, which
+then has fewer unknown ones, so all rows are tried again until none falls any more.
+
+As many sums as there are items need no such method: all rows follow by linear algebra.
+
+It is a lower bound: one method, which knows nothing of the users and gives up after a quarter as
+many entries as there are measurements, and after 64. Rows of the fewest holders are tried, up to
+128 of them; the others have more counts that are not zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.algorithms.sketched_weights import drawn_directions, orthonormal
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError
+from fedrec_lab.audit.pairs import pair_counts_of
+from fedrec_lab.audit.report import AuditReport, Finding
+
+__all__ = ["audit_sketches", "decoded_rows", "measurements"]
+
+_MOST_ROWS = 128
+_MOST_ENTRIES = 64
+_SMALL = 5
+"""Users who hold a pair: fewer are a small count in any federation."""
+_ROWS_AT_ONCE = 64
+_NOTHING_LEFT = 1e-6
+"""Of the length of what was measured; least squares leave about 1e-12 of it."""
+
+Matrix = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Decoded:
+    """What was decoded: rows of G by their place."""
+
+    rows: NDArray[np.int64]
+    counts: Matrix
+
+
+def measurements(gram: Matrix, active: NDArray[np.int64], seed: int, dim: int, sums: int) -> Matrix:
+    """Return what each row of G is measured by, (n, sums x dim): the directions side by side."""
+    found = [drawn_directions(seed, active, dim)]
+    for _ in range(sums - 1):
+        found.append(orthonormal(gram @ found[-1]))
+    return np.concatenate(found, axis=1)
+
+
+def decoded_rows(measured: Matrix, directions: Matrix, holders: Matrix) -> _Decoded:
+    """Return the rows of G that follow from what was measured; see the module's docstring.
+
+    Args:
+        measured: Y, all sums side by side, (n, n_measurements).
+        directions: what they were measured by, in the same form.
+        holders: the diagonal of G, which is published, too.
+    """
+    n_items = len(holders)
+    if directions.shape[1] >= n_items and np.linalg.matrix_rank(directions) == n_items:
+        whole, *_ = np.linalg.lstsq(directions.T, measured.T, rcond=None)
+        return _Decoded(rows=np.arange(n_items), counts=np.rint(whole.T).astype(np.float64))
+    open_rows = np.argsort(holders, kind="stable")[:_MOST_ROWS]
+    rows: list[int] = []
+    counts = np.zeros((0, n_items))
+    while len(open_rows):
+        found: dict[int, Matrix] = {}
+        for begin in range(0, len(open_rows), _ROWS_AT_ONCE):
+            part = open_rows[begin : begin + _ROWS_AT_ONCE]
+            known = np.zeros((len(part), n_items))
+            known[:, rows] = counts[:, part].T
+            known[np.arange(len(part)), part] = holders[part]
+            hidden = np.ones_like(known, dtype=np.bool_)
+            hidden[:, rows] = False
+            hidden[np.arange(len(part)), part] = False
+            left = measured[part] - known @ directions
+            solved = _pursued(left, directions, hidden)
+            found |= {
+                int(row): known[place] + values
+                for place, (row, values) in enumerate(zip(part, solved, strict=True))
+                if values is not None
+            }
+        if not found:
+            break
+        rows += list(found)
+        counts = np.concatenate([counts, np.array(list(found.values()))])
+        open_rows = open_rows[~np.isin(open_rows, rows)]
+    return _Decoded(rows=np.array(rows, dtype=np.int64), counts=counts)
+
+
+def _pursued(
+    measured: Matrix, directions: Matrix, hidden: NDArray[np.bool_]
+) -> list[Matrix | None]:
+    """Return the unknown counts of some rows, None where they do not follow."""
+    n_rows, n_measurements = measured.shape
+    lengths = np.maximum(np.linalg.norm(directions, axis=1), np.finfo(float).tiny)
+    unit = directions / lengths[:, None]
+    size = np.linalg.norm(measured, axis=1)
+    solved: list[Matrix | None] = [None] * n_rows
+    left, free = measured.copy(), hidden.copy()
+    support: list[list[int]] = [[] for _ in range(n_rows)]
+    most = min(n_measurements // 4, _MOST_ENTRIES)
+    basis = np.zeros((n_rows, most, n_measurements))
+    going = np.arange(n_rows)
+    for step in range(most + 1):
+        small = np.linalg.norm(left[going], axis=1) <= _NOTHING_LEFT * np.maximum(size[going], 1.0)
+        for row in going[small]:
+            solved[row] = _whole(measured[row], directions, support[row])
+        going = going[~small]
+        if not len(going) or step == most:
+            break
+        fit = np.where(free[going], np.abs(left[going] @ unit.T), -1.0)
+        chosen = fit.argmax(1)
+        added = unit[chosen]
+        for _ in range(2):
+            along = np.einsum("rsm,rm->rs", basis[going, :step], added)
+            added = added - np.einsum("rs,rsm->rm", along, basis[going, :step])
+        added /= np.maximum(np.linalg.norm(added, axis=1, keepdims=True), np.finfo(float).tiny)
+        basis[going, step] = added
+        left[going] -= (left[going] * added).sum(1, keepdims=True) * added
+        free[going, chosen] = False
+        for row, item in zip(going.tolist(), chosen.tolist(), strict=True):
+            support[row].append(item)
+    return solved
+
+
+def _whole(measured: Matrix, directions: Matrix, support: list[int]) -> Matrix | None:
+    """Return the counts that explain a row, where they are numbers of users."""
+    counts = np.zeros(len(directions))
+    if support:
+        values, *_ = np.linalg.lstsq(directions[support].T, measured, rcond=None)
+        counts[support] = np.rint(values)
+        if np.abs(values - counts[support]).max() > 0.1 or counts.min() < 0:
+            return None
+    return counts
+
+
+def audit_sketches(plan: Plan, users: UserSplit, n_items: int) -> AuditReport:
+    """Return which pair counts the sums let decode, and whose they are.
+
+    Raises:
+        SettingsError: noise lies on the sums.
+    """
+    if plan.privacy.mechanism != "none":
+        raise SettingsError(
+            f"privacy.mechanism is {plan.privacy.mechanism!r}: no pair count can be decoded from "
+            "sums with noise on every value.",
+            remedy="Audit the noise itself with `fedrec audit dp`.",
+        )
+    # What sums sketches says how many directions there are, and how many sums.
+    settings = plan.algorithm.model_dump()
+    most, sums = int(settings["dim"]), int(settings["sums"])
+    least = plan.federation.minimum_item_users
+    active, whole = pair_counts_of(users, n_items, least)
+    gram = whole.astype(np.float64)
+    holders = np.diag(gram).copy()
+    findings, at_dim = [], _Decoded(rows=np.zeros(0, dtype=np.int64), counts=gram[:0])
+    for dim in dict.fromkeys((most, most // 2, most // 4)):
+        if not dim:
+            continue
+        directions = measurements(gram, active, plan.federation.seed, dim, sums)
+        found = decoded_rows(gram @ directions, directions, holders)
+        right = (found.counts == gram[found.rows]).all(1)
+        found = _Decoded(rows=found.rows[right], counts=found.counts[right])
+        at_dim = found if dim == most else at_dim
+        findings += _findings(found, gram, least, dim)
+    determined = _sole_holders(users, active[at_dim.rows[holders[at_dim.rows] == 1]])
+    tried = min(_MOST_ROWS, len(active))
+    return AuditReport(
+        released=f"{sums} x {most} sums over each row of pair counts of the "
+        f"{len(active)} items that {least} or more hold",
+        inference=f"rows of pair counts that follow from their sums, by orthogonal matching "
+        f"pursuit, among the {tried} items of the fewest holders; a user is determined who alone "
+        "holds an item whose row follows; as many sums as items give all rows",
+        n_users=len(users),
+        n_items=n_items,
+        n_active=len(active),
+        minimum_item_users=least,
+        determined=tuple(users.user_ids[index] for index in determined),
+        findings=tuple(findings),
+        advice="Raise federation.minimum_item_users: rows of items with many holders have many "
+        "counts and do not follow from few sums. Or lower algorithm.dim.",
+    )
+
+
+def _findings(found: _Decoded, gram: Matrix, least: int, dim: int) -> list[Finding]:
+    """Say what was decoded at one number of directions."""
+    upper = np.triu(np.ones(gram.shape, dtype=np.bool_), 1)
+    few = max(least, _SMALL)
+    small = upper & (gram > 0) & (gram < few)
+    told = np.zeros_like(upper)
+    told[found.rows] = True
+    told |= told.T
+    n_small, n_told = int(small.sum()), int((small & told).sum())
+    alone = int((upper & (gram == 1) & told).sum())
+    share = 100.0 * n_told / n_small if n_small else 0.0
+    return [
+        Finding(
+            key=f"rows_decoded_at_{dim}",
+            count=len(found.rows),
+            sentence=f"rows are decoded exactly with algorithm.dim = {dim}",
+        ),
+        Finding(
+            key=f"small_pairs_decoded_at_{dim}",
+            count=n_told,
+            sentence=f"pairs that fewer than {few} users hold together are known by that, "
+            f"{share:.1f} % of all {n_small}",
+        ),
+        Finding(
+            key=f"pairs_of_one_user_decoded_at_{dim}",
+            count=alone,
+            sentence="pairs among the decoded ones are held together by exactly one user",
+        ),
+    ]
+
+
+def _sole_holders(users: UserSplit, items: NDArray[np.int64]) -> list[int]:
+    """Return the users who hold one of these items."""
+    owner = np.repeat(np.arange(len(users)), np.diff(users.train_indptr))
+    found: list[int] = np.unique(owner[np.isin(users.train_items, items)]).tolist()
+    return found

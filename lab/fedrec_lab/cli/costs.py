@@ -1,0 +1,204 @@
+"""`fedrec costs`: the CoLR paper's Tables 2 and 3, minutes and encryption, beside those here.
+
+`fedrec costs space`: the PFedCLR paper's Table 6, what models take, by the rules behind it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.terminal import AsJson, print_json, print_table
+
+if TYPE_CHECKING:
+    from fedrec_lab.papers.colr_costs import CostRow
+    from fedrec_lab.papers.colr_times import TimeRow
+    from fedrec_lab.papers.encryption_costs import OwnCosts
+    from fedrec_lab.papers.round_times import OwnTimes
+
+__all__ = ["EPILOG", "costs"]
+
+_SPACE = "space"
+EPILOG = (
+    "Examples:\n"
+    "  fedrec costs\n"
+    "  fedrec costs colr\n"
+    "  fedrec costs --sizes-only --json\n"
+    "  fedrec costs space\n"
+    "  fedrec costs topk --sample 4000"
+)
+
+
+def costs(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME", help="What rows begin with: fedmf, colr, svd or topk; or space."
+        ),
+    ] = "",
+    sample: Annotated[
+        int,
+        typer.Option(min=1, help="Paillier ciphertexts that are timed; the rest is scaled."),
+    ] = 100,
+    sizes_only: Annotated[
+        bool, typer.Option("--sizes-only", help="Measure no seconds on this machine.")
+    ] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Regenerate the CoLR paper's Tables 2 and 3: minutes of 1000 rounds, and encrypted updates.
+
+    Every row shows what the paper printed beside what it takes here. Table 2 is the paper's
+    estimate: minutes on its link, which follow from the numbers of a message, and of computation,
+    for which a client's training and the server's work are timed on this machine. In Table 3 a
+    client protects an update and reveals a sum, and the coordinator adds the updates of 60 clients;
+    sizes are exact, also by the rules that the paper's sizes follow, and a ~ says that seconds were
+    scaled up from a sample of the values. The ratio is the paper's: encrypted over plain bytes.
+
+    space shows the PFedCLR paper's Table 6 instead: what a client and a server hold of a model, as
+    printed and by the rules that every printed size follows.
+    """
+    if name == _SPACE:
+        _print_space(as_json)
+        return
+    from fedrec.errors import SettingsError
+    from fedrec_lab.papers.colr_costs import COSTS
+    from fedrec_lab.papers.colr_times import TIMES
+    from fedrec_lab.papers.encryption_costs import own_costs
+    from fedrec_lab.papers.round_times import own_times
+
+    times = [row for row in TIMES if row.name.startswith(name)]
+    rows = [row for row in COSTS if row.name.startswith(name)]
+    if not rows and not times:
+        known = dict.fromkeys([row.name for row in COSTS] + [row.name for row in TIMES])
+        raise SettingsError(
+            f"There is no row {name!r} in the tables.",
+            remedy=f"Rows are {', '.join(known)}; another table is {_SPACE}.",
+        )
+    taken = [(row, own_times(row, timed=not sizes_only)) for row in times]
+    found = [(row, own_costs(row, sample=sample, timed=not sizes_only)) for row in rows]
+    if as_json:
+        print_json(
+            {
+                "times": [_times_content(row, ours) for row, ours in taken],
+                "rows": [_content(row, ours) for row, ours in found],
+            }
+        )
+        return
+    if taken:
+        _print_times(taken)
+    if found:
+        _print_costs(found)
+
+
+def _print_times(taken: list[tuple[TimeRow, OwnTimes]]) -> None:
+    print_table(
+        [line for row, ours in taken for line in _time_lines(row, ours)],
+        title="CoLR, table 2: minutes of 1000 rounds on MovieLens-1M (3,706 items, dim 64)",
+        headers=("row", "", "link", "computation", "total", "client s", "server s"),
+    )
+    typer.echo("\nComputation is 1000 x (7 x client + 10 + server) seconds: 166.67 minutes are the")
+    typer.echo("constant. The paper does not print its seconds.\n")
+
+
+def _time_lines(row: TimeRow, ours: OwnTimes) -> list[tuple[str, ...]]:
+    printed = (row.link_minutes, row.computation_minutes, row.total_minutes)
+    lines = [(row.name, "published", *(f"{minutes:.2f}" for minutes in printed), "", "")]
+    link = f"{ours.link_minutes:.2f}"
+    if ours.computation_minutes is None:
+        return [*lines, ("", "here", link, "", "", "", "")]
+    computation, total = ours.computation_minutes, ours.link_minutes + ours.computation_minutes
+    seconds = (f"{ours.client_seconds:.3g}", f"{ours.server_seconds:.3g}")
+    return [*lines, ("", "here", link, f"{computation:.2f}", f"{total:.2f}", *seconds)]
+
+
+def _times_content(row: TimeRow, ours: OwnTimes) -> dict[str, object]:
+    published = {
+        "name": row.name,
+        "link_minutes": row.link_minutes,
+        "computation_minutes": row.computation_minutes,
+        "total_minutes": row.total_minutes,
+    }
+    return {"published": published, "ours": asdict(ours)}
+
+
+def _print_costs(found: list[tuple[CostRow, tuple[OwnCosts, ...]]]) -> None:
+    print_table(
+        [line for row, ours in found for line in _lines(row, ours)],
+        title="CoLR, table 3: one update of MovieLens-1M (3,706 items, dim 64)",
+        headers=("row", "values", "set", "client s", "server s", "cipher KB", "plain KB", "ratio"),
+    )
+    typer.echo("\nKB are 1,024 bytes. Under topk an index of 4 bytes comes with each value: it is")
+    typer.echo("in the paper's plain KB, and here under paillier/paper and single in both.")
+
+
+def _print_space(as_json: bool) -> None:
+    from fedrec_lab.papers.pfedclr_costs import SPACE
+
+    if as_json:
+        found = [
+            {
+                "published": asdict(row),
+                "by_rule": {"client_bytes": row.client_bytes, "server_bytes": row.server_bytes},
+            }
+            for row in SPACE
+        ]
+        print_json({"rows": found})
+        return
+    print_table(
+        [
+            (
+                row.name,
+                f"{row.n_users:,}",
+                f"{row.n_items:,}",
+                f"{row.client_mb:.4f}",
+                f"{row.by_rule[0]:.4f}",
+                f"{row.server_mb:.4f}",
+                f"{row.by_rule[1]:.4f}",
+            )
+            for row in SPACE
+        ],
+        title="PFedCLR, table 6: what a model of dim 16 takes, in MB of 2^20 bytes",
+        headers=("row", "users", "items", "client", "by rule", "server", "by rule"),
+    )
+    typer.echo("\nThe paper's server keeps every user's upload; a coordinator here adds them up as")
+    typer.echo("they come, under every protection that can add.")
+
+
+def _content(row: CostRow, ours: tuple[OwnCosts, ...]) -> dict[str, object]:
+    rules = {
+        "cipher_bytes": row.cipher_bytes,
+        "plain_bytes": row.plain_bytes,
+        "ratio": row.ratio,
+    }
+    own_rows = [{**asdict(own), "ratio": own.ratio} for own in ours]
+    return {"published": asdict(row), "by_rule": rules, "ours": own_rows}
+
+
+def _lines(row: CostRow, ours: tuple[OwnCosts, ...]) -> list[tuple[str, ...]]:
+    low, high = row.server_seconds
+    server = f"{low:g}" if low == high else f"{low:g}-{high:g}"
+    sizes = (str(row.cipher_kb), str(row.plain_kb), f"{row.printed_ratio:.2f}")
+    printed = (f"{row.client_seconds:g}", server, *sizes)
+    by_rule = ("", "", _kb(row.cipher_bytes), _kb(row.plain_bytes), f"{row.ratio:.2f}")
+    lines: list[tuple[str, ...]] = [
+        (row.name, str(row.n_values), "published", *printed),
+        ("", "", "by the paper's rules", *by_rule),
+    ]
+    for own in ours:
+        seconds = (_seconds(own.client_seconds, own), _seconds(own.server_seconds, own))
+        sizes = (_kb(own.cipher_bytes), _kb(own.plain_bytes), f"{own.ratio:.2f}")
+        lines.append(("", "", f"{own.protection}/{own.preset}", *seconds, *sizes))
+    return lines
+
+
+def _kb(n_bytes: float) -> str:
+    return f"{n_bytes / 1024:.1f}"
+
+
+def _seconds(seconds: float | None, own: OwnCosts) -> str:
+    if seconds is None:
+        return ""
+    shown = f"{seconds:.3g}" if seconds < 100 else f"{seconds:.0f}"
+    return f"{'~' if own.sampled_values else ''}{shown}"

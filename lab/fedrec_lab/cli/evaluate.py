@@ -1,0 +1,282 @@
+"""`fedrec evaluate`: one table with everything that an algorithm has to beat."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
+from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import AsJson, new_console, print_json
+from fedrec.cli.value_flags import SetValues, values_of
+from fedrec.errors import SettingsError
+from fedrec_lab.cli.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import Settings
+    from fedrec.evaluation.metrics import Protocol
+    from fedrec_lab.cli.evaluate_tables import Tables
+    from fedrec_lab.comparison.comparing import Comparison, Job, Listener
+    from fedrec_lab.reports.run_folder import RunFolder
+
+__all__ = ["EPILOG", "evaluate"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec evaluate run.toml\n"
+    "  fedrec evaluate run.toml --protocols full,sampled --seeds 5 --skip centralised-ncf\n"
+    "  fedrec evaluate run.toml --seeds 1,7 --no-references --out results\n"
+    "  fedrec evaluate run.toml --resume runs/movies-evaluate-20260101-120000\n"
+    "  fedrec evaluate runs/movies-20260101-120000 --diagnostics"
+)
+
+
+def evaluate(
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
+    ],
+    protocols: Annotated[
+        str, typer.Option(help="The columns: full, sampled and paper, separated by commas.")
+    ] = "full,sampled,paper",
+    seeds: Annotated[
+        str,
+        typer.Option(
+            metavar="N|LIST",
+            help="How many seeds, from federation.seed on, or a list as in 1,7.",
+        ),
+    ] = "3",
+    references: Annotated[
+        bool, typer.Option(help="Also local training, centralised MF and NCF, iALS and EASE.")
+    ] = True,
+    skip: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME", help="Leave a reference out, as in ease; repeat it."),
+    ] = None,
+    clients: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Clients that share the users, each of which also trains alone; 0 takes "
+            "rounds.minimum_clients.",
+        ),
+    ] = 0,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of the results, in place of a new run folder.")
+    ] = None,
+    resume: Annotated[
+        Path | None,
+        typer.Option(help="Go on in this folder; what is measured there is not measured again."),
+    ] = None,
+    diagnostics: Annotated[
+        bool,
+        typer.Option(
+            "--diagnostics",
+            help="Also the spectra of the best versions' item tables: information abundance, and "
+            "principal components for 95 and 99 % of the variance. Of a run folder without "
+            "training.",
+        ),
+    ] = False,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
+    values: SetValues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a federation with several seeds and hold it against references, in one table.
+
+    Every protocol chooses its round on its own validation items; the table shows test. full and
+    sampled share a training, paper has its own where the algorithm draws negatives. References
+    train on all users' data in one place, which a deployed federation never does. Ctrl-C stops
+    after the round and saves; a second one stops at once. --resume is refused where training
+    rounds otherwise than in the folder, unless --accept-other-arithmetic is given. The last line
+    on stdout is the folder.
+    """
+    from fedrec.cli.data_options import echo_note
+    from fedrec.config.loading import load_settings
+    from fedrec.data.source import read_users
+    from fedrec.provenance import provenance_of
+    from fedrec_lab.comparison.comparing import compare
+
+    check_is_resumed(accept_other_arithmetic, resume)
+    chosen = _protocols(protocols)
+    if settings_file.is_dir() and diagnostics:
+        from fedrec_lab.cli.evaluate_tables import print_folder
+
+        print_folder(settings_file, as_json=as_json)
+        return
+    if settings_file.is_dir():
+        raise SettingsError(
+            f"{settings_file} is a folder; this command trains, so that it needs settings.",
+            remedy=f"Give {settings_file / 'resolved.toml'} to measure a run's settings again.",
+        )
+    settings = load_settings(settings_file, values_of(values))
+    numbers = _seeds(seeds, settings.federation.seed)
+    names = _references(references, skip or [])
+    users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
+    n_clients = clients or (settings.rounds.minimum_clients if references else 1)
+    trains = provenance_of(settings.plan, settings.client.device)
+    run = _folder(settings, out, resume)
+    if resume is None:
+        # What is refused on resuming must not have replaced the run's own settings.
+        run.write_environment(trains)
+        run.write_settings(settings)
+    else:
+        run.go_on(trains, accepted=accept_other_arithmetic)
+    tables = None
+    if diagnostics:
+        from fedrec_lab.cli.evaluate_tables import Tables
+
+        tables = Tables(run.path)
+    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    with stop.on_interrupt(), _progress() as listener:
+        result = compare(
+            settings,
+            catalogue,
+            users,
+            protocols=chosen,
+            seeds=numbers,
+            references=names,
+            n_clients=n_clients,
+            folder=run.path,
+            accept_other_arithmetic=accept_other_arithmetic,
+            listener=listener,
+            stop=stop.requested,
+            trained=tables.take if tables is not None else None,
+        )
+    run.write_results(result.table)
+    _print(result, run, as_json, tables)
+    if not result.finished:
+        again = ["fedrec", "evaluate", str(run.path / "resolved.toml"), "--resume", str(run.path)]
+        again += ["--protocols", protocols, "--seeds", seeds, "--clients", str(n_clients)]
+        again += [] if references else ["--no-references"]
+        again += ["--diagnostics"] if diagnostics else []
+        again += [word for name in skip or () for word in ("--skip", name)]
+        typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _protocols(text: str) -> tuple[Protocol, ...]:
+    from fedrec.evaluation.metrics import PROTOCOLS
+
+    wanted = [part.strip() for part in text.split(",") if part.strip()]
+    unknown = [name for name in wanted if name not in PROTOCOLS]
+    if unknown or not wanted:
+        raise SettingsError(
+            f"--protocols is {text!r}.",
+            remedy=f"Name one or more of {', '.join(PROTOCOLS)}, separated by commas.",
+        )
+    return tuple(protocol for protocol in PROTOCOLS if protocol in wanted)
+
+
+def _seeds(text: str, first: int) -> tuple[int, ...]:
+    """Return a list of seeds as it stands, and for a single number so many from `first` on."""
+    try:
+        found = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        found = []
+    if "," not in text and len(found) == 1 and 1 <= found[0] <= 1000:
+        return tuple(range(first, first + found[0]))
+    if "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
+        raise SettingsError(
+            f"--seeds is {text!r}.",
+            remedy="Give a number from 1 to 1000, or different seeds separated by commas; a "
+            "comma after it makes a list of one.",
+        )
+    return tuple(found)
+
+
+def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:
+    from fedrec_lab.comparison.references import REFERENCES
+
+    unknown = [name for name in skipped if name not in REFERENCES]
+    if unknown:
+        raise SettingsError(
+            f"--skip names {unknown[0]}, which is no reference.",
+            remedy=f"Known are {', '.join(REFERENCES)}.",
+        )
+    return tuple(name for name in REFERENCES if wanted and name not in skipped)
+
+
+def _folder(settings: Settings, out: Path | None, resume: Path | None) -> RunFolder:
+    from fedrec.errors import StorageError
+    from fedrec_lab.reports.run_folder import RunFolder
+
+    if resume is not None:
+        return RunFolder.open(resume)
+    if out is None:
+        return RunFolder.create(settings.output.runs, f"{settings.federation.name}-evaluate")
+    try:
+        if out.is_dir() and any(out.iterdir()):
+            raise SettingsError(
+                f"--out names {out}, which is not empty.",
+                remedy="Name a new folder, or go on in this one with --resume.",
+            )
+        out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{out} cannot be made: {error}.") from error
+    return RunFolder(out)
+
+
+class _Lines:
+    """A line for each job, one more when it took long; for a pipe or a file."""
+
+    def __init__(self) -> None:
+        self._said = 0.0
+
+    def begin(self, number: int, n_jobs: int, job: Job) -> None:
+        self._said = time.monotonic()
+        typer.echo(f"{number}/{n_jobs}  {job.text}", err=True)
+
+    def tell(self, text: str) -> None:
+        if time.monotonic() - self._said >= 10.0 or not text.startswith("round"):
+            self._said = time.monotonic()
+            typer.echo(f"  {text}", err=True)
+
+
+@contextmanager
+def _progress() -> Iterator[Listener]:
+    """Show jobs on stderr: a bar on a terminal, else lines."""
+    if not sys.stderr.isatty():
+        yield _Lines()
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn("measurements"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
+    with Progress(*columns, console=new_console(stderr=True)) as bar:
+        shown = bar.add_task("measurements", total=None, text="")
+
+        class Bar:
+            text = ""
+
+            def begin(self, number: int, n_jobs: int, job: Job) -> None:
+                self.text = job.text
+                bar.update(shown, completed=number - 1, total=n_jobs, text=job.text)
+
+            def tell(self, text: str) -> None:
+                bar.update(shown, text=f"{self.text}: {text}")
+
+        yield Bar()
+
+
+def _print(result: Comparison, run: RunFolder, as_json: bool, tables: Tables | None) -> None:
+    if as_json:
+        content: dict[str, object] = {"run": str(run.path), "finished": result.finished}
+        if tables is not None:
+            content["diagnostics"] = tables.records
+        print_json(content | result.table.to_record())
+        return
+    if result.table.rows:
+        typer.echo(result.table.to_text())
+    if tables is not None:
+        typer.echo(tables.to_text())
+    typer.echo(str(run.path))

@@ -1,0 +1,41 @@
+"""`fedrec report`: a run's report and its figures, made again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.cli.terminal import AsJson, print_json
+
+__all__ = ["EPILOG", "report"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec report runs/movies-20260101-120000\n"
+    "  fedrec report runs/movies-20260101-120000 --json"
+)
+
+
+def report(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The folder that a run left.")],
+    as_json: AsJson = False,
+) -> None:
+    """Make a run's report again, with every figure as SVG and PNG in figures/ beside it.
+
+    Everything comes from report.json in the run's folder, so that nothing is trained or measured
+    again. The last line is the page's path.
+    """
+    from fedrec_lab.reports.run_folder import RunFolder
+
+    folder = RunFolder.open(run)
+    content = folder.report_content()
+    figures = folder.write_figures(content.figures)
+    page = folder.write_report(content)
+    if as_json:
+        print_json({"report": str(page), "figures": [str(path) for path in figures]})
+        return
+    for path in figures:
+        typer.echo(str(path))
+    typer.echo(str(page))

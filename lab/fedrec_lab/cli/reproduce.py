@@ -1,0 +1,180 @@
+"""`fedrec reproduce`: a published row in the paper's protocol and in the honest ones."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.arithmetic_flag import AcceptOtherArithmetic, check_is_resumed
+from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import AsJson, count_of, print_json, print_table
+from fedrec.cli.value_flags import SetValues, values_of
+from fedrec_lab.cli.round_progress import round_progress
+from fedrec_lab.cli.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from fedrec_lab.papers.comparison import Comparison
+    from fedrec_lab.papers.request import Request
+
+__all__ = ["EPILOG", "reproduce"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec reproduce --list\n"
+    "  fedrec reproduce pfedrec/ml-100k\n"
+    "  fedrec reproduce colr/ml-1m --protocols paper,sampled --seeds 5\n"
+    "  fedrec reproduce fedmf/filmtrust --rounds 10\n"
+    "  fedrec reproduce --resume runs/reproduce-20260101-120000"
+)
+
+
+_PROTOCOLS = "paper,sampled,full"
+
+
+def reproduce(
+    name: Annotated[
+        str,
+        typer.Argument(
+            metavar="NAME",
+            help="A row, as in pfedrec/ml-100k, or what rows begin with, as in colr/ml-1m.",
+        ),
+    ] = "",
+    show_list: Annotated[
+        bool, typer.Option("--list", help="List all rows, and whether their data is here.")
+    ] = False,
+    protocols: Annotated[
+        str, typer.Option(help="Which of paper, sampled and full to run, with commas between.")
+    ] = _PROTOCOLS,
+    seeds: Annotated[
+        int, typer.Option(min=1, help="Runs of each protocol, with the seeds 1, 2, ...")
+    ] = 1,
+    rounds: Annotated[
+        int, typer.Option(min=0, help="Shorten to this many rounds, for a try; 0 is the row's own.")
+    ] = 0,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    out: Annotated[Path, typer.Option(help="The folder to make the run folder in.")] = Path("runs"),
+    resume: Annotated[
+        Path | None, typer.Option(help="Go on with what was stopped in this folder.")
+    ] = None,
+    accept_other_arithmetic: AcceptOtherArithmetic = False,
+    values: SetValues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run published rows in the paper's protocol and in the honest ones, side by side.
+
+    The paper's protocol leaks the held-out items in most papers; sampled ranks the same candidates
+    without the leak, full ranks all items. Rounds are chosen on validation. HR@10 within one point
+    of the published figure counts as reproduced; a run with fewer rounds, with --set or on other
+    data than the paper's gets no verdict. Ctrl-C stops after the round and saves. The last line on
+    stdout is the run's folder.
+    """
+    from fedrec.errors import SettingsError
+    from fedrec_lab.papers.request import Request
+
+    if show_list:
+        _list(name, as_json)
+        return
+    check_is_resumed(accept_other_arithmetic, resume)
+    if not name and resume is None:
+        raise SettingsError(
+            "It is not said what to reproduce.", remedy="`fedrec reproduce --list` shows all rows."
+        )
+    if resume is not None:
+        if name or values or rounds or seeds != 1 or (protocols, device) != (_PROTOCOLS, "auto"):
+            raise SettingsError(
+                f"--resume goes on with what {resume} was asked for; nothing else can be asked.",
+                remedy="Leave the name and the other options out, or start anew without --resume.",
+            )
+        folder = resume
+        request = Request.load(folder)
+    else:
+        request = Request.of(
+            name,
+            protocols=protocols,
+            seeds=seeds,
+            rounds=rounds,
+            device=device,
+            values={key: str(value) for key, value in values_of(values).items()},
+        )
+        request.check_settings()
+        request.require_data()
+        folder = request.make_folder(out)
+    _run(request, folder, accept_other_arithmetic, as_json)
+
+
+def _run(request: Request, folder: Path, accept_other_arithmetic: bool, as_json: bool) -> None:
+    from fedrec_lab.papers.request import reproduce_rows
+
+    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    with stop.on_interrupt():
+        comparisons = reproduce_rows(
+            request,
+            folder,
+            watch=round_progress,
+            stop=stop.requested,
+            accept_other_arithmetic=accept_other_arithmetic,
+        )
+    # Only what is complete has a row; a stopped run is never taken for a result.
+    if as_json:
+        content = {"run": str(folder), "finished": not stop.requested()}
+        print_json(content | {"rows": [found.to_json() for found in comparisons]})
+    else:
+        for found in comparisons:
+            _print(found)
+        typer.echo(str(folder))
+    if stop.requested():
+        again = ["fedrec", "reproduce", "--resume", str(folder)]
+        typer.echo(f"Stopped; go on with: {shlex.join(again)}", err=True)
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print(found: Comparison) -> None:
+    print_table(found.table(), headers=found.headings())
+    for sentence in found.sentences():
+        typer.echo(sentence)
+    typer.echo("")
+
+
+def _list(name: str, as_json: bool) -> None:
+    from fedrec.data.public import cached_path, how_to_get
+    from fedrec_lab.papers import ROWS, rows_named
+
+    rows = rows_named(name, ROWS) if name else tuple(ROWS.values())
+    here = {row.dataset: cached_path(row.dataset).is_file() for row in rows}
+    if as_json:
+        listed = [
+            {
+                "name": row.name,
+                "dataset": row.dataset,
+                "data_available": here[row.dataset],
+                "hr": row.hr,
+                "ndcg": row.ndcg,
+                "source": row.source,
+                "note": row.note,
+                "plan": json.loads(row.plan.model_dump_json()),
+            }
+            for row in rows
+        ]
+        print_json({"rows": listed})
+        return
+    print_table(
+        [
+            (
+                row.name,
+                f"{row.hr:.4f} / {row.ndcg:.4f}",
+                count_of(row.plan.rounds.total, "round"),
+                f"{row.minutes:g} min",
+                "yes" if here[row.dataset] else "no",
+                row.source,
+            )
+            for row in rows
+        ],
+        headers=("row", "HR@10 / NDCG@10", "rounds", "a protocol", "data", "source"),
+    )
+    for dataset, found in here.items():
+        if not found:
+            typer.echo(f"{dataset} is not on this machine. {how_to_get(dataset)}", err=True)

@@ -1,0 +1,70 @@
+"""Showing rounds as they are published: a bar on a terminal, else a line a round, on stderr."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import typer
+
+from fedrec.cli.terminal import human_bytes, new_console
+
+if TYPE_CHECKING:
+    from fedrec_lab.reports.round_report import RoundReport
+
+__all__ = ["Told", "round_progress", "round_text"]
+
+Told = Callable[["RoundReport"], None]
+
+
+@contextmanager
+def round_progress(label: str, n_rounds: int) -> Iterator[Told]:
+    """Yield what is to be told of each round.
+
+    Args:
+        label: what runs; nothing where that is plain.
+        n_rounds: how many there will be.
+    """
+    if not sys.stderr.isatty():
+        # A line for each round that measured, and at least one in a hundred.
+        every = max(1, n_rounds // 100)
+
+        def tell(report: RoundReport) -> None:
+            if report.validation is not None or report.round % every == 0:
+                text = f"round {report.round}/{n_rounds}  {round_text(report)}"
+                typer.echo(f"{label}  {text}" if label else text, err=True)
+
+        yield tell
+        return
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+    columns = (
+        TextColumn(label or "rounds"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("{task.fields[text]}"),
+    )
+    with Progress(*columns, console=new_console(stderr=True)) as bar:
+        task = bar.add_task(label, total=n_rounds, text="")
+
+        def show(report: RoundReport) -> None:
+            bar.update(task, completed=int(report.round), text=round_text(report))
+
+        yield show
+
+
+def round_text(report: RoundReport) -> str:
+    """Return a round's figures as one line of text."""
+    parts: list[str] = [report.kind]
+    if report.loss is not None:
+        parts.append(f"loss {report.loss:.4f}")
+    if report.validation is not None:
+        parts.append(f"HR {report.validation.hr:.4f} NDCG {report.validation.ndcg:.4f}")
+    if report.clipped_values:
+        parts.append(f"{report.clipped_values} values clipped")
+    if report.abstained:
+        parts.append(f"diverged at {report.abstained} clients, who sat out")
+    parts += [f"{human_bytes(report.vector_bytes)} up", f"{report.seconds:.2f} s"]
+    return "  ".join(parts)

@@ -1,0 +1,137 @@
+"""`fedrec simulate --seeds`: the same federation under several seeds, side by side."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import typer
+
+from fedrec.cli.exposure_flag import FLAG
+from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import print_json
+from fedrec.errors import SettingsError
+from fedrec_lab.cli.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fedrec.config.schema import Settings
+    from fedrec_lab.reports.round_report import RoundReport
+    from fedrec_lab.simulation.seeds import SeedResult
+
+__all__ = ["parsed_seeds", "resume_command", "run_seeds"]
+
+
+def parsed_seeds(text: str) -> list[int]:
+    """Return the seeds of ``1,2,3``.
+
+    Raises:
+        SettingsError: something else was written.
+    """
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError:
+        raise SettingsError(
+            f"--seeds is {text!r}.", remedy="Write integers with commas, e.g. --seeds 1,2,3."
+        ) from None
+
+
+def resume_command(folder: Path, *, clients: int, protect: bool, accept_exposure: bool) -> str:
+    """Return the command that goes on with a stopped run.
+
+    It names the run's own settings: those that were asked for may have been changed by flags and
+    by the environment.
+
+    Args:
+        clients: as given; 0 is the default of the command.
+    """
+    command = ["fedrec", "simulate", str(folder / "resolved.toml"), "--resume", str(folder)]
+    command += ["--clients", str(clients)] if clients else []
+    command += ["--protect"] if protect else []
+    command += [FLAG] if accept_exposure else []
+    return shlex.join(command)
+
+
+def run_seeds(
+    settings: Settings,
+    seeds: list[int],
+    *,
+    jobs: int,
+    n_clients: int,
+    protect: bool,
+    accept_exposure: bool,
+    as_json: bool,
+) -> None:
+    """Run all seeds, each into a run folder of its own, and print their results."""
+    from fedrec.provenance import provenance_of
+    from fedrec_lab.cli.round_progress import round_text
+    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.simulation.seeds import settings_of_seeds, simulate_seeds
+
+    n_rounds = settings.rounds.total + 2
+    name = settings.federation.name
+    folders = {}
+    for seed, own in settings_of_seeds(settings, seeds).items():
+        run = RunFolder.create(settings.output.runs, f"{name}-seed-{seed}")
+        # A seed that is killed has left no record of its own.
+        run.write_environment(provenance_of(own.plan, own.client.device))
+        run.write_settings(own)
+        folders[seed] = run.path
+
+    def told(seed: int, report: RoundReport) -> None:
+        typer.echo(f"seed {seed}  round {report.round}/{n_rounds}  {round_text(report)}", err=True)
+
+    stop = StopRequest("Stopping every seed after its round; Ctrl-C again stops at once.")
+    with stop.on_interrupt():
+        results = simulate_seeds(
+            settings,
+            folders,
+            jobs=jobs,
+            n_clients=n_clients,
+            protect=protect,
+            on_round=told,
+            stop=stop.requested,
+        )
+    _print(results, settings.evaluation.at, as_json)
+    unfinished = [result for result in results if not result.finished]
+    for result in unfinished:
+        again = resume_command(
+            result.folder, clients=n_clients, protect=protect, accept_exposure=accept_exposure
+        )
+        typer.echo(f"Seed {result.seed} stopped; go on with: {again}", err=True)
+    if unfinished or len(results) < len(seeds):
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print(results: list[SeedResult], at: int, as_json: bool) -> None:
+    from fedrec_lab.reports.tables import plain_table
+
+    if as_json:
+        print_json(
+            {
+                "at": at,
+                "seeds": [
+                    {
+                        "seed": result.seed,
+                        "run": str(result.folder),
+                        "finished": result.finished,
+                        "rounds": result.n_rounds,
+                        "best_round": result.best_round,
+                        "results": [
+                            {"method": row.label, "note": row.note} | asdict(row.samples[0])
+                            for row in result.rows
+                        ],
+                    }
+                    for result in results
+                ],
+            }
+        )
+        return
+    for result in results:
+        if result.rows:
+            typer.echo(f"seed {result.seed}")
+            typer.echo(plain_table(result.rows, at=at))
+    for result in results:
+        typer.echo(str(result.folder))

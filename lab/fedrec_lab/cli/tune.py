@@ -1,0 +1,134 @@
+"""`fedrec tune`: which settings are best on validation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.exposure_flag import AcceptExposure
+from fedrec.cli.failures import INTERRUPTED
+from fedrec.cli.terminal import AsJson, print_json, print_table
+from fedrec.cli.value_flags import SetValues, values_of
+from fedrec_lab.cli.stop_request import StopRequest
+
+if TYPE_CHECKING:
+    from fedrec.config.schema import Plan, Settings
+    from fedrec.evaluation.metrics import Rates
+    from fedrec_lab.comparison.tuning import Trial
+
+__all__ = ["EPILOG", "tune"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec tune run.toml\n"
+    "  fedrec tune run.toml --try algorithm.alpha=1,10 --try algorithm.regularisation=10,50\n"
+    "  fedrec tune run.toml --try algorithm.learning_rate=0.5,1,2 --set rounds.total=30"
+)
+
+
+def tune(
+    settings_file: Annotated[
+        Path, typer.Argument(metavar="SETTINGS", help="The federation's settings.")
+    ],
+    tries: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--try",
+            metavar="KEY=V1,V2,...",
+            help="Values to try; repeat it for combinations. Without it the algorithm's own "
+            "grid is tried, where it has one.",
+        ),
+    ] = None,
+    accept_exposure: AcceptExposure = False,
+    values: SetValues = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train once with the file's settings and once with each of the others; rank on validation.
+
+    Everything runs in this process, on the data that the file names, as `fedrec simulate` does;
+    test items are never looked at. Where the data lies with clients, tune on what one of them
+    has. Nothing is written: copy the printed lines. Ctrl-C stops and shows what was tried.
+    """
+    from fedrec.cli.data_options import echo_note
+    from fedrec.config.exposure import check_exposure
+    from fedrec.config.loading import load_settings
+    from fedrec.data.source import read_users
+    from fedrec_lab.comparison.tuning import grid_of, tried, try_settings
+
+    given = values_of(values)
+    settings = load_settings(settings_file, given)
+    check_exposure(settings.plan, accepted=accept_exposure)
+    grid = grid_of(settings.algorithm.name, tries or ())
+    # All are checked before the first is trained.
+    jobs: list[tuple[Mapping[str, str], Settings]] = [({}, settings)]
+    jobs += [(each, load_settings(settings_file, {**given, **each})) for each in grid]
+    users, catalogue = read_users(settings.data, reader="tuning", tell=echo_note)
+    stop = StopRequest("Stopping after this round; Ctrl-C again stops at once.")
+    trials: list[Trial] = []
+    popularity: Rates | None = None
+    plans: list[Plan] = []
+    with stop.on_interrupt():
+        for number, (each, own) in enumerate(jobs, start=1):
+            if own.plan in plans:
+                continue
+            plans.append(own.plan)
+            found = try_settings(own, each, users, catalogue, stop=stop.requested)
+            if found is None:
+                break
+            trial, reference = found
+            trials.append(trial)
+            popularity = popularity or reference
+            reached = f"NDCG {trial.rates.ndcg:.4f}" if trial.rates else trial.note
+            typer.echo(f"{number}/{len(jobs)}  {_named(each)}  {reached}", err=True)
+    _print(tried(trials), popularity, settings.evaluation.at, as_json)
+    if stop.requested():
+        raise typer.Exit(INTERRUPTED)
+
+
+def _named(values: Mapping[str, str]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in values.items()) or "as in the file"
+
+
+def _print(trials: list[Trial], popularity: Rates | None, at: int, as_json: bool) -> None:
+    best = trials[0] if trials and trials[0].rates else None
+    beaten = bool(best and best.rates and popularity and best.rates.ndcg > popularity.ndcg)
+    if as_json:
+        print_json(
+            {
+                "at": at,
+                "trials": [asdict(trial) for trial in trials],
+                "popularity": asdict(popularity) if popularity else None,
+                "above_popularity": beaten,
+            }
+        )
+        return
+    rows = [
+        [
+            _named(trial.values),
+            *([f"{trial.rates.hr:.4f}", f"{trial.rates.ndcg:.4f}"] if trial.rates else ["-", "-"]),
+            str(trial.round) if trial.rates else "-",
+            trial.note,
+        ]
+        for trial in trials
+    ]
+    if popularity:
+        rows.append(["popularity", f"{popularity.hr:.4f}", f"{popularity.ndcg:.4f}", "-", ""])
+    print_table(rows, headers=["on validation", f"HR@{at}", f"NDCG@{at}", "round", ""])
+    if best is None:
+        return
+    if not beaten:
+        typer.echo("None of them is better than popularity on validation; try others with --try.")
+    if not best.values:
+        typer.echo("The file's own settings are the best of these.")
+        return
+    typer.echo("Best; for the settings file:")
+    sections: dict[str, list[str]] = {}
+    for key, value in best.values.items():
+        section, _, field = key.partition(".")
+        sections.setdefault(section, []).append(f"{field} = {value}")
+    for section, lines in sections.items():
+        typer.echo("\n".join([f"[{section}]", *lines]))

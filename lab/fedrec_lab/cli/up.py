@@ -1,0 +1,55 @@
+"""`fedrec up`: a whole federation on one machine, for a trial."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedrec.cli.exposure_flag import AcceptExposure
+from fedrec.cli.terminal import new_console
+
+__all__ = ["EPILOG", "up"]
+
+EPILOG = "Examples:\n  fedrec up\n  fedrec up trial/kits"
+
+
+def up(
+    kits: Annotated[
+        Path, typer.Argument(metavar="KITS", help="What `fedrec provision` made.")
+    ] = Path("kits"),
+    accept_exposure: AcceptExposure = False,
+) -> None:
+    """Run coordinator, key authority and every client of a set of kits, and show the rounds.
+
+    For a trial: in a deployment each party runs its own kit on its own machine. Ends when the run
+    has ended. Ctrl-C ends all of them and loses nothing; the same command goes on.
+    """
+    from fedrec.config.loading import load_settings
+    from fedrec_lab.demo.parties import Parties, run_parties
+    from fedrec_lab.reports.run_view import RunView
+
+    parties = Parties.of_kits(kits)
+    plan = load_settings(parties.coordinator).plan
+    console = new_console()
+    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+
+    def started(address: str) -> None:
+        n_clients = len(parties.clients)
+        console.print(f"Coordinator on {address}, the key authority, {n_clients} clients")
+        console.print(f"Their logs are in {kits / 'logs'}; Ctrl-C ends them all")
+
+    run_parties(
+        parties, kits / "logs", view, console, on_start=started, accept_exposure=accept_exposure
+    )
+    best = view.best
+    if best is not None and best.test is not None:
+        console.print(
+            f"{view.finished}: on held-out items HR@{view.at} {best.test.hr:.4f}, "
+            f"NDCG@{view.at} {best.test.ndcg:.4f}"
+        )
+    first = shlex.quote(str(parties.clients[0]))
+    typer.echo(f"Recommend to a user of {parties.clients[0].parent.name}:")
+    typer.echo(f"  fedrec client recommend {first} --user USER")

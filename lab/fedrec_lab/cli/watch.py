@@ -1,0 +1,116 @@
+"""`fedrec watch`: a coordinator's rounds as they happen."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedrec.cli.operator_options import Address, OperatorFile, open_admin_link
+from fedrec.cli.terminal import print_json
+from fedrec_lab.cli.event_line import event_line
+from fedrec_lab.cli.live_view import SHOWN_EVENTS, watch_live
+
+if TYPE_CHECKING:
+    from fedrec.wire.admin_link import RunEvent
+
+__all__ = ["EPILOG", "watch"]
+
+EPILOG = (
+    "Examples:\n"
+    "  fedrec watch 127.0.0.1:7447\n"
+    "  fedrec watch 127.0.0.1:7447 --json --no-follow > events.jsonl"
+)
+
+LAST_EVENT = "run finished"
+
+
+def watch(
+    address: Address,
+    after: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="Only events after this number; 0 shows all. Without it the live table begins "
+            "where the run is, and anything else with the first event.",
+        ),
+    ] = None,
+    follow: Annotated[bool, typer.Option(help="Go on as events happen.")] = True,
+    operator: OperatorFile = None,
+    record: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="SETTINGS.toml",
+            help="Also write a run folder under output.runs; needs the federation's settings.",
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, one for each event.")
+    ] = False,
+) -> None:
+    """Follow rounds until the run is over or Ctrl-C; the run does not notice.
+
+    On a terminal a live table is shown, elsewhere one line for each event.
+    """
+    live = follow and not as_json and sys.stdout.isatty()
+    with closing(open_admin_link(address, operator)) as link:
+        if after is None:
+            starts_late = live and record is None
+            after = max(0, link.status().last_event - SHOWN_EVENTS) if starts_late else 0
+        events = _until_finished(link.events(after=after, follow=follow))
+        if record is not None:
+            events = _recorded(events, record)
+        if as_json:
+            for event in events:
+                print_json(asdict(event))
+                sys.stdout.flush()
+        elif live:
+            watch_live(link, events)
+        else:
+            for event in events:
+                typer.echo(event_line(event))
+
+
+def _until_finished(events: Iterator[RunEvent]) -> Iterator[RunEvent]:
+    for event in events:
+        yield event
+        if event.kind == LAST_EVENT:
+            return
+
+
+def _recorded(events: Iterator[RunEvent], settings_file: Path) -> Iterator[RunEvent]:
+    """Pass events on, and leave a run folder when they end."""
+    from fedrec.cli.catalogue_size import catalogue_size
+    from fedrec.config.loading import load_settings
+    from fedrec_lab.reports.federation_record import record_federation
+    from fedrec_lab.reports.run_folder import RunFolder
+    from fedrec_lab.reports.run_view import RunView
+
+    settings = load_settings(settings_file)
+    plan = settings.plan
+    n_items, _ = catalogue_size(settings)
+    folder = RunFolder.create(settings.output.runs, plan.federation.name)
+    folder.write_settings(settings)
+    folder.write_environment()
+    view = RunView(planned=plan.rounds.total + 2, at=plan.evaluation.at)
+    try:
+        for event in events:
+            report = view.take(event)
+            if report is not None:
+                folder.append_round(report)
+            yield event
+    finally:
+        record_federation(
+            folder,
+            plan,
+            view,
+            n_items=n_items,
+            title=f"{plan.federation.name}: {plan.algorithm.name}",
+            subtitle=f"{len(view.rounds)} rounds under {plan.protection.name}",
+        )
+        typer.echo(str(folder.path), err=True)

@@ -1,0 +1,260 @@
+"""A run's algorithm and its references, measured one after the other, as one table."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol as Shape
+
+from fedrec.config.algorithm import about_algorithm
+from fedrec.config.schema import Settings
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError, TrainingError
+from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
+from fedrec.ids import digest
+from fedrec.planning.cautions import protocol_cautions
+from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
+from fedrec_lab.comparison.parts import Parts
+from fedrec_lab.comparison.references import REFERENCES, Reference
+from fedrec_lab.comparison.training import (
+    draws_negatives,
+    measurements_of,
+    protocol_groups,
+    train,
+)
+from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
+from fedrec_lab.reports.result_row import REFERENCE_LABELS
+from fedrec_lab.simulation.checkpoint import simulation_identity
+from fedrec_lab.simulation.result import SimulationResult
+
+__all__ = ["Comparison", "Job", "Listener", "compare", "jobs_of"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One method with some seeds under protocols that share a training.
+
+    Attributes:
+        reference: its name in `REFERENCES`; empty for the run's own algorithm.
+        name: of its part's file.
+        text: what people read while it runs.
+    """
+
+    reference: str
+    protocols: tuple[Protocol, ...]
+    seeds: tuple[int, ...]
+    name: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Comparison:
+    """The table, as far as it was measured.
+
+    Attributes:
+        finished: whether nobody asked to stop before the end.
+    """
+
+    table: ComparisonTable
+    finished: bool
+
+
+class Listener(Shape):
+    """Is told how far a comparison is."""
+
+    def begin(self, number: int, n_jobs: int, job: Job) -> None:
+        """A job begins; numbers count from 1."""
+
+    def tell(self, text: str) -> None:
+        """Something of the job was reached."""
+
+
+class _Silent:
+    def begin(self, number: int, n_jobs: int, job: Job) -> None:
+        pass
+
+    def tell(self, text: str) -> None:
+        pass
+
+
+def jobs_of(
+    settings: Settings,
+    protocols: tuple[Protocol, ...],
+    seeds: tuple[int, ...],
+    references: tuple[str, ...],
+) -> list[Job]:
+    """Return what has to be measured, the run's own algorithm first.
+
+    Raises:
+        SettingsError: nothing is asked for, or the settings do not go with a protocol.
+    """
+    if not protocols or not seeds:
+        raise SettingsError("A comparison needs at least one protocol and one seed.")
+    if settings.evaluation.at > N_CANDIDATES and set(protocols) != {"full"}:
+        raise SettingsError(
+            f"evaluation.at is {settings.evaluation.at}, but sampled and paper rank the held-out "
+            f"item among {N_CANDIDATES} others, so that it is always found.",
+            remedy=f"Compare under full alone, or set evaluation.at to {N_CANDIDATES} or less.",
+        )
+    jobs = []
+    negatives = draws_negatives(settings.plan)
+    allowed = about_algorithm(settings).protocols
+    for group in protocol_groups(protocols, negatives=negatives):
+        if negatives and not set(group) & set(allowed):
+            continue
+        for seed in seeds:
+            jobs.append(_job("", settings.algorithm.name, group, (seed,)))
+    for name in references:
+        reference = REFERENCES[name]
+        if reference.beside not in ("", settings.algorithm.name):
+            continue
+        for group in protocol_groups(protocols, negatives=reference.draws_negatives):
+            for chosen in ((seed,) for seed in seeds) if reference.seeded else (seeds,):
+                jobs.append(_job(name, name, group, chosen))
+    return jobs
+
+
+def _job(
+    reference: str, method: str, protocols: tuple[Protocol, ...], seeds: tuple[int, ...]
+) -> Job:
+    under, numbers = "+".join(protocols), "+".join(map(str, seeds))
+    word = "seed" if len(seeds) == 1 else "seeds"
+    return Job(
+        reference=reference,
+        protocols=protocols,
+        seeds=seeds,
+        name=f"{method}-{under}-seed-{numbers}",
+        text=f"{method}, {under}, {word} {numbers}",
+    )
+
+
+def compare(
+    settings: Settings,
+    catalogue: Catalogue,
+    users: UserSplit,
+    *,
+    protocols: tuple[Protocol, ...],
+    seeds: tuple[int, ...],
+    references: tuple[str, ...] = tuple(REFERENCES),
+    n_clients: int = 1,
+    folder: Path | None = None,
+    accept_other_arithmetic: bool = False,
+    listener: Listener | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    trained: Callable[[SimulationResult], None] | None = None,
+) -> Comparison:
+    """Measure everything, in one process that has all data.
+
+    Args:
+        references: names in `REFERENCES`. One that cannot run here, or diverges, says so in its
+            row, and the comparison goes on.
+        n_clients: parties of the run's own federation; with 2 or more there is a row for local
+            training.
+        folder: finished parts are kept there, and used if they are there already.
+        accept_other_arithmetic: go on with a training that rounded otherwise.
+        stop: asked between rounds and between settings.
+        trained: told what each training of the run's own algorithm left behind.
+
+    Raises:
+        SettingsError: settings that do not go together, or parts of another comparison.
+        TrainingError: the run's own algorithm diverged.
+        StorageError: the folder cannot be written or read.
+    """
+    jobs = jobs_of(settings, protocols, seeds, references)
+    plan_identity = simulation_identity(settings.plan, catalogue.fingerprint(), users)
+    identity = digest("fedrec comparison v1", plan_identity, n_clients).hex()
+    parts = None if folder is None else Parts(folder, identity)
+    listener = listener or _Silent()
+    found: list[Measurement] = []
+    failures: dict[str, str] = {}
+    finished = True
+    for number, job in enumerate(jobs, start=1):
+        known = None if parts is None else parts.load(job.name)
+        if known is not None:
+            found += known
+            continue
+        task = Task(
+            settings=settings,
+            catalogue=catalogue,
+            users=users,
+            protocols=job.protocols,
+            seeds=job.seeds,
+            n_clients=n_clients,
+            folder=None if parts is None else parts.training_folder(job.name),
+            accept_other_arithmetic=accept_other_arithmetic,
+            tell=listener.tell,
+            stop=stop,
+        )
+        try:
+            if stop():
+                raise Stopped
+            listener.begin(number, len(jobs), job)
+            measured = _method(job, trained).measure(task)
+        except Stopped:
+            finished = False
+            break
+        except (SettingsError, TrainingError) as error:
+            if not job.reference:
+                raise
+            failures[job.reference] = str(error)
+            listener.tell(str(error))
+            continue
+        found += measured
+        if parts is not None:
+            parts.save(job.name, measured)
+    order = (settings.algorithm.name, *_MEASURED_BY_FEDERATIONS, *REFERENCES)
+    rows = tuple(_rows(found, failures, order))
+    table = ComparisonTable(
+        rows=rows,
+        protocols=protocols,
+        at=settings.evaluation.at,
+        cautions=protocol_cautions(settings.plan, users, len(catalogue), protocols),
+    )
+    return Comparison(table=table, finished=finished)
+
+
+def _method(job: Job, trained: Callable[[SimulationResult], None] | None) -> Reference:
+    return REFERENCES[job.reference]() if job.reference else _Own(trained)
+
+
+_MEASURED_BY_FEDERATIONS = (*(scorer for scorer, _ in REFERENCE_LABELS), "closed_formula")
+
+
+class _Own(Reference):
+    """The run's own algorithm, with everything that its closing round measures."""
+
+    def __init__(self, trained: Callable[[SimulationResult], None] | None = None) -> None:
+        self._trained = trained
+
+    def measure(self, task: Task) -> list[Measurement]:
+        """Train once for each seed; see `Reference.measure`."""
+        found: list[Measurement] = []
+        for seed in task.seeds:
+            result = train(task, task.settings, seed)
+            if self._trained is not None:
+                self._trained(result)
+            found += measurements_of(result)
+        return found
+
+
+def _rows(
+    found: list[Measurement], failures: Mapping[str, str], order: tuple[str, ...]
+) -> Iterator[ComparisonRow]:
+    """Yield a row for each method that was measured or failed, in a fixed order."""
+    for method in order:
+        samples: dict[Protocol, list[Sample]] = {}
+        mine = [measurement for measurement in found if measurement.method == method]
+        for each in mine:
+            sample = Sample(seed=each.seed, rates=each.rates, chosen=each.chosen)
+            samples.setdefault(each.protocol, []).append(sample)
+        notes = [f"seed {each.seed}: {each.note}" for each in mine if each.note]
+        failure = failures.get(method, " ".join(dict.fromkeys(notes)))
+        if mine or failure:
+            yield ComparisonRow(
+                method=method,
+                label=mine[0].label if mine else REFERENCES[method].label,
+                samples=samples,
+                note=failure,
+            )

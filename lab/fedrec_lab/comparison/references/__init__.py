@@ -1,0 +1,28 @@
+"""References: one file each, one line each in `REFERENCES`."""
+
+from fedrec_lab.comparison.references.centralised import CentralisedMF, CentralisedNCF
+from fedrec_lab.comparison.references.centrap import CentRAP
+from fedrec_lab.comparison.references.ease import Ease
+from fedrec_lab.comparison.references.ials import IALS
+from fedrec_lab.comparison.references.reference import Fitted, Reference, ScoredReference
+
+__all__ = [
+    "IALS",
+    "REFERENCES",
+    "CentRAP",
+    "CentralisedMF",
+    "CentralisedNCF",
+    "Ease",
+    "Fitted",
+    "Reference",
+    "ScoredReference",
+]
+
+REFERENCES: dict[str, type[Reference]] = {
+    "centralised-mf": CentralisedMF,
+    "centralised-ncf": CentralisedNCF,
+    "centrap": CentRAP,
+    "ials": IALS,
+    "ease": Ease,
+}
+"""In the order of their rows; what a federation measures itself comes before them."""

@@ -1,0 +1,332 @@
+"""The demonstration from end to end: prepare, run, compare, report."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from fedrec.algorithms import ALGORITHMS
+from fedrec.config.exposure import check_exposure
+from fedrec.config.schema import Plan, Settings
+from fedrec.config.starter import TUNED
+from fedrec.data import partition_users
+from fedrec.errors import TrainingError
+from fedrec.evaluation.metrics import Rates
+from fedrec.planning.statements import trust_statement
+from fedrec.provenance import provenance_of
+from fedrec.training.layout import protection_of
+from fedrec.training.learner import Learner
+from fedrec_lab.audit.wire import WireReport
+from fedrec_lab.demo.cast import cast_table
+from fedrec_lab.demo.client_questions import exported_models, recommend_to_first_user
+from fedrec_lab.demo.comparison import Comparison, Verdict, run_comparison
+from fedrec_lab.demo.costs import RoundCosts, measured_costs
+from fedrec_lab.demo.exposure import finish_recording, look_at_coordinator, recording_of
+from fedrec_lab.demo.running import announce, run_federation
+from fedrec_lab.demo.second_act import SecondAct, run_second_act
+from fedrec_lab.demo.workspace import DEVICE, DemoData, load_data, provisioned
+from fedrec_lab.reports.federation_record import record_federation, result_rows
+from fedrec_lab.reports.html import Fact
+from fedrec_lab.reports.message_sizes import message_sizes
+from fedrec_lab.reports.plots import SizeBar
+from fedrec_lab.reports.result_row import ResultRow
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.reports.run_view import RunView
+from fedrec_lab.reports.tables import rich_table
+
+__all__ = ["DemoOptions", "demonstrate"]
+
+FIRST, SECOND = "fedmf", "fedals"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoOptions:
+    """What a reader may choose.
+
+    Attributes:
+        algorithm: one that the starter has tried settings for.
+        rounds, rank: 0 takes those of the tried settings.
+        protection: one of `fedrec.protection.PROTECTIONS`.
+        preset: parameter set of the protection; "default" is its first.
+        compare: also run the federation without encryption, in one process.
+        second_act: then run fedals under bfv; only after fedmf.
+        keep_recording: leave the recorded traffic in the run's folder, beside what it showed.
+        accept_exposure: what a plan without encryption shows is accepted for all its processes.
+    """
+
+    algorithm: str = "fedmf"
+    protection: str = "ckks"
+    preset: str = "default"
+    rounds: int = 0
+    rank: int = 0
+    n_clients: int = 3
+    seed: int = 1
+    synthetic: bool = False
+    compare: bool = True
+    second_act: bool = True
+    keep_recording: bool = False
+    accept_exposure: bool = False
+    runs: Path = Path("runs")
+
+    def plan(self) -> Plan:
+        """Return the plan: the settings of `fedrec init`, but for what was chosen."""
+        rank = {"rank": self.rank} if self.rank else {}
+        protection = {"name": self.protection, "preset": self.preset}
+        return self._plan(self.algorithm, self.rounds, protection, rank)
+
+    def second_plan(self) -> Plan | None:
+        """Return the plan of the second act, or None where there is none."""
+        if not self.second_act or self.algorithm != FIRST:
+            return None
+        name = "none" if self.protection == "none" else "bfv"
+        return self._plan(SECOND, 0, {"name": name}, {})
+
+    def _plan(
+        self, algorithm: str, rounds: int, protection: dict[str, str], update: dict[str, int]
+    ) -> Plan:
+        tuned = TUNED[algorithm].model_dump()
+        everybody = ALGORITHMS[algorithm].about.needs_everybody
+        return Plan.model_validate(
+            {
+                "federation": {"name": "demo", "seed": self.seed, "maximum_users": 1024},
+                "algorithm": tuned["algorithm"],
+                "update": tuned["update"] | update,
+                "protection": protection,
+                "rounds": {
+                    "total": rounds or tuned["rounds"]["total"],
+                    "minimum_clients": self.n_clients if everybody else min(3, self.n_clients),
+                    "minimum_summands": 3 if self.protection != "none" else 1,
+                },
+            }
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    view: RunView
+    test: Rates
+    best_version: int
+    costs: RoundCosts
+    bars: tuple[SizeBar, ...]
+    exposure: WireReport
+    comparison: Comparison | None
+    verdict: Verdict | None
+    second: SecondAct | None
+    recommendations: dict[str, Any]
+    user: str
+    seconds: float
+
+
+def demonstrate(options: DemoOptions, console: Console) -> Path:
+    """Run everything and return the run folder.
+
+    Raises:
+        FedrecError: when the federation cannot be started or fails.
+        TrainingError: the comparison came out otherwise; everything is written and told then.
+    """
+    began = time.monotonic()
+    plan = options.plan()
+    check_exposure(plan, accepted=options.accept_exposure)
+    announce(console, "Preparing", ": data, keys, and a private folder for each client")
+    data = load_data(synthetic=options.synthetic)
+    folder = RunFolder.create(options.runs, "demo")
+    catalogue = {"catalogue": str(folder.path / "catalogue.csv")}
+    folder.write_settings(Settings.model_validate(plan.model_dump() | {"data": catalogue}))
+    folder.write_environment(provenance_of(plan, DEVICE))
+    workspace = provisioned(folder.path, plan, data, n_clients=options.n_clients)
+    chosen = protection_of(plan, len(data.catalogue)).chosen
+    console.print(
+        f"{data.name}: {data.interactions.n_users} users, {len(data.catalogue)} items, "
+        f"{len(data.interactions):,} interactions. {data.note}"
+    )  # fmt: skip
+    update = f"{plan.update.structure} updates"
+    if plan.update.structure != "dense":
+        update += f" of rank {plan.update.rank}"
+    security = f", {chosen.security_bits}-bit security" if chosen.security_bits else ""
+    console.print(
+        f"{options.n_clients} clients, {plan.algorithm.name} with {update}, "
+        f"protection {chosen.protection} "
+        f"({chosen.preset}{security}), {plan.rounds.total} rounds"
+    )  # fmt: skip
+    parts = partition_users(data.interactions, options.n_clients)
+    console.print(cast_table(plan, [part.n_users for part in parts]))
+    console.print(trust_statement(plan))
+    console.print("Compiling the trainer; the result is kept for the next time")
+    Learner(plan, len(data.catalogue), device=DEVICE).warm_up()
+    view = run_federation(
+        workspace,
+        folder,
+        console,
+        accept_exposure=options.accept_exposure,
+        record_wire=recording_of(workspace),
+    )
+    best = view.best
+    if best is None or best.test is None:
+        raise TrainingError("The run measured nothing: no user has a held-out item.")
+    # The coordinator has no model to leave behind: a client gives the shared one.
+    models = exported_models(workspace)
+    comparison = verdict = None
+    if options.compare:
+        announce(console, "Comparing", ": the same federation without encryption, in one process")
+        comparison = _compare(plan, data, console)
+        verdict = comparison.judge(view, models)
+    second_plan, second = options.second_plan(), None
+    if second_plan is not None:
+        second = run_second_act(
+            second_plan, data, folder.path / SECOND, n_clients=options.n_clients, console=console
+        )
+    user, found = recommend_to_first_user(workspace)
+    outcome = _Outcome(
+        view=view,
+        costs=measured_costs(workspace),
+        bars=message_sizes(plan, len(data.catalogue)),
+        test=best.test,
+        best_version=best.round - 1,
+        exposure=look_at_coordinator(workspace),
+        comparison=comparison,
+        verdict=verdict,
+        second=second,
+        recommendations=found,
+        user=user,
+        seconds=time.monotonic() - began,
+    )
+    _write(folder, plan, data, outcome)
+    _show(console, plan, outcome)
+    finish_recording(console, workspace, keep=options.keep_recording)
+    console.print("\nClient 1 exported the shared model into the run's folder, without any")
+    console.print("user's vector. It recommends from a history that is on this machine:")
+    console.print(f"  fedrec recommend {shlex.quote(str(folder.path))} --user {user}")
+    console.print(f"\nTook {outcome.seconds:.0f} s.")
+    if verdict is not None and verdict.differences:
+        raise TrainingError(
+            "The federation of processes should have the same sums as one process, bit by bit, "
+            f"but {'; '.join(verdict.differences)}.",
+            remedy=f"Everything is in {folder.path}. Please report it with what `fedrec doctor` "
+            "prints.",
+        )
+    return folder.path
+
+
+def _compare(plan: Plan, data: DemoData, console: Console) -> Comparison:
+    with Progress(console=console, disable=not console.is_terminal) as progress:
+        bar = progress.add_task("rounds", total=plan.rounds.total + 2)
+        return run_comparison(plan, data, lambda _: progress.advance(bar))
+
+
+def _rows(plan: Plan, outcome: _Outcome) -> tuple[ResultRow, ...]:
+    return result_rows(plan, outcome.view, _compared(outcome))
+
+
+def _compared(outcome: _Outcome) -> list[ResultRow]:
+    rows = []
+    if outcome.comparison is not None:
+        samples = (outcome.comparison.test,)
+        rows.append(ResultRow(label="the same without encryption", samples=samples))
+    if outcome.second is not None:
+        rows.append(outcome.second.row)
+    return rows
+
+
+def _findings(plan: Plan, outcome: _Outcome) -> list[str]:
+    findings = []
+    popularity = (
+        outcome.view.references.rates("popularity", "test") if outcome.view.references else None
+    )
+    if popularity is not None and popularity.ndcg > 0:
+        ratio = outcome.test.ndcg / popularity.ndcg
+        findings.append(f"NDCG@{plan.evaluation.at} is {ratio:.2f} times popularity's.")
+    if outcome.comparison is not None and outcome.verdict is not None:
+        findings += outcome.comparison.sentences(outcome.verdict)
+    if outcome.second is not None:
+        findings.append(outcome.second.sentence(plan, outcome.test))
+    return findings
+
+
+def _show(console: Console, plan: Plan, outcome: _Outcome) -> None:
+    console.print()
+    console.print(
+        rich_table(_rows(plan, outcome), at=plan.evaluation.at, title="Quality on held-out items")
+    )
+    for sentence in _findings(plan, outcome):
+        console.print(f"  {sentence}")
+    console.print()
+    console.print(_cost_table(outcome))
+    console.print()
+    announce(console, "What the coordinator could see", ", in its recorded traffic and its folder")
+    for sentence in outcome.exposure.sentences():
+        console.print(f"  {sentence}")
+    console.print()
+    announce(console, f"Ten recommendations for user {outcome.user}", ", made on client 1")
+    titles = Table()
+    titles.add_column("", justify="right")
+    titles.add_column("title")
+    titles.add_column("score", justify="right")
+    for item in outcome.recommendations["items"]:
+        titles.add_row(str(item["rank"]), item["title"], f"{item['score']:.3f}")
+    console.print(titles)
+
+
+def _cost_table(outcome: _Outcome) -> Table:
+    table = Table(
+        title="Bytes of one client in one round",
+        caption="uploads: for a table of all items; measured: only items that enough users hold",
+        caption_justify="left",
+    )
+    table.add_column("what")
+    table.add_column("bytes", justify="right")
+    table.add_column("against this run", justify="right")
+    own = outcome.bars[0].n_bytes
+    for bar in outcome.bars:
+        table.add_row(f"upload: {bar.label}", f"{bar.n_bytes:,}", f"{bar.n_bytes / own:.2f} x")
+    table.add_section()
+    costs = outcome.costs
+    table.add_row("measured: sent", f"{costs.up:,}", f"{costs.up / own:.2f} x")
+    table.add_row("measured: received", f"{costs.down:,}", f"{costs.down / own:.2f} x")
+    return table
+
+
+def _write(folder: RunFolder, plan: Plan, data: DemoData, outcome: _Outcome) -> None:
+    record_federation(
+        folder,
+        plan,
+        outcome.view,
+        n_items=len(data.catalogue),
+        title="fedrec demo",
+        subtitle=f"{data.name}, {plan.protection.name}, {plan.rounds.total} rounds",
+        compared=_compared(outcome),
+        findings=_findings(plan, outcome),
+        statements=outcome.exposure.sentences(),
+        facts=(
+            Fact(name="data", value=data.note),
+            Fact(name="seconds", value=f"{outcome.seconds:.0f}"),
+        ),
+    )
+    summary = {
+        "plan": plan.model_dump(),
+        "test": _as_dict(outcome.test),
+        "best_version": outcome.best_version,
+        "without_encryption": _as_dict(outcome.comparison.test) if outcome.comparison else None,
+        "differences": list(outcome.verdict.differences) if outcome.verdict else None,
+        "second_act": None if outcome.second is None else outcome.second.summary(),
+        "references": {row.label: asdict(row.samples[0]) for row in _rows(plan, outcome)[1:]},
+        "costs": asdict(outcome.costs),
+        "alternatives": {bar.label: bar.n_bytes for bar in outcome.bars},
+        "exposure": outcome.exposure.summary(),
+        "recommendations": outcome.recommendations,
+        "abandoned": outcome.view.abandoned,
+        "seconds": outcome.seconds,
+    }
+    path = folder.path / "summary.json"
+    path.write_text(json.dumps(summary, indent=2) + "\n", encoding="utf-8")
+
+
+def _as_dict(rates: Rates | None) -> dict[str, float] | None:
+    return None if rates is None else asdict(rates)

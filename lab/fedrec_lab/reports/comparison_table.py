@@ -1,0 +1,230 @@
+"""One table for a run: methods down, protocols side by side, means and deviations over seeds."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from fedrec.evaluation.metrics import Protocol, Rates
+from fedrec_lab.reports.result_row import Metric, ResultRow
+
+__all__ = ["ComparisonRow", "ComparisonTable", "Sample"]
+
+_SHOWN: tuple[tuple[Metric, str], ...] = (("hr", "HR"), ("ndcg", "NDCG"))
+_MISSING = "-"
+_MARK = " (!)"
+_COLUMNS = (
+    "method", "label", "protocol", "seed", "chosen", "users", "hr", "recall", "ndcg", "mrr",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What a method reached once, on test.
+
+    Attributes:
+        seed: the seed of training and of drawn candidates.
+        rates: on the test items.
+        chosen: what validation chose: "round 9", "lambda 300"; empty where there was no choice.
+    """
+
+    seed: int
+    rates: Rates
+    chosen: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRow:
+    """A method under every protocol that it was measured under.
+
+    Attributes:
+        method: a stable name, for programs.
+        label: the method, for people.
+        samples: by protocol, one for each seed.
+        note: what a reader has to know about it.
+    """
+
+    method: str
+    label: str
+    samples: Mapping[Protocol, Sequence[Sample]]
+    note: str = ""
+
+    def result(self, protocol: Protocol) -> ResultRow | None:
+        """Return means and deviations under a protocol, or None where it was not measured."""
+        found = self.samples.get(protocol, ())
+        if not found:
+            return None
+        return ResultRow(label=self.label, samples=tuple(sample.rates for sample in found))
+
+    def chosen(self, protocol: Protocol) -> str:
+        """Return what validation chose under a protocol, of several seeds in their order."""
+        values = [sample.chosen for sample in self.samples.get(protocol, ())]
+        if len(set(values)) < 2:
+            return values[0] if values else ""
+        shared = _common_start(values)
+        return shared + "/".join(value.removeprefix(shared) for value in values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonTable:
+    """A run's result, ready to be printed and saved.
+
+    Attributes:
+        rows: the run's own algorithm first.
+        protocols: the columns.
+        at: the K of the metrics.
+        cautions: a sentence for each column that flatters what stands in it.
+    """
+
+    rows: tuple[ComparisonRow, ...]
+    protocols: tuple[Protocol, ...]
+    at: int
+    cautions: Mapping[Protocol, str] = field(default_factory=dict)
+
+    @property
+    def headings(self) -> list[str]:
+        """Return the column headings; a column with a caution is marked."""
+        metrics = [
+            f"{protocol}{_MARK if self.cautions.get(protocol) else ''} {name}@{self.at}"
+            for protocol in self.protocols
+            for _, name in _SHOWN
+        ]
+        return ["method", *metrics, "seeds", "chosen on validation"]
+
+    def cells(self, row: ComparisonRow) -> list[str]:
+        """Return a row as text; what was not measured has a dash."""
+        texts = []
+        for protocol in self.protocols:
+            result = row.result(protocol)
+            texts += [_MISSING if result is None else _text(result, key) for key, _ in _SHOWN]
+        seeds = max((len(samples) for samples in row.samples.values()), default=0)
+        return [row.label, *texts, str(seeds or _MISSING), self._choices(row)]
+
+    def _choices(self, row: ComparisonRow) -> str:
+        found = {protocol: row.chosen(protocol) for protocol in self.protocols}
+        measured = {name: text for name, text in found.items() if text}
+        if len(set(measured.values())) == 1:
+            return next(iter(measured.values()))
+        return "; ".join(f"{name}: {text}" for name, text in measured.items())
+
+    @property
+    def notes(self) -> list[str]:
+        """Return a line for each column that has a caution and each row that has a note."""
+        cautions = [
+            f"{protocol}{_MARK}: {self.cautions[protocol]}"
+            for protocol in self.protocols
+            if self.cautions.get(protocol)
+        ]
+        return [*cautions, *(f"{row.label}: {row.note}" for row in self.rows if row.note)]
+
+    def to_text(self) -> str:
+        """Return aligned text, a line a row."""
+        table = [self.headings, *map(self.cells, self.rows)]
+        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
+        last = len(widths) - 1
+        lines = [
+            "  ".join(
+                cell.ljust(width) if index in (0, last) else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(line, widths, strict=True))
+            ).rstrip()
+            for line in table
+        ]
+        lines.insert(1, "-" * max(map(len, lines)))
+        return "\n".join([*lines, *self.notes])
+
+    def to_markdown(self) -> str:
+        """Return a Markdown table, the notes below it."""
+        titles = self.headings
+        rule = ["---", *["---:"] * (len(titles) - 2), "---"]
+        body = ([cell.replace("|", "\\|") for cell in self.cells(row)] for row in self.rows)
+        lines = [f"| {' | '.join(line)} |" for line in (titles, rule, *body)]
+        notes = [f"- {note}" for note in self.notes]
+        return "\n".join([*lines, *(["", *notes] if notes else []), ""])
+
+    def to_csv(self) -> str:
+        """Return one line for each method, protocol and seed, with all digits."""
+        out = io.StringIO()
+        writer = csv.DictWriter(out, _COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(self._records())
+        return out.getvalue()
+
+    def to_parquet(self) -> bytes:
+        """Return the lines of `to_csv` as Parquet."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        kinds = {"seed": pa.int64(), "users": pa.int64()}
+        kinds |= dict.fromkeys(("hr", "recall", "ndcg", "mrr"), pa.float64())
+        schema = pa.schema([(name, kinds.get(name, pa.string())) for name in _COLUMNS])
+        records = list(self._records())
+        columns = {name: [record[name] for record in records] for name in _COLUMNS}
+        out = io.BytesIO()
+        pq.write_table(pa.Table.from_pydict(columns, schema=schema), out)
+        return out.getvalue()
+
+    def to_record(self) -> dict[str, object]:
+        """Return the table as one object for JSON, means and deviations included."""
+        return {
+            "at": self.at,
+            "protocols": list(self.protocols),
+            "cautions": dict(self.cautions),
+            "rows": [
+                {
+                    "method": row.method,
+                    "label": row.label,
+                    "note": row.note,
+                    "results": {
+                        protocol: _record(row, protocol)
+                        for protocol in self.protocols
+                        if row.samples.get(protocol)
+                    },
+                }
+                for row in self.rows
+            ],
+        }
+
+    def to_json(self) -> str:
+        """Return `to_record` as text."""
+        return json.dumps(self.to_record(), indent=2, ensure_ascii=False) + "\n"
+
+    def _records(self) -> Iterator[dict[str, Any]]:
+        for row in self.rows:
+            for protocol in self.protocols:
+                for sample in row.samples.get(protocol, ()):
+                    yield {
+                        "method": row.method,
+                        "label": row.label,
+                        "protocol": protocol,
+                        "seed": sample.seed,
+                        "chosen": sample.chosen,
+                        **asdict(sample.rates),
+                    }
+
+
+def _record(row: ComparisonRow, protocol: Protocol) -> dict[str, object]:
+    result = row.result(protocol)
+    assert result is not None
+    summary: dict[str, object] = {}
+    for metric in ("hr", "recall", "ndcg", "mrr"):
+        name: Metric = metric
+        summary[name] = {"mean": result.mean(name), "deviation": result.deviation(name)}
+    return summary | {"samples": [asdict(sample) for sample in row.samples[protocol]]}
+
+
+def _text(result: ResultRow, metric: Metric) -> str:
+    mean, deviation = f"{result.mean(metric):.4f}", result.deviation(metric)
+    return mean if deviation is None else f"{mean} ± {deviation:.4f}"
+
+
+def _common_start(values: Sequence[str]) -> str:
+    """Return the words that all values begin with, so that numbers are never cut."""
+    words = [value.split(" ") for value in values]
+    shared = 0
+    while all(len(own) > shared + 1 for own in words) and len({own[shared] for own in words}) == 1:
+        shared += 1
+    return "".join(f"{word} " for word in words[0][:shared])

@@ -1,0 +1,181 @@
+"""Drawing plots: as SVG inside a page, whose text colour it takes, and as files of their own.
+
+A legend stands above the axes, where no line can cross it.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from fedrec_lab.reports.plots import BarPlot, GroupPlot, LinePlot, Plot
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure as Canvas
+
+__all__ = ["COLOURS", "INK", "as_element", "as_png", "as_svg_file", "drawn", "element_of"]
+
+INK = "#010203"
+"""Stands for the page's own text colour until the SVG is written."""
+COLOURS = ("#3b82f6", "#f97316", "#10b981", "#8b5cf6", "#e11d48", "#64748b")
+_CHOSEN = 1
+_WIDTH_INCHES = 7.2
+_PIXELS_PER_INCH = 150
+_LEGEND_COLUMNS = 3
+
+
+def as_element(plot: Plot) -> str:
+    """Return a plot as an SVG element that can stand inside HTML; the same bits every time."""
+    return element_of(*_laid_out(plot))
+
+
+def as_svg_file(plot: Plot) -> str:
+    """Return a plot as an SVG document with black text on white."""
+    element = as_element(plot).replace("currentColor", "#111")
+    opened = element.index(">") + 1
+    ground = '<rect width="100%" height="100%" fill="#fff"/>'
+    head = '<?xml version="1.0" encoding="utf-8"?>\n'
+    return f"{head}{element[:opened]}{ground}{element[opened:]}\n"
+
+
+def as_png(plot: Plot) -> bytes:
+    """Return a plot as a PNG image with black text on white."""
+    draw, height_inches = _laid_out(plot)
+    out = io.BytesIO()
+    with _style("#111111"):
+        figure = drawn(draw, height_inches)
+        figure.patch.set_facecolor("white")
+        figure.savefig(out, format="png", dpi=_PIXELS_PER_INCH, metadata={"Software": None})
+    return out.getvalue()
+
+
+def element_of(draw: Callable[[Axes], None], height_inches: float) -> str:
+    """Return what is drawn as an SVG element that can stand inside HTML."""
+    out = io.StringIO()
+    with _style(INK):
+        figure = drawn(draw, height_inches)
+        figure.patch.set_alpha(0.0)
+        figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None})
+    return _inlined(out.getvalue())
+
+
+def drawn(draw: Callable[[Axes], None], height_inches: float) -> Canvas:
+    """Return a figure with one pair of axes, drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure as Canvas
+
+    figure = Canvas(figsize=(_WIDTH_INCHES, height_inches), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_facecolor("none")
+    draw(axes)
+    return figure
+
+
+def _laid_out(plot: Plot) -> tuple[Callable[[Axes], None], float]:
+    """Return what draws a plot, and how high it is in inches."""
+    if isinstance(plot, BarPlot):
+        return lambda axes: _bars(axes, plot), 1.0 + 0.36 * max(1, len(plot.bars))
+    if isinstance(plot, GroupPlot):
+        return lambda axes: _groups(axes, plot), 3.4
+    return lambda axes: _lines(axes, plot), 3.4
+
+
+def _lines(axes: Axes, plot: LinePlot) -> None:
+    for series in plot.series:
+        axes.plot(
+            series.x,
+            series.y,
+            color=COLOURS[series.colour],
+            marker="o" if series.markers or len(series.x) == 1 else None,
+            drawstyle="steps-post" if series.steps else "default",
+            label=series.label,
+        )
+    for level in plot.levels:
+        style: Any = {"color": COLOURS[level.colour], "linestyle": "--", "linewidth": 1}
+        axes.axhline(level.y, label=level.label, **style)
+    if plot.mark is not None:
+        axes.axvline(plot.mark, color=COLOURS[2], linestyle=":", label=plot.mark_label)
+    if plot.x_is_log:
+        axes.set_xscale("log")
+    if plot.y_is_log:
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(0, plot.y_top)
+    if plot.x_ticks:
+        axes.set_xticks(plot.x_ticks)
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    _legend(axes)
+
+
+def _groups(axes: Axes, plot: GroupPlot) -> None:
+    width = 0.8 / max(1, len(plot.series))
+    for place, series in enumerate(plot.series):
+        left = [group - 0.4 + (place + 0.5) * width for group in range(len(plot.labels))]
+        axes.bar(left, series.y, width, color=COLOURS[series.colour], label=series.label)
+    axes.set_xticks(range(len(plot.labels)), plot.labels)
+    axes.set_ylim(bottom=0)
+    axes.set_xlabel(plot.x_label)
+    axes.set_ylabel(plot.y_label)
+    _legend(axes)
+
+
+def _bars(axes: Axes, plot: BarPlot) -> None:
+    bars = plot.bars
+    places = range(len(bars))
+    colours = [COLOURS[_CHOSEN if bar.chosen else 0] for bar in bars]
+    # Nothing has no place on a logarithmic scale: it stands where one byte would.
+    sizes = [max(1, bar.n_bytes) for bar in bars]
+    axes.barh(places, sizes, color=colours, height=0.6)
+    axes.set_yticks(places, [bar.label for bar in bars])
+    axes.invert_yaxis()
+    axes.set_xscale("log")
+    axes.set_xlim(min(sizes, default=1) / 4, max(sizes, default=1) * 6)
+    for place, size, bar in zip(places, sizes, bars, strict=True):
+        axes.text(size * 1.08, place, f"{bar.n_bytes:,} bytes", va="center", fontsize=8)
+    axes.set_xlabel("bytes per client and round (logarithmic)")
+
+
+def _legend(axes: Axes) -> None:
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(
+            frameon=False,
+            fontsize=8,
+            loc="lower left",
+            bbox_to_anchor=(0.0, 1.0),
+            ncols=_LEGEND_COLUMNS,
+            borderaxespad=0.2,
+        )
+
+
+def _style(ink: str) -> Any:
+    import matplotlib
+
+    return matplotlib.rc_context(
+        {
+            "svg.hashsalt": "fedrec",
+            "svg.fonttype": "none",
+            "font.family": "sans-serif",
+            "font.size": 9,
+            "text.color": ink,
+            "legend.labelcolor": ink,
+            "axes.labelcolor": ink,
+            "axes.edgecolor": ink,
+            "xtick.color": ink,
+            "ytick.color": ink,
+            "axes.spines.top": False,
+            "axes.spines.right": False,
+        }
+    )
+
+
+def _inlined(svg: str) -> str:
+    """Drop the document's head, its metadata and the group names that two figures would share."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'<g id="[^"]*"', "<g", svg)
+    return svg.replace(INK, "currentColor").strip()

@@ -1,0 +1,300 @@
+"""The figures of a run: what each of them shows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.evaluation.metrics import Rates, Split
+from fedrec_lab.reports.drawing import COLOURS, INK, element_of
+from fedrec_lab.reports.plots import BarPlot, GroupPlot, Level, LinePlot, Series, SizeBar
+from fedrec_lab.reports.round_report import RoundReport
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+    from fedrec_lab.audit.indices import RoundLeak
+    from fedrec_lab.reports.table_diagnostics import TableDiagnosis
+
+__all__ = [
+    "QualityPoint",
+    "leak_by_round",
+    "loss_by_round",
+    "quality_against_bytes",
+    "quality_by_activity",
+    "quality_by_bytes_sent",
+    "quality_by_round",
+    "share_of_clients",
+    "size_bars",
+    "spectra",
+]
+
+_MARKERS = "vso^DP*X"
+_ACTIVITY_GROUPS = 5
+_FEW = 50
+"""So many clients are shown as points; more as a line."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QualityPoint:
+    """A method on a data set: what it is worth and what a client sends and receives for it."""
+
+    label: str
+    data: str
+    n_bytes: int
+    ndcg: float
+
+
+def quality_by_round(
+    rounds: Sequence[RoundReport],
+    *,
+    at: int,
+    split: Split = "validation",
+    popularity: Rates | None = None,
+    best_version: int | None = None,
+) -> LinePlot:
+    """Return HR and NDCG of every version of the model, with popularity's as dashed lines.
+
+    Args:
+        rounds: a round measured the version before it.
+        popularity: the reference's rates on the same split.
+        best_version: the version that validation chose.
+    """
+    measured = _measured(rounds, split)
+    versions = tuple(float(report.round - 1) for report, _ in measured)
+    names = ("hr", "ndcg")
+    return LinePlot(
+        series=tuple(
+            Series(
+                label=f"{name.upper()}@{at}",
+                x=versions,
+                y=tuple(getattr(rates, name) for _, rates in measured),
+                colour=colour,
+            )
+            for colour, name in enumerate(names)
+        ),
+        levels=()
+        if popularity is None
+        else tuple(
+            Level(
+                label=f"{name.upper()}@{at} of popularity",
+                y=getattr(popularity, name),
+                colour=colour,
+            )
+            for colour, name in enumerate(names)
+        ),
+        mark=best_version,
+        mark_label="chosen on validation",
+        x_label="version of the model (round)",
+        y_label=f"{split}, mean over users",
+    )
+
+
+def quality_by_bytes_sent(
+    rounds: Sequence[RoundReport], *, at: int, split: Split = "validation"
+) -> LinePlot:
+    """Return NDCG of every version against what a client had sent for it, all rounds together."""
+    sent = dict(
+        zip(
+            (report.round for report in rounds),
+            accumulate(report.vector_bytes for report in rounds),
+            strict=True,
+        )
+    )
+    # A round measures the version before it; what it sends itself does not count yet.
+    found = [
+        ((sent[report.round] - report.vector_bytes) / 1e6, rates.ndcg)
+        for report, rates in _measured(rounds, split)
+    ]
+    places = [(megabytes, ndcg) for megabytes, ndcg in found if megabytes > 0]
+    return LinePlot(
+        series=(
+            Series(
+                label=f"NDCG@{at}",
+                x=tuple(megabytes for megabytes, _ in places),
+                y=tuple(ndcg for _, ndcg in places),
+                colour=1,
+            ),
+        ),
+        x_label="MB that a client has sent (logarithmic)",
+        y_label=f"{split}, mean over users",
+        x_is_log=True,
+    )
+
+
+def loss_by_round(rounds: Sequence[RoundReport]) -> LinePlot:
+    """Return the mean training loss of every round in which somebody trained."""
+    trained = [report for report in rounds if report.loss is not None]
+    return LinePlot(
+        series=(
+            Series(
+                label="loss",
+                x=tuple(float(report.round) for report in trained),
+                y=tuple(report.loss or 0.0 for report in trained),
+            ),
+        ),
+        x_label="round",
+        y_label="training loss, mean over users",
+    )
+
+
+def quality_by_activity(
+    activity: NDArray[np.int64],
+    gains: Mapping[str, NDArray[np.float64]],
+    *,
+    at: int,
+    n_groups: int = _ACTIVITY_GROUPS,
+) -> GroupPlot:
+    """Return each scorer's NDCG in groups of equally many users, by their interactions.
+
+    Args:
+        activity: training interactions, int64 (n_users,); who has equally many is in one group.
+        gains: by scorer, every user's NDCG, float64 (n_users,).
+    """
+    shares = np.arange(1, n_groups) / n_groups
+    edges = np.unique(np.quantile(activity, shares, method="lower"))
+    # Who has as much as an edge is below it.
+    group = np.searchsorted(edges, activity, side="left")
+    members = [group == place for place in np.unique(group)]
+    labels = []
+    for inside in members:
+        least, most = int(activity[inside].min()), int(activity[inside].max())
+        span = str(least) if least == most else f"{least} to {most}"
+        labels.append(f"{span}\n{int(inside.sum())} users")
+    return GroupPlot(
+        labels=tuple(labels),
+        series=tuple(
+            Series(
+                label=f"NDCG@{at} of {name}",
+                y=tuple(float(values[inside].mean()) for inside in members),
+                colour=colour,
+            )
+            for colour, (name, values) in enumerate(gains.items())
+        ),
+        x_label="a user's training interactions",
+        y_label="test, mean over users",
+    )
+
+
+def share_of_clients(
+    clients: Sequence[NDArray[np.int64]], gains: Mapping[str, NDArray[np.float64]], *, at: int
+) -> LinePlot:
+    """Return how many clients have at most so much quality, as a share, for each scorer.
+
+    Args:
+        clients: the users of each, by position.
+        gains: by scorer, every user's NDCG, float64 (n_users,).
+    """
+    share = tuple((place + 1) / len(clients) for place in range(len(clients)))
+    return LinePlot(
+        series=tuple(
+            Series(
+                label=name,
+                x=tuple(sorted(float(values[users].mean()) for users in clients)),
+                y=share,
+                colour=colour,
+                markers=len(clients) <= _FEW,
+                steps=len(clients) > _FEW,
+            )
+            for colour, (name, values) in enumerate(gains.items())
+        ),
+        x_label=f"NDCG@{at} of a client's users on test",
+        y_label="share of clients at or below",
+        y_top=1.05,
+    )
+
+
+def spectra(diagnoses: Iterable[TableDiagnosis]) -> LinePlot:
+    """Return the singular values of item tables, each over its table's largest."""
+    series = []
+    for colour, found in enumerate(diagnoses):
+        whose = f"median of {found.n_users} users" if found.n_users else "shared"
+        largest = max(found.quality.spectrum, default=0.0)
+        values = [value / largest for value in found.quality.spectrum if value > 0.0]
+        series.append(
+            Series(
+                label=f"{found.table}, {whose}",
+                x=tuple(float(place) for place in range(1, len(values) + 1)),
+                y=tuple(values),
+                colour=colour % len(COLOURS),
+                markers=True,
+            )
+        )
+    return LinePlot(
+        series=tuple(series),
+        x_label="singular value, from the largest on",
+        y_label="over the largest (logarithmic)",
+        y_is_log=True,
+    )
+
+
+def size_bars(bars: Sequence[SizeBar]) -> BarPlot:
+    """Return bytes per client and round as horizontal bars on a logarithmic scale."""
+    return BarPlot(bars=tuple(bars))
+
+
+def leak_by_round(rounds: Sequence[RoundLeak], *, chance: float) -> LinePlot:
+    """Return how well histories are guessed from indices, by how many rounds were watched.
+
+    Args:
+        chance: precision of a guess at random, as a dashed line.
+    """
+    watched = tuple(float(row.rounds) for row in rounds)
+    return LinePlot(
+        series=tuple(
+            Series(
+                label=name,
+                x=watched,
+                y=tuple(getattr(row, name) for row in rounds),
+                colour=colour,
+                markers=True,
+            )
+            for colour, name in enumerate(("precision", "recall"))
+        ),
+        levels=(Level(label="guess at random", y=chance, colour=2),),
+        x_label="rounds in which a user's indices were seen",
+        y_label="of a user's history, mean",
+        x_ticks=watched,
+        y_top=1.0,
+    )
+
+
+def quality_against_bytes(points: Sequence[QualityPoint], floors: Mapping[str, float]) -> str:
+    """Draw each data set's methods, NDCG over that of the best one against bytes, as SVG.
+
+    Args:
+        floors: NDCG of popularity by data set, as dashed lines.
+    """
+    colours = dict(zip(dict.fromkeys(p.data for p in points), COLOURS, strict=False))
+    markers = dict(zip(dict.fromkeys(p.label for p in points), _MARKERS, strict=False))
+
+    def draw(axes: Axes) -> None:
+        for data, colour in colours.items():
+            best = max(point.ndcg for point in points if point.data == data)
+            for point in (point for point in points if point.data == data):
+                place = point.n_bytes / 1e6, point.ndcg / best
+                axes.plot(*place, color=colour, marker=markers[point.label], linestyle="none")
+            axes.axhline(floors[data] / best, color=colour, linestyle="--", linewidth=1)
+            axes.plot([], [], color=colour, label=f"{data}, dashed: popularity")
+        for label, marker in markers.items():
+            axes.plot([], [], color=INK, marker=marker, linestyle="none", label=label)
+        axes.set_xscale("log")
+        axes.set_ylim(0, 1.05)
+        axes.set_xlabel("MB a client sends and receives in the whole run (logarithmic)")
+        axes.set_ylabel("NDCG@10 on test, of the data set's best")
+        axes.legend(frameon=False, fontsize=8, loc="center left", bbox_to_anchor=(1, 0.5))
+
+    return element_of(draw, 4.0)
+
+
+def _measured(rounds: Sequence[RoundReport], split: Split) -> list[tuple[RoundReport, Rates]]:
+    return [
+        (report, rates)
+        for report in rounds
+        if (rates := report.validation if split == "validation" else report.test) is not None
+    ]

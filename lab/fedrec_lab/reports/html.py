@@ -1,0 +1,192 @@
+"""The report of a run: one HTML file that needs nothing but itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from html import escape
+
+from pydantic import TypeAdapter, ValidationError
+
+from fedrec.errors import StorageError
+from fedrec_lab.reports.drawing import as_element
+from fedrec_lab.reports.plots import Plot
+from fedrec_lab.reports.result_row import ResultRow
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.reports.tables import cells, headings
+
+__all__ = ["Fact", "Figure", "ReportContent", "render_report"]
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; --soft: #8882; --accent: #3b82f6; }
+body { font: 16px/1.55 system-ui, sans-serif; max-width: 62rem; margin: 2rem auto;
+  padding: 0 1rem; color: CanvasText; background: Canvas; }
+h1 { font-size: 1.6rem; margin-bottom: 0; }
+h2 { font-size: 1.15rem; margin-top: 2.2rem; border-bottom: 1px solid var(--line); }
+.subtitle { opacity: .75; margin-top: .2rem; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }
+th, td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid var(--line); }
+th:first-child, td:first-child { text-align: left; }
+.results tbody tr:first-child { font-weight: 600; background: var(--soft); }
+.facts td { text-align: left; overflow-wrap: anywhere; }
+.facts td:first-child { white-space: nowrap; opacity: .75; }
+figure { margin: 1rem 0; }
+figure svg { max-width: 100%; height: auto; }
+figcaption { opacity: .75; font-size: .9rem; }
+.statement { border-left: 4px solid var(--accent); padding: .2rem 1rem; background: var(--soft); }
+summary { cursor: pointer; }
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fact:
+    """A named value, e.g. a setting or a version."""
+
+    name: str
+    value: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A figure and the sentence under it.
+
+    Attributes:
+        name: what its files are called, without an ending.
+    """
+
+    name: str
+    plot: Plot
+    caption: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReportContent:
+    """What a report says.
+
+    Attributes:
+        rows: the result table, the run's own model first.
+        at: the K of the metrics.
+        findings: sentences that say what the table means.
+        statements: what the run protects and what it does not.
+        facts: settings and machine.
+    """
+
+    title: str
+    subtitle: str
+    rows: tuple[ResultRow, ...]
+    at: int
+    findings: tuple[str, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    statements: tuple[str, ...] = ()
+    facts: tuple[Fact, ...] = ()
+    rounds: tuple[RoundReport, ...] = ()
+
+    def to_json(self) -> bytes:
+        """Return all of it, figures as data."""
+        return _CONTENT.dump_json(self, indent=1)
+
+    @classmethod
+    def from_json(cls, raw: bytes, name: str) -> ReportContent:
+        """Read what `to_json` wrote.
+
+        Args:
+            name: of the file, for errors.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            return _CONTENT.validate_json(raw)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise StorageError(
+                f"{name} is no report's content: {'.'.join(map(str, first['loc']))}: "
+                f"{first['msg']}.",
+                remedy="Restore it from a backup, or run the settings anew.",
+            ) from error
+
+
+_CONTENT = TypeAdapter(ReportContent)
+
+
+def render_report(content: ReportContent) -> str:
+    """Return the page; all text is escaped and nothing is loaded from anywhere."""
+    parts = [
+        f"<h1>{escape(content.title)}</h1>",
+        f'<p class="subtitle">{escape(content.subtitle)}</p>',
+        *_section("Results", [*_results(content), *_paragraphs(content.findings)]),
+        *_section("Figures", map(_figure, content.figures)),
+        *_section("Privacy", _paragraphs(content.statements, kind=' class="statement"')),
+        *_section("Settings and machine", _facts(content.facts)),
+        *_section("Rounds", _rounds(content.rounds, content.at)),
+    ]
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        '<meta http-equiv="Content-Security-Policy" '
+        "content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
+        f"<title>{escape(content.title)}</title>\n<style>{_STYLE}</style>\n</head>\n"
+        f"<body>\n{body}\n</body>\n</html>\n"
+    )
+
+
+def _section(title: str, parts: Iterable[str]) -> list[str]:
+    found = list(parts)
+    return [f"<h2>{escape(title)}</h2>", *found] if found else []
+
+
+def _paragraphs(sentences: Sequence[str], kind: str = "") -> list[str]:
+    return [f"<p{kind}>{escape(sentence)}</p>" for sentence in sentences]
+
+
+def _results(content: ReportContent) -> list[str]:
+    if not content.rows:
+        return []
+    table = _table(headings(content.at), map(cells, content.rows), kind="results")
+    notes = [f"{row.label}: {row.note}" for row in content.rows if row.note]
+    return [table, *_paragraphs(notes)]
+
+
+def _figure(figure: Figure) -> str:
+    # The only text that is not escaped here; text in figures is escaped where they are drawn.
+    drawn = as_element(figure.plot)
+    return f"<figure>{drawn}<figcaption>{escape(figure.caption)}</figcaption></figure>"
+
+
+def _facts(facts: Sequence[Fact]) -> list[str]:
+    return [_table([], ([fact.name, fact.value] for fact in facts), kind="facts")] if facts else []
+
+
+def _rounds(rounds: Sequence[RoundReport], at: int) -> list[str]:
+    if not rounds:
+        return []
+    titles = ["round", "kind", "loss", f"HR@{at}", f"NDCG@{at}", "users", "clipped", "s", "bytes"]
+    table = _table(titles, map(_round, rounds), kind="rounds")
+    count = f"{len(rounds)} rounds; HR and NDCG are validation's, of the version before the round"
+    return [f"<details><summary>{escape(count)}</summary>{table}</details>"]
+
+
+def _round(report: RoundReport) -> list[str]:
+    rates = report.validation
+    return [
+        str(report.round),
+        report.kind,
+        "" if report.loss is None else f"{report.loss:.4f}",
+        "" if rates is None else f"{rates.hr:.4f}",
+        "" if rates is None else f"{rates.ndcg:.4f}",
+        str(report.participants),
+        str(report.clipped_values),
+        f"{report.seconds:.2f}",
+        f"{report.vector_bytes:,}",
+    ]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]], *, kind: str) -> str:
+    head = "".join(f"<th>{escape(title)}</th>" for title in titles)
+    body = "\n".join(
+        f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in rows
+    )
+    top = f"<thead><tr>{head}</tr></thead>" if titles else ""
+    return f'<div class="scroll"><table class="{kind}">{top}<tbody>{body}</tbody></table></div>'

@@ -1,0 +1,171 @@
+"""The privacy ledger: what a run released, and what that does and does not protect.
+
+An event is a claim that was true when it was written; whatever is computed from the events
+can be computed again years later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedrec.config.exposure import exposure_of
+from fedrec.config.schema import Plan
+from fedrec.planning.statements import (
+    NO_DIFFERENTIAL_PRIVACY,
+    NOT_COVERED,
+    privacy_statements,
+    trust_statement,
+)
+from fedrec.privacy import Mechanism, mechanism_of
+from fedrec.wire.messages import RoundKind
+from fedrec_lab.reports.round_report import RoundReport
+
+__all__ = ["Guarantee", "Ledger", "Release", "ledger_of"]
+
+_FORMAT = "fedrec privacy ledger 1.1"
+
+_SIMULATED = (
+    "This was a simulation: one process held the data of all users, so nothing was hidden from it."
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Release:
+    """One kind of sum that was released, and in which rounds.
+
+    Attributes:
+        first_round, last_round: the rounds of this kind, both inclusive.
+        n_releases: how many there were.
+        clip: largest absolute value of a user in any slot of the change; None where there is no
+            change in the vector.
+        minimum_item_users: rows of items with fewer holders were never updated.
+    """
+
+    kind: RoundKind
+    first_round: int
+    last_round: int
+    n_releases: int
+    clip: float | None
+    minimum_item_users: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Guarantee:
+    """What differential privacy the releases together have, and from what it follows.
+
+    Attributes:
+        unit: whose presence is hidden.
+        adjacency: how neighbouring federations differ.
+        sums: noisy sums that were made, whether they were published or not.
+        sums_per_user: most of them that a user took part in.
+        rho: cost of one of them (zero-concentrated differential privacy).
+        clip: largest L2 norm of a user's contribution, in grid steps.
+        share: deviation (gaussian) or scale (laplace) of one client's noise, in grid steps.
+        honest_clients: whose shares a sum has at least.
+        budget: the epsilon that may not be exceeded.
+        amplification: what was claimed for sampling.
+        not_covered: what the promise is not about.
+    """
+
+    mechanism: str
+    epsilon: float
+    delta: float
+    unit: str
+    adjacency: str
+    sums: int
+    sums_per_user: int
+    rho: float
+    clip: int
+    share: int
+    honest_clients: int
+    budget: float
+    amplification: str
+    not_covered: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ledger:
+    """Everything a run released.
+
+    Attributes:
+        differential_privacy: whether sums carried noise that promises it.
+        statements: what follows from the releases, for people to read.
+        guarantee: the promise in numbers; None without one.
+    """
+
+    format: str
+    differential_privacy: bool
+    statements: tuple[str, ...]
+    protection: str
+    releases: tuple[Release, ...]
+    guarantee: Guarantee | None = None
+
+
+def ledger_of(
+    plan: Plan,
+    rounds: Sequence[RoundReport],
+    *,
+    simulated: bool,
+    n_items: int = 0,
+    n_charged: int = 0,
+) -> Ledger:
+    """Return the ledger of the rounds that were published under a plan.
+
+    Args:
+        n_items: size of the catalogue; 0 where nobody knows.
+        n_charged: noisy sums that were made; more than those published where rounds were
+            abandoned after their sum.
+    """
+    kinds: tuple[RoundKind, ...] = ("count", "train", "evaluate")
+    grouped = ((kind, [report.round for report in rounds if report.kind == kind]) for kind in kinds)
+    releases = tuple(
+        Release(
+            kind=kind,
+            first_round=min(numbers),
+            last_round=max(numbers),
+            n_releases=len(numbers),
+            clip=plan.update.clip if kind == "train" else None,
+            minimum_item_users=plan.federation.minimum_item_users,
+        )
+        for kind, numbers in grouped
+        if numbers
+    )
+    where = _SIMULATED if simulated else trust_statement(plan)
+    if not simulated and plan.update.indices == "clear":
+        where += f" It also sees, in every round, {exposure_of(plan)}."
+    n_trained = sum(report.kind == "train" for report in rounds)
+    mechanism = mechanism_of(plan)
+    promised: tuple[str, ...] = (NO_DIFFERENTIAL_PRIVACY,)
+    if mechanism is not None:
+        promised = privacy_statements(plan, max(n_trained, n_charged), n_items)
+    return Ledger(
+        format=_FORMAT,
+        differential_privacy=mechanism is not None,
+        statements=(*promised, where),
+        protection=plan.protection.name,
+        releases=releases,
+        guarantee=_guarantee(mechanism, max(n_trained, n_charged)),
+    )
+
+
+def _guarantee(mechanism: Mechanism | None, n_sums: int) -> Guarantee | None:
+    if mechanism is None:
+        return None
+    cost = mechanism.cost
+    return Guarantee(
+        mechanism=mechanism.kind,
+        epsilon=mechanism.epsilon_after(n_sums),
+        delta=mechanism.delta,
+        unit="user",
+        adjacency="one user's whole data, present or absent",
+        sums=n_sums,
+        sums_per_user=min(n_sums, mechanism.rounds_per_user),
+        rho=cost.gaussian + cost.laplace,
+        clip=mechanism.bound,
+        share=mechanism.share,
+        honest_clients=mechanism.noisy,
+        budget=mechanism.epsilon,
+        amplification="none",
+        not_covered=NOT_COVERED,
+    )

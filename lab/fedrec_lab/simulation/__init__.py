@@ -1,0 +1,31 @@
+"""A whole federation in one process."""
+
+from fedrec_lab.simulation.federation import Federation, never, round_kind, simulate
+from fedrec_lab.simulation.ranks import (
+    UserRanks,
+    against_popularity,
+    model_ranks,
+    popularity_ranks,
+    user_ranks,
+)
+from fedrec_lab.simulation.recording import record_simulation, report_content
+from fedrec_lab.simulation.result import SimulationResult, Version
+from fedrec_lab.simulation.seeds import SeedResult, simulate_seeds
+
+__all__ = [
+    "Federation",
+    "SeedResult",
+    "SimulationResult",
+    "UserRanks",
+    "Version",
+    "against_popularity",
+    "model_ranks",
+    "never",
+    "popularity_ranks",
+    "record_simulation",
+    "report_content",
+    "round_kind",
+    "simulate",
+    "simulate_seeds",
+    "user_ranks",
+]

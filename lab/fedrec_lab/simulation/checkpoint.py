@@ -1,0 +1,243 @@
+"""A stopped simulation on disk, from which it goes on to the same bits.
+
+`checkpoint.json` names its files by the SHA-256 of their content and is replaced in one step, so
+that a crash leaves the old checkpoint or the new one. The folder holds private vectors: mode
+0700, files 0600.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Callable, Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from fedrec.config.plan import plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.data.splits import UserSplit
+from fedrec.errors import SettingsError, StorageError
+from fedrec.formats import check_format, format_number
+from fedrec.ids import RoundId, digest
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.provenance import Provenance
+from fedrec.recommender.storage import write_whole
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.simulation.result import Version
+
+__all__ = ["Checkpoint", "CheckpointFolder", "simulation_identity"]
+
+_FORMAT = "fedrec simulation"
+_VERSION = 4
+_DAMAGED = "Start a new run, or restore the folder from a backup."
+
+
+def simulation_identity(plan: Plan, catalogue_fingerprint: str, users: UserSplit) -> str:
+    """Return what must be the same for a simulation to go on: plan, catalogue and data.
+
+    The number of clients is not part of it, since it changes no bit of the model; nor is what
+    trains, which a checkpoint's `Provenance` has.
+    """
+    arrays = (users.train_indptr, users.train_items, users.validation_items, users.test_items)
+    return digest(
+        "fedrec simulation v2",
+        plan_to_json(plan),
+        catalogue_fingerprint,
+        len(users),
+        *users.user_ids,
+        *(array.tobytes() for array in arrays),
+    ).hex()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Checkpoint:
+    """Everything that the next round depends on.
+
+    Attributes:
+        identity: see `simulation_identity`.
+        provenance: what trained it.
+        best: None as long as nothing was measured.
+    """
+
+    identity: str
+    provenance: Provenance
+    last: Version
+    best: Version | None
+    rounds: tuple[RoundReport, ...]
+
+
+class CheckpointFolder:
+    """Keeps one checkpoint inside a run folder.
+
+    Private tables in files lie in the run's folder of blocks, of which a checkpoint names those
+    that it needs.
+    """
+
+    def __init__(self, run_folder: Path) -> None:
+        self._blocks = BlockFolder.at(run_folder / BLOCKS)
+        self.path = self._folder = run_folder / "checkpoint"
+        self._index = self._folder / "checkpoint.json"
+
+    def __str__(self) -> str:
+        return f"The checkpoint {self._index}"
+
+    @property
+    def exists(self) -> bool:
+        """Whether there is something to resume."""
+        return self._index.is_file()
+
+    def open(self) -> None:
+        """Delete private tables of versions that no checkpoint names.
+
+        Raises:
+            StorageError: another process uses them.
+        """
+        self._keep_blocks()
+
+    def save(self, checkpoint: Checkpoint, initial: SharedState) -> None:
+        """Replace the checkpoint in one step.
+
+        Args:
+            initial: the run's first version, whose rows are left out where nothing trains them.
+
+        Raises:
+            StorageError: it cannot be written; the old one is intact.
+        """
+        try:
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"{self._folder} cannot be made: {error}.", remedy="Name a writable run folder."
+            ) from error
+        record: dict[str, object] = {
+            "format": _FORMAT,
+            "version": _VERSION,
+            "identity": checkpoint.identity,
+            "provenance": asdict(checkpoint.provenance),
+            "last": self._store(checkpoint.last, initial),
+            "best": None if checkpoint.best is None else self._store(checkpoint.best, initial),
+            "rounds": [report.to_json() for report in checkpoint.rounds],
+        }
+        write_whole(self._index, json.dumps(record).encode(), private=True)
+        self._forget_all_but(record)
+
+    def check_format(self) -> None:
+        """Refuse a checkpoint of another format; there may be none.
+
+        Raises:
+            VersionMismatch: naming the numbers.
+            StorageError: it is damaged.
+        """
+        if not self.exists:
+            return
+        try:
+            record = json.loads(self._index.read_bytes())
+            if record["format"] != _FORMAT:
+                raise ValueError(f"its format is {record['format']!r}, expected {_FORMAT!r}")
+            found = format_number(record.get("version"))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"The checkpoint {self._index} cannot be read: {error}.", remedy=_DAMAGED
+            ) from error
+        check_format(found, _VERSION, str(self), anew="start a new run")
+
+    def load(self, identity: str, initial: Callable[[], SharedState]) -> Checkpoint:
+        """Return the checkpoint of a simulation.
+
+        Args:
+            initial: returns the run's first version.
+
+        Raises:
+            StorageError: there is none, or it is damaged.
+            SettingsError: it belongs to other settings or other data.
+            VersionMismatch: it has another format.
+        """
+        self.check_format()
+        try:
+            record = json.loads(self._index.read_bytes())
+            self._check(record, identity)
+            provenance = Provenance.from_json(record["provenance"])
+            last = self._fetch(record["last"], initial)
+            best = None if record["best"] is None else self._fetch(record["best"], initial)
+            rounds = tuple(map(RoundReport.from_json, record["rounds"]))
+        except FileNotFoundError as error:
+            raise StorageError(
+                f"There is no checkpoint to resume from: {error.filename} does not exist.",
+                remedy="Give the run folder of a simulation that was stopped, or start a new one.",
+            ) from error
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StorageError(
+                f"The checkpoint {self._index} cannot be read: {error}.", remedy=_DAMAGED
+            ) from error
+        return Checkpoint(
+            identity=identity, provenance=provenance, last=last, best=best, rounds=rounds
+        )
+
+    def remove(self) -> None:
+        """Delete the checkpoint of a simulation whose result is stored."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        self._blocks.keep(())
+
+    def _store(self, version: Version, initial: SharedState) -> dict[str, object]:
+        return {
+            "round": version.round,
+            "validation_ndcg": version.validation_ndcg,
+            "shared": self._put("shared", lambda: [version.shared.to_bytes(initial)]),
+            "private": self._put("private", version.private.parts),
+        }
+
+    def _put(self, kind: str, parts: Callable[[], Iterable[bytes]]) -> str:
+        hashed = hashlib.sha256()
+        for part in parts():
+            hashed.update(part)
+        name = f"{kind}-{hashed.hexdigest()}.safetensors"
+        if not (self._folder / name).exists():
+            write_whole(self._folder / name, parts(), private=True)
+        return name
+
+    def _fetch(self, stored: dict[str, object], initial: Callable[[], SharedState]) -> Version:
+        ndcg = stored["validation_ndcg"]
+        return Version(
+            round=RoundId(int(str(stored["round"]))),
+            shared=SharedState.from_bytes(
+                self._checked(str(stored["shared"])).read_bytes(), initial
+            ),
+            private=PrivateState.open(self._checked(str(stored["private"])), self._blocks),
+            validation_ndcg=None if ndcg is None else float(str(ndcg)),
+        )
+
+    def _checked(self, name: str) -> Path:
+        """Return where a file of the checkpoint lies, if it is what was written."""
+        if Path(name).name != name:
+            raise ValueError(f"{name!r} is no file of the checkpoint")
+        path = self._folder / name
+        with path.open("rb") as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
+        if found not in name:
+            raise ValueError(f"{name} has the SHA-256 {found}")
+        return path
+
+    def _forget_all_but(self, record: dict[str, object]) -> None:
+        kept = json.dumps([record["last"], record["best"]])
+        for path in self._folder.glob("*.safetensors"):
+            if path.name not in kept:
+                path.unlink(missing_ok=True)
+        self._keep_blocks()
+
+    def _keep_blocks(self) -> None:
+        needed: set[str] = set()
+        for path in self._folder.glob("private-*"):
+            needed |= names_in(read_manifest(path) or {})
+        self._blocks.keep(needed)
+
+    @staticmethod
+    def _check(record: dict[str, object], identity: str) -> None:
+        if record["identity"] != identity:
+            raise SettingsError(
+                "The checkpoint belongs to other settings or other data than these.",
+                remedy="Resume with the run folder's own resolved.toml and the same data file, "
+                "or start a new run.",
+            )

@@ -1,0 +1,398 @@
+"""A whole federation in one process: the same rounds, the same bits, no sockets.
+
+Round 1 counts who holds what; the vectors of all others cover the rows of the items that enough
+users hold. Then come `rounds.total` training rounds, then one round that only measures, with all
+references. The state after round r is `Learner.apply` of round r's sum, as at
+every party of a real federation; neither the number of clients nor the protection changes a bit
+of it, unless `update.subset` or `update.compress` makes it depend on clients. A round measures
+the version that it starts from, so what round r measured belongs to version r - 1. Of equal
+versions on validation the earliest is the best.
+
+Under `privacy` every training round's sum carries the noise of a whole federation, drawn anew each
+time, so that no two runs are the same. What is measured then never leaves this process: it is
+reported, and chooses nothing, since a choice by exact figures would be a release without noise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.clock import Clock, SystemClock
+from fedrec.config.algorithm import algorithm_of
+from fedrec.config.exposure import check_users
+from fedrec.config.schema import Plan, Settings
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.source import read_users
+from fedrec.data.splits import UserSplit
+from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
+from fedrec.evaluation.metrics import MetricSums, Protocol
+from fedrec.ids import RoundId
+from fedrec.model.tables import room_in
+from fedrec.privacy.mechanism import fewest_clients
+from fedrec.provenance import provenance_of
+from fedrec.training.layout import vector_spec
+from fedrec.training.learner import Contribution
+from fedrec.training.starting import check_start
+from fedrec.wire.messages import RoundKind
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.simulation.checkpoint import Checkpoint, CheckpointFolder, simulation_identity
+from fedrec_lab.simulation.parties import join_private, make_parties, split_private
+from fedrec_lab.simulation.privacy import PrivacyAccount
+from fedrec_lab.simulation.result import SimulationResult, Version
+from fedrec_lab.simulation.summing import add_segments, make_adder
+
+__all__ = ["Federation", "never", "round_kind", "simulate"]
+
+_SECONDS_BETWEEN_CHECKPOINTS = 30.0
+
+
+def never() -> bool:
+    """Ask for no stop."""
+    return False
+
+
+def round_kind(plan: Plan, round_id: int) -> RoundKind:
+    """Return what a round is for; rounds count from 1."""
+    if round_id == 1:
+        return "count"
+    return "train" if round_id <= plan.rounds.total + 1 else "evaluate"
+
+
+class Federation:
+    """All parties of a simulation and the published model, between two rounds."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        catalogue: Catalogue,
+        users: UserSplit,
+        *,
+        n_clients: int,
+        protect: bool,
+        clock: Clock,
+        also: Sequence[Protocol] = (),
+        scratch: Path | None = None,
+    ) -> None:
+        plan = settings.plan
+        check_start(plan, users, len(catalogue), also)
+        if protect:
+            check_users(plan, -(-len(users) // n_clients))
+        self._settings = settings
+        self._plan = plan
+        self._catalogue = catalogue
+        self._users = users
+        self._user_keys = users.user_keys()
+        self._clock = clock
+        self._room = room_in(scratch, settings.client.memory_mib << 20)
+        self._room.make_ready(len(users), algorithm_of(plan, len(catalogue)).private_widths)
+        self._parties = make_parties(
+            settings, len(catalogue), users, n_clients, also=also, scratch=scratch
+        )
+        self._learner = self._parties[0].learner
+        self._adder, self._protection = make_adder(
+            plan, vector_spec(plan, len(catalogue)), n_clients=n_clients, protect=protect
+        )
+        self._identity = simulation_identity(plan, catalogue.fingerprint(), users)
+        self._provenance = provenance_of(plan, str(self._learner.device))
+        self._account = PrivacyAccount(plan, self._user_keys)
+        self._shared = self._learner.initial_shared()
+        self._rounds: list[RoundReport] = []
+        self._best: Version | None = None
+        self._evaluation: Mapping[Protocol, MetricSums] = {}
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last round, which only measures, is over."""
+        return len(self._rounds) == self._plan.rounds.total + 2
+
+    @property
+    def budget_spent(self) -> bool:
+        """Whether the next round would train beyond the privacy budget."""
+        coming = RoundId(self._round + 1)
+        if self.finished or round_kind(self._plan, coming) != "train":
+            return False
+        return not self._account.allows_another
+
+    @property
+    def in_files(self) -> bool:
+        """Whether private tables outgrow memory."""
+        return any(party.private.in_files for party in self._parties)
+
+    @property
+    def _round(self) -> RoundId:
+        return RoundId(len(self._rounds))
+
+    def advance(self) -> RoundReport:
+        """Hold the next round; after an error nothing has changed.
+
+        Raises:
+            TrainingError: training diverged at every party.
+            SettingsError: nothing can be trained after the count.
+        """
+        began = self._clock.now()
+        round_id = RoundId(self._round + 1)
+        kind = round_kind(self._plan, round_id)
+        coins = self._account.participants(kind, round_id)
+        number = self._shared.number
+        parts = [party.contribute(kind, number, self._shared, coins) for party in self._parties]
+        diverged = [part.abstained for part in parts if part.abstained]
+        if len(diverged) == sum(len(party.users) > 0 for party in self._parties):
+            raise TrainingError(
+                f"Training diverged at all {len(diverged)} clients; at the first: {diverged[0]}"
+            )
+        spec = self._learner.travelling.layout(kind, self._shared).vector_spec
+        aggregate = self._adder.add_up(self._vectors(kind, round_id, parts), spec)
+        self._check(kind, aggregate)
+        shared = self._learner.apply(kind, number, self._shared, aggregate)
+        if kind == "count":
+            self._learner.travelling.check(shared)
+        sums = self._learner.metrics(aggregate)
+        withheld = [part.withheld for part in parts if part.withheld is not None]
+        if withheld:
+            sums = MetricSums(np.sum(withheld, axis=0))
+        further = add_segments([part.also for part in parts])
+        report = RoundReport.of(
+            round_id,
+            kind,
+            sums,
+            seconds=self._clock.now() - began,
+            vector_bytes=self._protection.plan_over(spec).message_bytes,
+            n_clients=len(self._parties),
+            also=further,
+        )
+        self._keep_if_best(report)
+        self._shared = shared
+        for party, part in zip(self._parties, parts, strict=True):
+            party.private = part.private
+        self._rounds.append(report)
+        if kind == "evaluate":
+            self._evaluation = {self._plan.evaluation.protocol: sums, **further}
+        return report
+
+    def _check(self, kind: RoundKind, aggregate: NDArray[np.int64]) -> None:
+        """Find out here, and not in a deployed federation, that bounds do not hold.
+
+        Raises:
+            InternalError: the algorithm sends more than its tensors declare.
+        """
+        try:
+            self._learner.travelling.check_sum(
+                kind,
+                self._shared,
+                aggregate,
+                most_users=len(self._users),
+                n_clients=max(len(self._parties), fewest_clients(self._plan)),
+            )
+        except SumOutOfBounds as error:
+            raise InternalError(
+                f"{error.message} Federations would refuse this sum.",
+                remedy=f"{self._plan.algorithm.name} sends more than its tensors declare; this is "
+                "a defect of the algorithm.",
+            ) from error
+
+    def _vectors(
+        self, kind: RoundKind, round_id: RoundId, parts: Sequence[Contribution]
+    ) -> list[NDArray[np.int64]]:
+        """Return what the parties send, charged before anything is added up."""
+        vectors = [part.vector for part in parts]
+        if kind != "train" or not self._account.is_on:
+            return vectors
+        self._account.charge(kind, round_id)
+        layout = self._learner.layout
+        # Fewer parties than a round needs stand for as many.
+        more = max(0, fewest_clients(self._plan) - len(vectors))
+        return [
+            layout.add_noise(vector, 1 + (more if place == 0 else 0))
+            for place, vector in enumerate(vectors)
+        ]
+
+    def _keep_if_best(self, report: RoundReport) -> None:
+        """Keep the version that a round started from, if the round measured it as the best.
+
+        Under privacy the last measured one is kept, whatever it measured.
+        """
+        if report.validation is None:
+            return
+        ndcg = report.validation.ndcg
+        best = None if self._best is None else self._best.validation_ndcg
+        if best is None or ndcg > best or self._account.is_on:
+            self._best = self._version(ndcg)
+
+    def _version(self, validation_ndcg: float | None = None) -> Version:
+        states = [party.private for party in self._parties]
+        private = join_private(self._parties, states, self._room)
+        return Version(
+            round=self._round,
+            shared=self._shared,
+            private=private,
+            validation_ndcg=validation_ndcg,
+        )
+
+    def result(self) -> SimulationResult:
+        """Return what has been reached so far."""
+        last = self._refreshed(self._version())
+        best = last if self._best is None else self._refreshed(self._best)
+        return SimulationResult(
+            settings=self._settings,
+            catalogue=self._catalogue,
+            users=self._users,
+            rounds=tuple(self._rounds),
+            best=best,
+            last=last,
+            evaluations=self._evaluation,
+            finished=self.finished,
+            provenance=self._provenance,
+            budget_spent=self.budget_spent,
+            n_clients=len(self._parties),
+        )
+
+    def _refreshed(self, version: Version) -> Version:
+        private = self._learner.refreshed(version.shared, self._users, version.private)
+        return replace(version, private=private)
+
+    def close(self) -> None:
+        """End what trains in processes of its own."""
+        self._learner.close()
+
+    def save(self, folder: CheckpointFolder) -> None:
+        """Write a checkpoint."""
+        folder.save(
+            Checkpoint(
+                identity=self._identity,
+                provenance=self._provenance,
+                last=self._version(),
+                best=self._best,
+                rounds=tuple(self._rounds),
+            ),
+            self._learner.initial_shared(),
+        )
+
+    def restore(self, folder: CheckpointFolder, *, accept_other_arithmetic: bool) -> None:
+        """Go back to a checkpoint of the same plan and data.
+
+        Raises:
+            RefusedError: it was trained under other arithmetic, which nobody accepted.
+        """
+        checkpoint = folder.load(self._identity, self._learner.initial_shared)
+        self._provenance = checkpoint.provenance.continued(
+            self._provenance,
+            what=str(folder),
+            round_id=len(checkpoint.rounds),
+            now=self._clock.now(),
+            accepted=accept_other_arithmetic,
+        )
+        self._shared = checkpoint.last.shared
+        for party in self._parties:
+            party.private = split_private(party, checkpoint.last.private)
+        self._best = checkpoint.best
+        self._rounds = list(checkpoint.rounds)
+        for report in self._rounds:
+            self._account.charge(report.kind, report.round)
+        if self._provenance != checkpoint.provenance:
+            # Written down before the first round that it is about.
+            self.save(folder)
+
+
+def simulate(
+    settings: Settings,
+    *,
+    n_clients: int = 1,
+    protect: bool = False,
+    folder: Path | None = None,
+    resume: bool = False,
+    accept_other_arithmetic: bool = False,
+    on_round: Callable[[RoundReport], None] | None = None,
+    stop: Callable[[], bool] = never,
+    users: UserSplit | None = None,
+    catalogue: Catalogue | None = None,
+    clock: Clock | None = None,
+    also: Sequence[Protocol] = (),
+) -> SimulationResult:
+    """Run a federation in this process until its end, or until `stop` says so.
+
+    Args:
+        n_clients: parties among which the users are divided; 1 is fastest.
+        protect: really protect, add and reveal every round, as the settings say.
+        folder: the run folder; without one nothing is written and nothing can be resumed. A
+            checkpoint is written when the run stops, and every half minute.
+        resume: go on from the folder's checkpoint, to the same bits.
+        accept_other_arithmetic: go on even where training rounds otherwise than before, to bits
+            as good; the checkpoint and the result say so.
+        on_round: told of each round after it was published.
+        stop: asked after every round.
+        users: the data; without them the settings' data file is read.
+        also: protocols to measure under besides the plan's. They choose no version: the model
+            is the one that was best under the plan's.
+
+    Raises:
+        SettingsError: settings that cannot be used, also for resuming.
+        DataError: data that cannot be used, or too little of it.
+        TrainingError: training diverged; the folder's checkpoint is the version before.
+        StorageError: there is nothing to resume, or the disk is full.
+        VersionMismatch: what should be resumed has another format.
+        RefusedError: it was trained under other arithmetic, which nobody accepted.
+    """
+    if (users is None) != (catalogue is None):
+        raise SettingsError("Users and catalogue belong together; one of them is missing.")
+    if resume and folder is None:
+        raise SettingsError("Resuming needs the run folder of the stopped run.")
+    if users is None or catalogue is None:
+        users, catalogue = read_users(settings.data, reader="a simulation")
+    timer = clock or SystemClock()
+    checkpoints = None if folder is None else CheckpointFolder(folder)
+    if resume and checkpoints is not None:
+        # Before anything is made in the folder.
+        checkpoints.check_format()
+    if checkpoints is not None:
+        checkpoints.open()
+    federation = Federation(
+        settings,
+        catalogue,
+        users,
+        n_clients=n_clients,
+        protect=protect,
+        clock=timer,
+        also=also,
+        scratch=folder,
+    )
+    try:
+        if resume and checkpoints is not None:
+            federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
+        return _run(federation, checkpoints, on_round, stop, timer)
+    finally:
+        federation.close()
+
+
+def _run(
+    federation: Federation,
+    checkpoints: CheckpointFolder | None,
+    on_round: Callable[[RoundReport], None] | None,
+    stop: Callable[[], bool],
+    timer: Clock,
+) -> SimulationResult:
+    saved = timer.now()
+    while not federation.finished and not federation.budget_spent:
+        try:
+            report = federation.advance()
+        except TrainingError as error:
+            if checkpoints is not None:
+                federation.save(checkpoints)
+                error.remedy += f" The version before is kept in {checkpoints.path}."
+            raise
+        if on_round is not None:
+            on_round(report)
+        stopping = not federation.finished and stop()
+        # Tables in files are on disk already. The sooner they are the version to go back to, the
+        # sooner those before them go.
+        overdue = federation.in_files or timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
+        if checkpoints is not None and not federation.finished and (stopping or overdue):
+            federation.save(checkpoints)
+            saved = timer.now()
+        if stopping:
+            break
+    return federation.result()

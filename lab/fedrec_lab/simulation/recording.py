@@ -1,0 +1,114 @@
+"""Writing a finished simulation into its run folder."""
+
+from __future__ import annotations
+
+from fedrec.environment import describe_environment
+from fedrec.errors import DataError
+from fedrec_lab.reports.html import Fact, Figure, ReportContent
+from fedrec_lab.reports.ledger import Ledger, ledger_of
+from fedrec_lab.reports.round_figures import round_figures
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.simulation.checkpoint import CheckpointFolder
+from fedrec_lab.simulation.ranks import UserRanks, against_popularity, user_ranks
+from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.user_figures import user_figures
+
+__all__ = ["record_simulation", "report_content"]
+
+
+def record_simulation(result: SimulationResult, run: RunFolder) -> None:
+    """Write model, users, metrics, ledger and report; then drop a finished run's checkpoint.
+
+    Raises:
+        StorageError: a file cannot be written; the checkpoint is still there.
+    """
+    run.write_settings(result.settings)
+    run.write_environment(result.provenance)
+    run.write_metrics(result.rounds, result.evaluation)
+    run.write_results(result.comparison())
+    run.write_ledger(_ledger(result))
+    result.recommender().save(run.path)
+    run.write_report(report_content(result))
+    if result.finished:
+        CheckpointFolder(run.path).remove()
+
+
+def _ledger(result: SimulationResult) -> Ledger:
+    n_items = len(result.catalogue)
+    return ledger_of(result.settings.plan, result.rounds, simulated=True, n_items=n_items)
+
+
+def report_content(result: SimulationResult) -> ReportContent:
+    """Return what the report of a simulation says."""
+    settings = result.settings
+    protocol, at = settings.evaluation.protocol, settings.evaluation.at
+    ledger, ranks = _ledger(result), user_ranks(result)
+    state = "" if result.finished else ", stopped before its end"
+    return ReportContent(
+        title=f"{settings.federation.name}: {settings.algorithm.name}",
+        subtitle=f"A simulated federation of {len(result.users)} users and "
+        f"{len(result.catalogue)} items, {len(result.rounds)} rounds{state}.",
+        rows=result.rows(),
+        at=at,
+        findings=(
+            f"Protocol: {protocol}; metrics on test at {at}.",
+            *(f"{name}: {caution}" for name, caution in result.cautions.items()),
+            *_comparison(ranks, at),
+        ),
+        figures=(*_round_figures(result), *user_figures(result, ranks)),
+        statements=ledger.statements,
+        facts=_facts(result),
+        rounds=result.rounds,
+    )
+
+
+def _comparison(ranks: UserRanks, at: int) -> tuple[str, ...]:
+    try:
+        found = against_popularity(ranks, at=at)
+    except DataError:
+        return ()
+    difference, ratio = found.difference, found.ratio
+    verdict = "excludes" if difference.excludes(0.0) else "includes"
+    return (
+        f"NDCG minus popularity's: {difference.estimate:+.4f}, {found.confidence:.0%} bootstrap "
+        f"interval over {found.users} users {difference.low:+.4f} to {difference.high:+.4f}, which "
+        f"{verdict} 0. As a ratio: {ratio.estimate:.2f}, {ratio.low:.2f} to {ratio.high:.2f}.",
+    )
+
+
+def _round_figures(result: SimulationResult) -> tuple[Figure, ...]:
+    evaluation = result.evaluation
+    return round_figures(
+        result.settings.plan,
+        result.rounds,
+        n_items=len(result.catalogue),
+        popularity=None if evaluation is None else evaluation.rates("popularity", "validation"),
+        best_version=result.best.round,
+    )
+
+
+def _facts(result: SimulationResult) -> tuple[Fact, ...]:
+    machine = describe_environment()
+    trained = result.provenance
+    settings = [
+        Fact(name=f"{section}.{key}", value=str(value))
+        for section, values in result.settings.plan.model_dump().items()
+        for key, value in values.items()
+    ]
+    return (
+        *settings,
+        Fact(name="fedrec", value=machine.fedrec),
+        Fact(name="Python", value=machine.python),
+        *(Fact(name=name, value=version) for name, version in machine.packages),
+        Fact(name="machine", value=f"{machine.cpu}, {machine.cpu_count} processors"),
+        Fact(name="device", value=trained.arithmetic.device),
+        Fact(name="what trained", value=trained.path),
+        Fact(name="arithmetic", value=trained.arithmetic.digest()),
+        *(
+            Fact(
+                name=f"other arithmetic accepted after round {change.round}",
+                value=f"{change.before}, then {change.after}; {change.at}. {change.difference}",
+            )
+            for change in trained.accepted
+        ),
+    )

@@ -1,0 +1,213 @@
+"""What a simulated federation leaves behind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedrec.config.algorithm import algorithm_of
+from fedrec.config.schema import Settings
+from fedrec.data.catalogue import Catalogue
+from fedrec.data.splits import UserSplit
+from fedrec.evaluation.metrics import MetricSums, Protocol, Rates
+from fedrec.evaluation.no_learning import no_learning_rates
+from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.planning.cautions import protocol_cautions
+from fedrec.provenance import Provenance
+from fedrec.recommender import ModelFile, Recommender, UsersFile
+from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
+from fedrec_lab.reports.result_row import REFERENCE_LABELS, ResultRow, reference_rows
+from fedrec_lab.reports.round_report import RoundReport
+from fedrec_lab.reports.shortfall import shortfall
+
+__all__ = ["SimulationResult", "Version"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Version:
+    """A version of the model, with the private vectors that belong to it.
+
+    Attributes:
+        round: the round that published it.
+        validation_ndcg: what validation measured, None where it was not measured.
+    """
+
+    round: RoundId
+    shared: SharedState
+    private: PrivateState
+    validation_ndcg: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class SimulationResult:
+    """A simulation that ended or was stopped.
+
+    Attributes:
+        users: everybody, in the order of the private vectors.
+        rounds: one report for each round, from round 1 on.
+        best: the version with the highest NDCG on validation, the earliest of equals; the last
+            one where nothing was measured, and the last measured one under privacy.
+        last: the last version.
+        evaluations: sums of the final evaluation with all references, by protocol; empty when
+            stopped before.
+        finished: whether the federation came to its end.
+        provenance: what trained it, and what was accepted on the way.
+        budget_spent: whether it ended because a further round would exceed the privacy budget.
+        n_clients: parties among whom the users were dealt out.
+    """
+
+    settings: Settings
+    catalogue: Catalogue
+    users: UserSplit
+    rounds: tuple[RoundReport, ...]
+    best: Version
+    last: Version
+    evaluations: Mapping[Protocol, MetricSums]
+    finished: bool
+    provenance: Provenance
+    budget_spent: bool = False
+    n_clients: int = 1
+
+    @property
+    def protocols(self) -> tuple[Protocol, ...]:
+        """What was measured, the plan's protocol first."""
+        also = (found.protocol for report in self.rounds for found in report.also)
+        return tuple(dict.fromkeys((self.settings.evaluation.protocol, *also)))
+
+    @property
+    def evaluation(self) -> MetricSums | None:
+        """The final evaluation under the plan's protocol; None when stopped before."""
+        return self.evaluations.get(self.settings.evaluation.protocol)
+
+    @property
+    def best_report(self) -> RoundReport | None:
+        """The round that measured the best version: the one after it."""
+        for report in self.rounds:
+            if report.round == self.best.round + 1 and report.test is not None:
+                return report
+        return None
+
+    def chosen(self, protocol: Protocol) -> tuple[int, Rates] | None:
+        """Return the version that was best on a protocol's validation, and its test rates.
+
+        Of equal versions it is the earliest; None where nothing was measured. Under privacy it
+        is the last one: a choice by what was measured would be a release without noise.
+        """
+        last = self._is_noisy
+        best: tuple[float, int, Rates] | None = None
+        own = self.settings.evaluation.protocol
+        for report in self.rounds:
+            validation = report.rates(protocol, "validation", of_plan=own)
+            test = report.rates(protocol, "test", of_plan=own)
+            if validation is None or test is None:
+                continue
+            if best is None or validation.ndcg > best[0] or last:
+                best = (validation.ndcg, int(report.round) - 1, test)
+        return None if best is None else best[1:]
+
+    @property
+    def _is_noisy(self) -> bool:
+        return self.settings.privacy.mechanism != "none"
+
+    @property
+    def shortfall(self) -> str:
+        """What to say where popularity is as good as the chosen version; else nothing."""
+        report = self.best_report
+        validation = None if report is None else report.validation
+        return shortfall(self.settings.plan, validation, self.evaluation, self.rounds)
+
+    def rows(self) -> tuple[ResultRow, ...]:
+        """Return the result table on test: the chosen model first, then the references."""
+        report = self.best_report
+        own = () if report is None or report.test is None else (report.test,)
+        name = self.settings.algorithm.name
+        how = "the last round" if self._is_noisy else "round chosen on validation"
+        model = ResultRow(
+            label=f"{name} ({self.settings.update.structure}), round {self.best.round}",
+            samples=own,
+            note="; ".join(filter(None, (how, self.shortfall))),
+        )
+        references = () if self.evaluation is None else reference_rows(self.evaluation)
+        return ((model,) if own else ()) + references
+
+    def comparison(self) -> ComparisonTable:
+        """Return all protocols side by side: the model, its references, and who learns nothing.
+
+        Each protocol chooses its round on its own validation.
+        """
+        own, seed = self.settings.algorithm.name, self.settings.federation.seed
+        found: dict[tuple[str, str], dict[Protocol, tuple[Sample]]] = {}
+
+        def add(method: str, label: str, protocol: Protocol, sample: Sample) -> None:
+            found.setdefault((method, label), {})[protocol] = (sample,)
+
+        for protocol in self.protocols:
+            chosen = self.chosen(protocol)
+            if chosen is not None:
+                sample = Sample(seed=seed, rates=chosen[1], chosen=f"round {chosen[0]}")
+                label = f"{own} ({self.settings.update.structure})"
+                add(own, label, protocol, sample)
+        for scorer, label in REFERENCE_LABELS:
+            for protocol, sums in self.evaluations.items():
+                rates = sums.rates(scorer, "test")
+                if rates is not None:
+                    add(scorer, label, protocol, Sample(seed=seed, rates=rates))
+        formula = self.no_learning()
+        if formula is not None:
+            add("closed_formula", "no-learning formula", "paper", Sample(seed=seed, rates=formula))
+        return ComparisonTable(
+            rows=tuple(
+                ComparisonRow(
+                    method=method,
+                    label=label,
+                    samples=samples,
+                    note=self.shortfall if method == own else "",
+                )
+                for (method, label), samples in found.items()
+            ),
+            protocols=self.protocols,
+            at=self.settings.evaluation.at,
+            cautions=self.cautions,
+        )
+
+    @property
+    def cautions(self) -> dict[Protocol, str]:
+        """What has to stand beside protocols whose figures flatter every method."""
+        plan = self.settings.plan
+        return protocol_cautions(plan, self.users, len(self.catalogue), self.protocols)
+
+    def no_learning(self) -> Rates | None:
+        """Return what the leak is worth without any learning; None where there is none.
+
+        See `fedrec.evaluation.no_learning`; the leak is that of the protocol "paper".
+        """
+        settings, holders = self.settings, self.best.shared.holders
+        algorithm = algorithm_of(settings.plan, len(self.catalogue))
+        if settings.evaluation.protocol != "paper" or holders is None:
+            return None
+        if not algorithm.negatives_per_positive:
+            return None
+        enough = holders >= settings.federation.minimum_item_users
+        return no_learning_rates(
+            self.users,
+            np.nonzero(enough)[0].astype(np.int64),
+            n_items=len(self.catalogue),
+            rounds=settings.rounds.total,
+            user_fraction=settings.rounds.user_fraction,
+            negatives_per_positive=algorithm.negatives_per_positive,
+            at=settings.evaluation.at,
+        )
+
+    def recommender(self) -> Recommender:
+        """Return the best version, ready to recommend."""
+        fingerprint = self.catalogue.fingerprint()
+        model = ModelFile(
+            plan=self.settings.plan,
+            catalogue_fingerprint=fingerprint,
+            round=self.best.round,
+            shared=self.best.shared,
+        )
+        return Recommender(model, self.catalogue, UsersFile.of(self.users, self.best.private))

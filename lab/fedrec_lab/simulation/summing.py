@@ -1,0 +1,92 @@
+"""How a simulated round adds up: plainly, or really protected and revealed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from secrets import token_bytes
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Plan
+from fedrec.errors import SettingsError
+from fedrec.evaluation.metrics import MetricSums, Protocol
+from fedrec.protection import PROTECTIONS, Protection, VectorSpec
+from fedrec.training.evaluator import Segments
+from fedrec_lab.simulation.adder import Adder
+from fedrec_lab.simulation.masking import MaskedAdder
+
+__all__ = ["Adder", "PlainAdder", "ProtectedAdder", "add_segments", "make_adder"]
+
+_FEWEST_UNDER_ENCRYPTION = 3
+_TAG_KEY_BYTES = 32
+
+
+class PlainAdder(Adder):
+    """Adds integers."""
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Return the sum."""
+        total = np.zeros_like(vectors[0])
+        for vector in vectors:
+            total += vector
+        return total
+
+
+class ProtectedAdder(Adder):
+    """Does what clients, coordinator and revealing client do, in one process with one key."""
+
+    def __init__(self, protection: Protection) -> None:
+        self._protection = protection
+        self._context, secret = protection.generate()
+        with secret:
+            # One process plays everybody, so nobody checks the tags that some sums carry.
+            tag_key = token_bytes(_TAG_KEY_BYTES)
+            self._member = protection.member(self._context, secret, tag_key=tag_key)
+
+    def add_up(self, vectors: Sequence[NDArray[np.int64]], spec: VectorSpec) -> NDArray[np.int64]:
+        """Protect every vector, add the messages and reveal the sum."""
+        protection = self._protection.over(spec)
+        accumulator, member = protection.accumulator(self._context), self._member.over(protection)
+        for vector in vectors:
+            accumulator.add(member.protect(vector, token_bytes(_TAG_KEY_BYTES)))
+        return member.reveal(accumulator.finish(), len(vectors))
+
+
+def make_adder(
+    plan: Plan, largest: VectorSpec, *, n_clients: int, protect: bool
+) -> tuple[Adder, Protection]:
+    """Return the adder of a run's rounds, and the protection of its largest vector.
+
+    Args:
+        largest: a vector into which every round's fits.
+        protect: really protect, add and reveal, which takes time and changes no bit.
+
+    Raises:
+        SettingsError: the protection cannot protect this vector, or that many clients.
+    """
+    name = plan.protection.name
+    kind = PROTECTIONS[name]
+    chosen = kind.plan(largest, preset=plan.protection.preset)
+    protection = kind(largest, chosen)
+    if not protect:
+        return PlainAdder(), protection
+    fewest = 1 if name == "none" else _FEWEST_UNDER_ENCRYPTION
+    if not fewest <= n_clients <= chosen.max_summands:
+        raise SettingsError(
+            f"{n_clients} clients cannot be summed under {name}; expected {fewest} to "
+            f"{chosen.max_summands}.",
+            remedy="Simulate another number of clients, or without really protecting.",
+        )
+    if kind.is_interactive:
+        return MaskedAdder(plan, protection, n_clients), protection
+    return ProtectedAdder(protection), protection
+
+
+def add_segments(segments: Sequence[Segments]) -> dict[Protocol, MetricSums]:
+    """Return the sums of what was measured under further protocols; they are never protected."""
+    total: Segments = {}
+    for found in segments:
+        for protocol, values in found.items():
+            total[protocol] = total[protocol] + values if protocol in total else values
+    return {protocol: MetricSums(values) for protocol, values in total.items()}

@@ -1,0 +1,117 @@
+"""The canary audit: it lets the mechanism pass, and catches mechanisms that are broken."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import typer
+from numpy.typing import NDArray
+from scipy.stats import beta
+
+from fedrec.config.schema import Plan
+from fedrec.errors import SettingsError
+from fedrec.training.layout import Layout
+from fedrec_lab.audit.dp import audit_noise, noisy_sum, share_bounds
+from fedrec_lab.cli.audit_dp import audit_dp
+from fedrec_lab.simulation.summing import make_adder
+
+pytestmark = pytest.mark.slow
+
+Vectors = Sequence[NDArray[np.int64]]
+
+
+def plan(mechanism: str = "gaussian", **privacy: float) -> Plan:
+    return Plan.model_validate({"privacy": {"mechanism": mechanism, **privacy}})
+
+
+@pytest.mark.parametrize("mechanism", ["gaussian", "laplace"])
+@pytest.mark.parametrize("epsilon", [1.0, 8.0])
+def test_the_mechanism_keeps_its_promise(mechanism: str, epsilon: float) -> None:
+    report = audit_noise(plan(mechanism, epsilon=epsilon, rounds_per_user=1), trials=400)
+    assert report.holds, report
+    assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 14)
+
+
+def test_sums_under_masks_keep_the_promise() -> None:
+    """The release is what a coordinator unmasks; the noise is what each client put in before.
+
+    Of four clients one tells it its own, so that three are left.
+    """
+    noisy_plan = Plan.model_validate(
+        {
+            "privacy": {"mechanism": "gaussian", "rounds_per_user": 1},
+            "protection": {"name": "masks"},
+            "rounds": {"minimum_clients": 4},
+        }
+    )
+
+    def unmasked(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
+        return adder.add_up([layout.add_noise(vector) for vector in vectors], layout.vector_spec)
+
+    layout = Layout.of(noisy_plan, 2)
+    assert layout.mechanism is not None and layout.mechanism.noisy == 3
+    adder, _ = make_adder(noisy_plan, layout.vector_spec, n_clients=3, protect=True)
+    report = audit_noise(noisy_plan, trials=200, release=unmasked)
+    assert report.holds, report
+    assert report.present - report.absent == pytest.approx(1.0, abs=5 * report.deviation / 10)
+
+
+def test_half_of_the_noise_is_caught() -> None:
+    def half(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
+        assert layout.mechanism is not None
+        less = replace(layout.mechanism, share=layout.mechanism.share // 2)
+        return noisy_sum(replace(layout, mechanism=less), vectors)
+
+    report = audit_noise(plan(rounds_per_user=1), trials=1500, release=half)
+    assert not report.holds
+
+
+def test_noise_on_touched_rows_alone_is_caught() -> None:
+    """The sum's noise then shows which rows somebody touched: the canary's above all."""
+
+    def touched(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
+        total = np.sum(vectors, axis=0)
+        return np.where(total != 0, noisy_sum(layout, vectors), 0)
+
+    report = audit_noise(plan(rounds_per_user=1), trials=400, release=touched)
+    assert not report.holds
+
+
+def test_a_clip_that_does_nothing_is_caught() -> None:
+    """The canary asks for twice the clip; a sum that lets it pass has half the noise it needs."""
+
+    def unclipped(layout: Layout, vectors: Vectors) -> NDArray[np.int64]:
+        return noisy_sum(layout, [2 * vector for vector in vectors])
+
+    assert not audit_noise(plan(rounds_per_user=1), trials=1500, release=unclipped).holds
+
+
+def test_without_noise_there_is_nothing_to_audit() -> None:
+    with pytest.raises(SettingsError, match="no noise to audit"):
+        audit_noise(Plan())
+
+
+@pytest.mark.parametrize(("hits", "trials"), [(0, 50), (1, 50), (25, 50), (50, 50), (7, 1000)])
+@pytest.mark.parametrize("error", [0.05, 1e-4])
+def test_bounds_are_those_of_the_beta_distribution(hits: int, trials: int, error: float) -> None:
+    """Clopper and Pearson 1934, by quantiles of scipy's beta distribution."""
+    low, high = share_bounds(hits, trials, error)
+    assert low == pytest.approx(beta.ppf(error, hits, trials - hits + 1) if hits else 0.0, abs=1e-9)
+    wanted = beta.ppf(1 - error, hits + 1, trials - hits) if hits < trials else 1.0
+    assert high == pytest.approx(wanted, abs=1e-9)
+
+
+def test_the_command_says_what_it_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    app = typer.Typer()
+    app.command()(audit_dp)
+    path = tmp_path / "run.toml"
+    path.write_text('[privacy]\nmechanism = "gaussian"\n')
+    with pytest.raises(SystemExit) as ended:
+        app([str(path), "--trials", "100"])
+    assert ended.value.code == 0
+    told = capsys.readouterr().out
+    assert "epsilon promised" in told and told.count("holds") >= 4

@@ -1,0 +1,102 @@
+"""`fedrec runs` and `fedrec report`: what folders of runs say, and their figures made again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedrec_lab.cli.stop_request import StopRequest
+
+from .conftest import Fedrec
+
+pytestmark = pytest.mark.slow
+
+SMALL = (
+    "rounds.total=2", "algorithm.dim=4", "update.rank=2", "federation.minimum_item_users=1",
+    "evaluation.at=5", "client.threads=1",
+)  # fmt: skip
+SETTINGS = [text for value in SMALL for text in ("--set", value)]
+FIGURES = [
+    "loss", "quality-by-activity", "quality-by-bytes", "quality-by-round", "spectra",
+    "spread-over-clients", "upload-sizes",
+]  # fmt: skip
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path
+
+
+def test_a_report_is_made_again_to_the_same_bytes(fedrec: Fedrec, settings_file: Path) -> None:
+    run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    page, content = run / "report.html", run / "report.json"
+    before = page.read_bytes(), content.read_bytes()
+    page.unlink()
+    outcome = fedrec("report", run)
+    assert outcome.code == 0, outcome.err
+    assert outcome.out.splitlines()[-1] == str(page)
+    assert (page.read_bytes(), content.read_bytes()) == before
+    files = sorted(path.name for path in (run / "figures").iterdir())
+    assert files == sorted(f"{name}.{ending}" for name in FIGURES for ending in ("png", "svg"))
+    assert before[0].count(b"<figure>") == len(FIGURES)
+    record = fedrec("report", run, "--json").json
+    assert record["report"] == str(page) and len(record["figures"]) == 2 * len(FIGURES)
+
+
+def test_what_cannot_be_reported_is_told(fedrec: Fedrec, settings_file: Path) -> None:
+    run = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    (run / "report.json").write_text('{"title": 3}')
+    damaged = fedrec("report", run)
+    assert damaged.code == 1 and "report.json is no report's content" in damaged.err
+    (run / "report.json").unlink()
+    missing = fedrec("report", run)
+    assert missing.code == 2 and "there is no report.json" in missing.err
+    assert fedrec("report", settings_file.parent).code == 2
+
+
+def test_runs_are_listed_the_newest_first(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    whole = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        stopped = Path(fedrec("simulate", settings_file, *SETTINGS).out.splitlines()[-1])
+    # In the order of their names' times, not of what was written last.
+    whole = whole.rename(runs / "one-20260101-000000")
+    stopped = stopped.rename(runs / "two-20260102-000000")
+    other = runs / "three-20260103-000000"
+    other.mkdir()
+    (other / "resolved.toml").write_text("")
+    (runs / "no-run").mkdir()
+
+    found = fedrec("runs", "list", "--in", runs, "--json").json["runs"]
+    assert [Path(each["path"]).name for each in found] == [other.name, stopped.name, whole.name]
+    assert [each["state"] for each in found] == ["unreadable", "stopped", "finished"]
+    assert "no format number" in found[0]["problem"]
+    assert [each["rounds"] for each in found[1:]] == [1, 4]
+    assert {each["planned"] for each in found[1:]} == {4}
+    # The chosen version is the one that the run's own result table names.
+    results = json.loads((whole / "results.json").read_text())
+    (own,) = [row for row in results["rows"] if row["method"] == "fedmf"]
+    sample = own["results"]["full"]["samples"][0]
+    assert found[2]["test"] == sample["rates"]
+    assert sample["chosen"] == f"round {found[2]['version']}"
+    rounds = [json.loads(line) for line in (whole / "rounds.jsonl").read_text().splitlines()]
+    assert found[2]["upload_bytes"] == sum(each["vector_bytes"] for each in rounds)
+
+    shown = fedrec("runs", "list", "--in", runs)
+    assert shown.code == 0 and "three-20260103-000000: " in shown.err
+    assert fedrec("runs", "list", "--in", tmp_path / "nowhere").code == 2
+    (tmp_path / "empty").mkdir()
+    assert "no run" in fedrec("runs", "list", "--in", tmp_path / "empty").err
+
+    detail = fedrec("runs", "show", stopped)
+    assert f"--resume {stopped}" in detail.out
+    assert f"fedrec recommend {whole} --user ID" in fedrec("runs", "show", whole).out
+    assert "report.json" in fedrec("runs", "show", whole, "--json").json["files"]

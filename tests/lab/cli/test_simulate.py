@@ -1,0 +1,198 @@
+"""`fedrec simulate` and what `fedrec recommend` makes of its run."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+import pytest
+
+from fedrec.cli.terminal import human_bytes, human_share
+from fedrec_lab.cli.stop_request import StopRequest
+
+from .conftest import Fedrec
+
+pytestmark = pytest.mark.slow
+
+SMALL = (
+    "rounds.total=2",
+    "algorithm.dim=4",
+    "update.rank=2",
+    "federation.minimum_item_users=1",
+    "evaluation.at=5",
+    "client.threads=1",
+)
+
+
+@pytest.fixture
+def settings_file(fedrec: Fedrec, tmp_path: Path, interactions_file: Path) -> Path:
+    path = tmp_path / "run.toml"
+    start = ("init", path, "--algorithm", "fedmf", "--data", interactions_file, "--clients", 3)
+    assert fedrec(*start).code == 0
+    return path
+
+
+def small(*more: str) -> list[str]:
+    return [text for value in (*SMALL, *more) for text in ("--set", value)]
+
+
+def test_the_last_line_is_the_run_and_it_recommends(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small())
+    assert outcome.code == 0, outcome.err
+    run = Path(outcome.out.splitlines()[-1])
+    assert run.parent == tmp_path / "runs"
+    assert "popularity" in outcome.out
+    assert [line.split("  ")[0] for line in outcome.err.splitlines()] == [
+        f"round {number}/4" for number in (1, 2, 3, 4)
+    ]
+    user = (tmp_path / "data" / "interactions.csv").read_text().splitlines()[1].split(",")[0]
+    found = fedrec("recommend", run, "--user", user, "-n", 3, "--json").json
+    assert [item["rank"] for item in found["items"]] == [1, 2, 3]
+    items = (tmp_path / "data" / "catalogue.csv").read_text().splitlines()
+    history = ("--history", items[2].split(",")[0], "--history", items[3].split(",")[0])
+    assert fedrec("recommend", run, *history).code == 0
+    assert fedrec("recommend", run, "--user", "nobody").code == 2
+    assert fedrec("recommend", run).code == 2
+    assert fedrec("recommend", tmp_path, "--user", user).code == 2
+
+
+def test_the_printed_command_goes_on_whatever_flags_were_given(
+    fedrec: Fedrec, settings_file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = ("--clients", 3, "--protect")
+    whole = fedrec("simulate", settings_file, *small(), *flags)
+    with monkeypatch.context() as patched:
+        patched.setattr(StopRequest, "requested", lambda self: True)
+        stopped = fedrec("simulate", settings_file, *small(), *flags)
+    assert stopped.code == 130
+    command = stopped.err.rpartition("go on with: fedrec ")[2].split()
+    assert command[-3:] == ["--clients", "3", "--protect"]
+    resumed = fedrec(*command)
+    assert resumed.code == 0, resumed.err
+    # Tables and models are the same, byte by byte; the last line is the folder.
+    assert resumed.out.splitlines()[:-1] == whole.out.splitlines()[:-1]
+    models = [Path(out.splitlines()[-1], "model.safetensors") for out in (whole.out, resumed.out)]
+    assert models[0] != models[1]
+    assert models[0].read_bytes() == models[1].read_bytes()
+
+
+def test_protecting_changes_no_bit_of_the_result(fedrec: Fedrec, settings_file: Path) -> None:
+    plain = fedrec("simulate", settings_file, *small(), "--clients", 3, "--json").json
+    protected = fedrec("simulate", settings_file, *small(), "--protect", "--json").json
+    assert plain["results"] == protected["results"]
+    assert set(plain) == {
+        "run", "finished", "rounds", "best_round", "at", "results", "table",
+    }  # fmt: skip
+
+
+def test_exposing_clients_takes_a_flag(
+    fedrec: Fedrec, tmp_path: Path, interactions_file: Path
+) -> None:
+    path = tmp_path / "ease.toml"
+    ease = ("--algorithm", "ease", "--clients", 3)
+    assert fedrec("init", path, "--data", interactions_file, *ease).code == 0
+    few = ("--set", "federation.minimum_item_users=2", "--set", "rounds.total=2")
+    plain = (*few, "--set", "protection.name=none")
+    refused = fedrec("simulate", path, *plain)
+    assert refused.code == 5
+    assert "--accept-exposure" in refused.err
+    assert not (tmp_path / "runs").exists()
+    accepted = fedrec("simulate", path, *plain, "--clients", 3, "--accept-exposure", "--json").json
+    protected = fedrec("simulate", path, *few, "--protect", "--json").json
+    assert accepted["results"] == protected["results"]
+    user = interactions_file.read_text().splitlines()[1].split(",")[0]
+    found = fedrec("recommend", accepted["run"], "--user", user, "-n", 2, "--json").json
+    assert len(found["items"]) == 2
+
+
+def test_seeds_side_by_side_are_the_runs_of_each(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small(), "--seeds", "2,7", "--json")
+    assert outcome.code == 0, outcome.err
+    assert [entry["seed"] for entry in outcome.json["seeds"]] == [2, 7]
+    for entry in outcome.json["seeds"]:
+        assert f"seed-{entry['seed']}" in entry["run"]
+        lines = [
+            line for line in outcome.err.splitlines() if line.startswith(f"seed {entry['seed']} ")
+        ]
+        assert [line.split("  ")[1] for line in lines] == [f"round {n}/4" for n in (1, 2, 3, 4)]
+    seven = fedrec("simulate", settings_file, *small("federation.seed=7"), "--json").json
+    assert seven["results"] == outcome.json["seeds"][1]["results"]
+    assert seven["results"] != outcome.json["seeds"][0]["results"]
+
+
+@pytest.mark.parametrize("seeds", ["", " ", ",", "1,"])
+def test_seeds_that_name_none_are_told_and_leave_nothing(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path, seeds: str
+) -> None:
+    outcome = fedrec("simulate", settings_file, *small(), "--seeds", seeds)
+    assert outcome.code == 2
+    assert f"--seeds is {seeds!r}" in outcome.err
+    assert not (tmp_path / "runs").exists()
+
+
+def test_a_run_that_cannot_begin_leaves_no_folder(
+    fedrec: Fedrec, settings_file: Path, tmp_path: Path
+) -> None:
+    """Which devices there are is known only to torch, when training begins."""
+    outcome = fedrec("simulate", settings_file, *small("client.device=cuda:9"))
+    assert outcome.code == 2
+    assert 'client.device is "cuda:9"' in outcome.err
+    assert list((tmp_path / "runs").iterdir()) == []
+
+
+def test_options_of_seeds_that_do_not_go_together(fedrec: Fedrec, settings_file: Path) -> None:
+    for options in (
+        ("--seeds", "1,x"),
+        ("--seeds", "1,1"),
+        ("--seeds", "1,2", "--resume", "somewhere"),
+        ("--jobs", 2),
+    ):
+        assert fedrec("simulate", settings_file, *options).code == 2
+
+
+def test_settings_are_checked_first(fedrec: Fedrec, settings_file: Path, tmp_path: Path) -> None:
+    assert fedrec("simulate", settings_file, "--set", "update.rank=99").code == 2
+    assert fedrec("simulate", settings_file, "--set", "rounds.total").code == 2
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_first_ctrl_c_asks_and_the_second_stops(capsys: pytest.CaptureFixture[str]) -> None:
+    stop = StopRequest("Stopping.")
+    before = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), stop.on_interrupt():
+        signal.raise_signal(signal.SIGINT)
+        assert stop.requested()
+        assert capsys.readouterr().err == "Stopping.\n"
+        signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+def test_numbers_have_units() -> None:
+    sizes = [0, 1023, 1024, 1536, 1024**2 - 1, 1024**2, 5 * 1024**3, 1024**5]
+    assert [human_bytes(size) for size in sizes] == [
+        "0 B", "1023 B", "1 KiB", "1.5 KiB", "1024 KiB", "1 MiB", "5 GiB", "1024 TiB",
+    ]  # fmt: skip
+    assert human_share(1, 4) == "25 %"
+    assert human_share(30, 2) == "15.0 x"
+
+
+def test_a_spent_budget_has_its_exit_code(
+    fedrec: Fedrec, settings_file: Path, interactions_file: Path
+) -> None:
+    """By dp-accounting noise of four clips costs 1.356 after two rounds, 1.698 after three."""
+    asked = (
+        "privacy.mechanism=gaussian",
+        "privacy.noise_multiplier=4",
+        "privacy.epsilon=1.5",
+        "privacy.rounds_per_user=0",
+        "rounds.total=4",
+        "protection.name=bfv",
+    )
+    values = [word for value in asked for word in ("--set", value)]
+    outcome = fedrec("simulate", settings_file, *values)
+    assert outcome.code == 4
+    assert "privacy.epsilon = 1.5" in outcome.err

@@ -1,0 +1,178 @@
+"""One table from many measurements: what is trained how often, and going on after a stop."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedrec.algorithms import FedRAPSettings
+from fedrec.config.schema import Plan, Settings, UpdateSettings
+from fedrec.config.starter import TUNED
+from fedrec.errors import SettingsError, TrainingError
+from fedrec_lab.comparison import comparing
+from fedrec_lab.comparison.comparing import compare, jobs_of
+from fedrec_lab.comparison.training import further_protocols, protocol_groups
+from fedrec_lab.simulation import simulate
+
+EVERYTHING = ("full", "sampled", "paper")
+
+
+def test_paper_needs_its_own_training_only_where_negatives_are_drawn():
+    assert protocol_groups(EVERYTHING, negatives=True) == (("full", "sampled"), ("paper",))
+    assert protocol_groups(EVERYTHING, negatives=False) == (EVERYTHING,)
+    assert protocol_groups(("paper",), negatives=True) == (("paper",),)
+    assert protocol_groups(("sampled",), negatives=True) == (("sampled",),)
+
+
+def test_a_simulation_measures_what_costs_no_training():
+    def plan(algorithm, **evaluation):
+        return Plan.model_validate(TUNED[algorithm].model_dump() | {"evaluation": evaluation})
+
+    def further(plan, n_users=943, n_items=1682):
+        return further_protocols(plan, n_users=n_users, n_items=n_items)
+
+    assert further(plan("fedmf")) == ("sampled",)
+    assert further(plan("fedmf"), n_users=1_000_000) == ()
+    assert further(plan("fedmf"), n_items=99) == ()
+    assert further(plan("fedmf", protocol="sampled")) == ("full",)
+    assert further(plan("fedmf", protocol="paper")) == ()
+    assert further(plan("fedmf", at=100)) == ()
+    assert further(plan("fedals")) == ("sampled",)
+
+
+def test_jobs_train_as_little_as_possible(small):
+    jobs = jobs_of(small, EVERYTHING, (1, 2), ("ease", "ials", "centralised-mf"))
+    assert [(job.reference, job.protocols, job.seeds) for job in jobs] == [
+        ("", ("full", "sampled"), (1,)),
+        ("", ("full", "sampled"), (2,)),
+        ("", ("paper",), (1,)),
+        ("", ("paper",), (2,)),
+        ("ease", EVERYTHING, (1, 2)),
+        ("ials", EVERYTHING, (1,)),
+        ("ials", EVERYTHING, (2,)),
+        ("centralised-mf", ("full", "sampled"), (1,)),
+        ("centralised-mf", ("full", "sampled"), (2,)),
+        ("centralised-mf", ("paper",), (1,)),
+        ("centralised-mf", ("paper",), (2,)),
+    ]
+    assert len({job.name for job in jobs}) == len(jobs)
+    assert jobs_of(small, EVERYTHING, (1,), ("centrap",)) == jobs_of(small, EVERYTHING, (1,), ())
+    fedrap = small.model_copy(
+        update={"algorithm": FedRAPSettings(), "update": UpdateSettings(structure="dense")}
+    )
+    assert [job.reference for job in jobs_of(fedrap, ("full",), (1,), ("centrap",))] == [
+        "",
+        "centrap",
+    ]
+    fedals = Settings.model_validate(TUNED["fedals"].model_dump())
+    assert [job.protocols for job in jobs_of(fedals, EVERYTHING, (1,), ())] == [EVERYTHING]
+
+
+def test_a_rank_that_is_always_found_is_refused(small):
+    at = small.evaluation.model_copy(update={"at": 100})
+    settings = small.model_copy(update={"evaluation": at})
+    assert len(jobs_of(settings, ("full",), (1,), ())) == 1
+    with pytest.raises(SettingsError, match="always found"):
+        jobs_of(settings, ("full", "sampled"), (1,), ())
+    with pytest.raises(SettingsError, match="at least one"):
+        jobs_of(settings, ("full",), (), ())
+
+
+@pytest.fixture(scope="module")
+def measured(small, planted, tmp_path_factory):
+    users, catalogue = planted
+    folder = tmp_path_factory.mktemp("comparison")
+    more = {"protocols": EVERYTHING, "seeds": (1, 2), "references": ("ease",), "n_clients": 2}
+    return folder, more, compare(small, catalogue, users, folder=folder, **more)
+
+
+def test_the_table_has_every_row(measured):
+    _, _, result = measured
+    assert result.finished
+    rows = {row.method: row for row in result.table.rows}
+    assert list(rows) == [
+        "fedmf", "popularity", "local", "untrained", "know_nothing", "closed_formula", "ease",
+    ]  # fmt: skip
+    for name, row in rows.items():
+        protocols = {"paper"} if name == "closed_formula" else set(EVERYTHING)
+        assert set(row.samples) == protocols
+        for samples in row.samples.values():
+            assert [sample.seed for sample in samples] == [1, 2]
+            assert all(sample.rates.users == 60 for sample in samples)
+
+
+def test_it_is_what_single_simulations_measure(measured, small, planted):
+    """`paper` trains with its own pool, the other two with one training."""
+    users, catalogue = planted
+    _, _, result = measured
+    own = result.table.rows[0]
+    for protocol in EVERYTHING:
+        for sample in own.samples[protocol]:
+            changed = {
+                "federation": small.federation.model_copy(update={"seed": sample.seed}),
+                "evaluation": small.evaluation.model_copy(update={"protocol": protocol}),
+            }
+            alone = simulate(small.model_copy(update=changed), users=users, catalogue=catalogue)
+            assert sample.rates == alone.best_report.test
+            assert sample.chosen == f"round {alone.best.round}"
+
+
+def test_what_is_measured_is_not_measured_again(measured, small, planted, monkeypatch):
+    users, catalogue = planted
+    folder, more, result = measured
+
+    def never(*_):
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr(comparing, "train", never)
+    again = compare(small, catalogue, users, folder=folder, **more)
+    assert again.table == result.table
+    assert not (folder / "trainings").exists()
+    with pytest.raises(SettingsError, match="other settings"):
+        compare(small, catalogue, users, folder=folder, **(more | {"n_clients": 1}))
+
+
+def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted, tmp_path):
+    users, catalogue = planted
+    _, more, result = measured
+    asked = []
+
+    def stop():
+        asked.append(None)
+        return len(asked) == 4
+
+    first = compare(small, catalogue, users, folder=tmp_path, stop=stop, **more)
+    assert not first.finished
+    assert list((tmp_path / "trainings").iterdir())
+    second = compare(small, catalogue, users, folder=tmp_path, **more)
+    assert second.finished
+    assert second.table == result.table
+
+
+def test_a_reference_that_fails_has_a_row_that_says_so(small, planted, monkeypatch):
+    users, catalogue = planted
+
+    def fail(self, task):
+        raise TrainingError("It diverged.", remedy="Lower the rate.")
+
+    monkeypatch.setattr(comparing.REFERENCES["ease"], "measure", fail)
+    found = compare(small, catalogue, users, protocols=("full",), seeds=(1,), references=("ease",))
+    row = found.table.rows[-1]
+    assert (row.method, row.samples, row.note) == ("ease", {}, "It diverged. Lower the rate.")
+    assert found.finished
+    assert "EASE, centralised: It diverged. Lower the rate." in found.table.to_text()
+    assert "local" not in {row.method for row in found.table.rows}
+
+
+def test_without_negatives_paper_ranks_as_sampled_does(planted):
+    users, catalogue = planted
+    fedals = TUNED["fedals"].model_dump() | {
+        "federation": {"minimum_item_users": 1, "maximum_users": 64},
+        "rounds": {"total": 1},
+        "client": {"device": "cpu"},
+    }
+    settings = Settings.model_validate(fedals)
+    found = compare(settings, catalogue, users, protocols=EVERYTHING, seeds=(1,), references=())
+    rows = {row.method: row for row in found.table.rows}
+    assert rows["fedals"].samples["paper"] == rows["fedals"].samples["sampled"]
+    assert "closed_formula" not in rows
+    assert "know_nothing" not in rows

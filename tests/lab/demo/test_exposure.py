@@ -1,0 +1,40 @@
+"""What is left of a demonstration's recorded traffic."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedrec.config.schema import Plan
+from fedrec.data import generate
+from fedrec_lab.demo.exposure import finish_recording, recording_of
+from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Workspace:
+    """A federation whose coordinator recorded two files of 1 MiB each."""
+    made = generate(n_users=12, n_items=30, n_clusters=2, interactions_per_user=5)
+    data = DemoData(name="test", interactions=made.interactions, catalogue=made.catalogue, note="")
+    plan = Plan.model_validate({"algorithm": {"dim": 4}, "protection": {"name": "none"}})
+    found = prepare(tmp_path, plan, data, n_clients=3)
+    recording_of(found).mkdir()
+    for name in ("a", "b"):
+        (recording_of(found) / f"wire-{name}.frames").write_bytes(bytes(1 << 20))
+    return found
+
+
+@pytest.mark.parametrize("keep", [False, True])
+def test_the_recording_stays_only_where_it_is_wanted(workspace: Workspace, keep: bool) -> None:
+    told = io.StringIO()
+    before = set(workspace.folder.rglob("*"))
+    finish_recording(Console(file=told, width=400), workspace, keep=keep)
+    gone = before - set(workspace.folder.rglob("*"))
+    folder = recording_of(workspace)
+    assert gone == (set() if keep else {folder, *(folder / f"wire-{n}.frames" for n in "ab")})
+    assert "wire-audit.json" in told.getvalue()
+    assert ("2.0 MiB, was deleted" in told.getvalue()) is not keep
+    assert (f"--recording {folder}" in told.getvalue()) is keep

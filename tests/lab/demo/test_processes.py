@@ -1,0 +1,74 @@
+"""Child processes: what is known of one that ended with an error."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedrec.errors import Unreachable
+from fedrec_lab.demo.processes import Failure, Processes
+
+SLOW_START_SECONDS = 60.0
+
+
+def test_a_killed_process_is_told_with_its_signal_and_log(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        process = processes.start("client-2", "doctor")
+        (tmp_path / "client-2.log").write_text("".join(f"line {n}\n" for n in range(40)))
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait(SLOW_START_SECONDS)
+        (failure,) = processes.failures()
+    assert failure.exit_code == -signal.SIGKILL
+    told = str(failure)
+    assert "The process of client-2 was ended by signal 9 (SIGKILL)" in told
+    assert str(tmp_path / "client-2.log") in told
+    assert told.endswith("  line 39")
+    assert "line 27\n" not in told
+
+
+def test_one_that_fails_is_told_with_its_exit_code(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        process = processes.start("client-1", "no-such-command")
+        fine = processes.start("client-3", "--version")
+        process.wait(SLOW_START_SECONDS)
+        fine.wait(SLOW_START_SECONDS)
+        (failure,) = processes.failures()
+    assert "ended with exit code 2" in str(failure)
+    assert "no-such-command" in str(failure)
+
+
+def test_an_empty_log_is_called_empty(tmp_path: Path) -> None:
+    failure = Failure(name="x", exit_code=-99, log=tmp_path / "x.log", last_lines="")
+    assert str(failure) == (
+        f"The process of x was ended by signal 99. Its log {tmp_path / 'x.log'} is empty."
+    )
+
+
+def test_one_that_does_not_start_is_told_with_its_log(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        processes.start("coordinator", "no-such-command", talks=True)
+        with pytest.raises(Unreachable, match="did not start") as error:
+            processes.first_line("coordinator", seconds=SLOW_START_SECONDS)
+    assert "no-such-command" in error.value.message
+    assert str(tmp_path / "coordinator.log") in error.value.remedy
+
+
+def test_leaving_ends_what_runs(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        process: subprocess.Popen[str] = processes.start("client-1", "doctor")
+    assert process.poll() is not None
+
+
+def test_waiting_for_one_waits_for_no_other(tmp_path: Path) -> None:
+    with Processes(tmp_path) as processes:
+        other = processes.start("ab", "coordinator", "run", "/dev/stdin")
+        other.send_signal(signal.SIGSTOP)
+        processes.start("a", "--version").wait(SLOW_START_SECONDS)
+        # Longer than any test may take.
+        processes.wait_for("a", seconds=3600.0)
+        assert other.poll() is None
+        other.send_signal(signal.SIGKILL)

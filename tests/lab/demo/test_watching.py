@@ -1,0 +1,78 @@
+"""Following a run: whatever ends it early is told with what to look at."""
+
+from __future__ import annotations
+
+import io
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedrec.errors import FedrecError, TrainingError, Unreachable
+from fedrec.wire.admin_link import RunEvent
+from fedrec_lab.demo.processes import Failure
+from fedrec_lab.demo.watching import follow_run
+from fedrec_lab.reports.run_view import RunView
+
+DEAD = Failure(name="client-1", exit_code=-9, log=Path("logs/client-1.log"), last_lines="  last")
+
+
+class Link:
+    """A coordinator's journal that is written down here."""
+
+    def __init__(self, *events: RunEvent, then: FedrecError | None = None) -> None:
+        self.given, self.then = events, then
+        self.closed = threading.Event()
+
+    def events(self) -> Iterator[RunEvent]:
+        yield from self.given
+        if self.then is not None:
+            raise self.then
+        self.closed.wait()
+
+
+def follow(link: Link, *dead: Failure) -> None:
+    follow_run(
+        link,  # type: ignore[arg-type]  # stands in for AdminLink
+        RunView(planned=3, at=10),
+        Console(file=io.StringIO()),
+        failures=lambda: list(dead),
+        on_round=lambda report: None,
+        logs=Path("runs/demo-1/logs"),
+    )
+
+
+def finished(*, failed: bool) -> RunEvent:
+    fields = {"reason": "too few clients", "failed": failed}
+    return RunEvent(sequence=1, kind="run finished", round=0, unix_seconds=0, fields=fields)
+
+
+def test_a_dead_client_ends_it_with_everything_that_is_known() -> None:
+    link = Link()
+    with pytest.raises(TrainingError) as error:
+        follow(link, DEAD)
+    link.closed.set()
+    assert error.value.message == str(DEAD)
+    assert "runs/demo-1" in error.value.remedy
+
+
+def test_a_silent_coordinator() -> None:
+    with pytest.raises(Unreachable, match="no longer answers: gone") as error:
+        follow(Link(then=Unreachable("gone")))
+    assert "runs/demo-1/logs" in error.value.remedy
+
+
+def test_a_dead_coordinator_is_the_cause_of_its_silence() -> None:
+    with pytest.raises(TrainingError, match="client-1 was ended by signal 9"):
+        follow(Link(then=Unreachable("gone")), DEAD)
+
+
+def test_a_failed_run() -> None:
+    with pytest.raises(TrainingError, match="The run failed: too few clients"):
+        follow(Link(finished(failed=True)))
+
+
+def test_a_finished_run() -> None:
+    follow(Link(finished(failed=False)))

@@ -1,0 +1,115 @@
+"""The figures of a run: what they show, and how they are drawn."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedrec.evaluation.embedding_quality import TableQuality
+from fedrec_lab.reports.drawing import _laid_out, as_png, as_svg_file, drawn
+from fedrec_lab.reports.figures import (
+    QualityPoint,
+    loss_by_round,
+    quality_against_bytes,
+    quality_by_activity,
+    quality_by_bytes_sent,
+    quality_by_round,
+    share_of_clients,
+    spectra,
+)
+from fedrec_lab.reports.table_diagnostics import TableDiagnosis
+
+pytestmark = pytest.mark.slow
+
+
+def test_every_method_and_data_set_is_named_once() -> None:
+    points = [
+        QualityPoint(label=label, data=data, n_bytes=n_bytes, ndcg=ndcg)
+        for data, label, n_bytes, ndcg in (
+            ("small", "one", 1_000_000, 0.1),
+            ("small", "two", 2_000_000, 0.2),
+            ("large", "one", 3_000_000, 0.3),
+        )
+    ]
+    svg = quality_against_bytes(points, {"small": 0.05, "large": 0.1})
+    assert svg.startswith("<svg")
+    assert svg.count(">one<") == svg.count(">two<") == 1
+    assert "small, dashed: popularity" in svg and "large, dashed: popularity" in svg
+    assert svg == quality_against_bytes(points, {"small": 0.05, "large": 0.1})
+
+
+def test_what_was_sent_for_a_version_leaves_its_own_measuring_out(rounds) -> None:
+    """Round r measures version r - 1, for which r - 1 uploads of 123,456 bytes were sent."""
+    (line,) = quality_by_bytes_sent(rounds, at=10).series
+    assert line.x == pytest.approx([0.123456, 0.246912, 0.370368, 0.493824])
+    assert line.y == pytest.approx([0.04, 0.06, 0.08, 0.1])
+
+
+def test_the_loss_is_that_of_training_rounds(rounds) -> None:
+    (line,) = loss_by_round(rounds).series
+    assert line.x == (2.0, 3.0, 4.0)
+    assert line.y == pytest.approx([0.35, 0.7 / 3, 0.175])
+
+
+def test_users_of_one_activity_stay_in_one_group() -> None:
+    activity = np.array([1, 1, 1, 2, 5, 9])
+    gains = {"model": np.array([0.0, 0.3, 0.6, 1.0, 0.5, 0.1])}
+    plot = quality_by_activity(activity, gains, at=10, n_groups=2)
+    # The lower median is 1: who has more is in the other half.
+    assert plot.labels == ("1\n3 users", "2 to 9\n3 users")
+    assert plot.series[0].y == pytest.approx([0.3, 1.6 / 3])
+
+
+def test_everybody_alike_is_one_group() -> None:
+    plot = quality_by_activity(np.array([4, 4]), {"model": np.array([0.2, 0.4])}, at=5)
+    assert plot.labels == ("4\n2 users",)
+    assert plot.series[0].y == pytest.approx([0.3])
+
+
+def test_clients_are_in_the_order_of_their_means() -> None:
+    clients = [np.array([0, 1]), np.array([2]), np.array([3])]
+    plot = share_of_clients(clients, {"model": np.array([0.2, 0.4, 0.1, 0.9])}, at=10)
+    (line,) = plot.series
+    assert line.x == pytest.approx([0.1, 0.3, 0.9])
+    assert line.y == pytest.approx([1 / 3, 2 / 3, 1.0])
+
+
+def test_spectra_are_over_their_largest() -> None:
+    quality = TableQuality(abundance=1.0, n95=2, n99=2, spectrum=(4.0, 2.0, 0.0))
+    found = TableDiagnosis(table="items", n_items=9, dim=3, n_users=0, quality=quality)
+    (line,) = spectra([found]).series
+    assert (line.label, line.x, line.y) == ("items, shared", (1.0, 2.0), (1.0, 0.5))
+
+
+PLOTS = {
+    "quality": lambda rounds: quality_by_round(
+        rounds, at=10, popularity=rounds[-1].validation, best_version=3
+    ),
+    "loss": loss_by_round,
+    "activity": lambda rounds: quality_by_activity(
+        np.arange(20), {"the model": np.ones(20), "popularity": np.ones(20)}, at=10
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLOTS)
+def test_a_legend_lies_outside_the_axes(rounds, name) -> None:
+    """Nothing that is drawn in the axes can cross it, whatever the numbers are."""
+    canvas = drawn(*_laid_out(PLOTS[name](rounds)))
+    canvas.canvas.draw()
+    (axes,) = canvas.axes
+    legend = axes.get_legend().get_window_extent()
+    assert not legend.overlaps(axes.get_window_extent())
+    assert canvas.bbox.fully_contains(legend.x0, legend.y0)
+    assert canvas.bbox.fully_contains(legend.x1, legend.y1)
+
+
+def test_files_stand_alone(rounds) -> None:
+    plot = PLOTS["quality"](rounds)
+    text = as_svg_file(plot)
+    assert ElementTree.fromstring(text).tag.endswith("svg")
+    assert "currentColor" not in text
+    assert as_png(plot).startswith(b"\x89PNG\r\n\x1a\n")
+    assert as_png(plot) == as_png(plot)

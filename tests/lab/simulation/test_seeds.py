@@ -1,0 +1,104 @@
+"""Several seeds side by side: the bits of each alone, stopped together, resumed."""
+
+from __future__ import annotations
+
+import multiprocessing
+from pathlib import Path
+
+import pytest
+
+from fedrec.errors import InternalError, SettingsError, TrainingError
+from fedrec.recommender import ModelFile
+from fedrec_lab.reports.run_folder import RunFolder
+from fedrec_lab.simulation import record_simulation, simulate, simulate_seeds
+from fedrec_lab.simulation.seeds import settings_of_seeds
+
+pytestmark = pytest.mark.slow
+
+SEEDS = (4, 1)
+
+
+def folders_in(folder: Path, seeds=SEEDS) -> dict[int, Path]:
+    made = {seed: folder / f"seed-{seed}" for seed in seeds}
+    for path in made.values():
+        path.mkdir(parents=True)
+    return made
+
+
+@pytest.fixture(scope="module")
+def alone(settings_of, data, tmp_path_factory):
+    """Every seed's files, made one after the other in this process."""
+    folders = folders_in(tmp_path_factory.mktemp("alone"))
+    users, catalogue = data
+    for seed, settings in settings_of_seeds(settings_of(), SEEDS).items():
+        result = simulate(settings, users=users, catalogue=catalogue, folder=folders[seed])
+        record_simulation(result, RunFolder(folders[seed]))
+    return folders
+
+
+def test_side_by_side_stopped_and_resumed_gives_the_bits_of_one_by_one(
+    settings_of, data, alone, tmp_path
+):
+    folders, seen = folders_in(tmp_path), []
+
+    def told(seed, report):
+        seen.append((seed, int(report.round)))
+
+    options = dict(zip(("users", "catalogue"), data, strict=True)) | {"on_round": told}
+    options["jobs"] = len(SEEDS)
+    stopped = simulate_seeds(settings_of(), folders, stop=lambda: len(seen) >= 2, **options)
+    assert [result.seed for result in stopped] == list(SEEDS)
+    unfinished = {result.seed: result.folder for result in stopped if not result.finished}
+    assert unfinished, "nothing was stopped"
+    assert all((folder / "checkpoint").is_dir() for folder in unfinished.values())
+    resumed = simulate_seeds(settings_of(), unfinished, resume=True, **options)
+    assert all(result.finished for result in resumed)
+    for seed in SEEDS:
+        assert [number for own, number in seen if own == seed] == list(range(1, 9))
+        here, there = folders[seed], alone[seed]
+        assert (here / "users.safetensors").read_bytes() == (
+            there / "users.safetensors"
+        ).read_bytes()
+        models = [ModelFile.load(folder / "model.safetensors") for folder in (here, there)]
+        assert models[0].shared.canonical_bytes() == models[1].shared.canonical_bytes()
+        assert models[0].round == models[1].round
+
+
+def test_nobody_begins_once_a_stop_was_asked_for(settings_of, data, tmp_path):
+    users, catalogue = data
+    folders = folders_in(tmp_path)
+    assert not simulate_seeds(
+        settings_of(), folders, users=users, catalogue=catalogue, stop=lambda: True
+    )
+
+
+def test_one_run_that_diverges_stops_the_others_and_is_named(settings_of, data, tmp_path):
+    users, catalogue = data
+    settings = settings_of(algorithm={"learning_rate": 1000.0, "regularisation": 10.0})
+    folders = folders_in(tmp_path, (1,))
+    with pytest.raises(TrainingError, match=r"Seed 1: .*algorithm\.learning_rate"):
+        simulate_seeds(settings, folders, users=users, catalogue=catalogue)
+
+
+def test_a_process_that_dies_is_named(settings_of, data, tmp_path):
+    users, catalogue = data
+
+    def kill(seed, report):
+        for process in multiprocessing.active_children():
+            process.kill()
+
+    with pytest.raises(InternalError, match=r"seed 1 died with exit code -9"):
+        simulate_seeds(
+            settings_of(rounds={"total": 500}),
+            folders_in(tmp_path, (1,)),
+            users=users,
+            catalogue=catalogue,
+            on_round=kill,
+        )
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("seeds", [(), (1, 1), (-1,), (2**63,)])
+def test_what_is_no_list_of_seeds_is_refused(settings_of, seeds):
+    with pytest.raises(SettingsError, match="seed"):
+        settings_of_seeds(settings_of(), seeds)
