@@ -1,7 +1,7 @@
 """Small fixed calculations, and the bits that come out of them on this machine.
 
 Two machines whose probes agree may still differ somewhere else; two whose probes differ surely
-train with other bits. What goes in is the same everywhere (`fedrec.streams`).
+train with other bits. What goes in is the same everywhere (`fedrec.random_streams`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from numba import njit
 from numpy.typing import NDArray
 
-from fedrec.streams import normal
+from fedrec.random_streams import normal
 
 __all__ = ["Probe", "fingerprint", "look"]
 

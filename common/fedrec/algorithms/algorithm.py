@@ -30,7 +30,7 @@ from fedrec.algorithms.declarations import (
 )
 from fedrec.errors import SettingsError
 from fedrec.model.state import PrivateState, SharedState
-from fedrec.streams import Purpose, stream_key, user_stream
+from fedrec.random_streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:
     import torch

@@ -40,7 +40,7 @@ from fedrec.algorithms.about import About, Circumstances
 from fedrec.algorithms.algorithm import Algorithm, ChunkResult, RoundStart
 from fedrec.algorithms.declarations import HOLDERS, AlgorithmSettings, Parameter, UpdateTensor
 from fedrec.algorithms.initial import Constant, Normal
-from fedrec.linear import product, symmetric_eigen
+from fedrec.exact_linalg import product, symmetric_eigen
 from fedrec.model.state import SharedState
 
 if TYPE_CHECKING:

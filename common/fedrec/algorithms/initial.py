@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.streams import normal, uniform
+from fedrec.random_streams import normal, uniform
 
 __all__ = ["Constant", "Initial", "Normal", "Uniform"]
 

@@ -58,7 +58,7 @@ from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Constant, Normal
 from fedrec.algorithms.optimisers import Adam, Phase
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
-from fedrec.linear import product
+from fedrec.exact_linalg import product
 from fedrec.model.state import PrivateState, SharedState
 
 if TYPE_CHECKING:

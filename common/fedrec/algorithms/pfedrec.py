@@ -59,7 +59,7 @@ from fedrec.algorithms.folding import fold_in_vector
 from fedrec.algorithms.initial import Constant, Normal, Uniform
 from fedrec.algorithms.optimisers import Phase, Sgd
 from fedrec.algorithms.trained import TrainedAlgorithm, TrainedSettings
-from fedrec.linear import product
+from fedrec.exact_linalg import product
 from fedrec.model.state import PrivateState
 
 if TYPE_CHECKING:

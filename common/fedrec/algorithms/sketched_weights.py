@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.streams import Purpose, normal, stream_key, user_stream
+from fedrec.random_streams import Purpose, normal, stream_key, user_stream
 
 if TYPE_CHECKING:
     import torch

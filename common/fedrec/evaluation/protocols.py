@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedrec.data.splits import UserSplit
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol, Split
-from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
+from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
 
 __all__ = ["N_CANDIDATES", "Protocol", "Ranking", "draw_candidates", "held_out_ranks"]
 

@@ -31,7 +31,7 @@ class Edges:
 
 
 class RandomBits:
-    """A stream that nobody can predict, not to be confused with `fedrec.streams`.
+    """A stream that nobody can predict, not to be confused with `fedrec.random_streams`.
 
     Args:
         key: 32 bytes, used once; None draws it from the operating system. Tests alone give one.

@@ -17,7 +17,7 @@ from typing import Protocol
 import numpy as np
 import torch
 
-from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
+from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.training.cohort import Chunk
 from fedrec.training.samplers import Samples, sorted_rows
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.streams import Purpose, orthonormal_rows, stream_key
+from fedrec.random_streams import Purpose, orthonormal_rows, stream_key
 from fedrec.updates.paper_numbers import PaperNumbers
 from fedrec.updates.update import UpdateStructure, rank_problem
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-from fedrec.streams import Purpose, mix, shift_right, stream_key, user_stream
+from fedrec.random_streams import Purpose, mix, shift_right, stream_key, user_stream
 from fedrec.updates.colr import CoLR
 from fedrec.updates.paper_numbers import PaperNumbers
 

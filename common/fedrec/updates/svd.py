@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.linear import product, symmetric_eigen
+from fedrec.exact_linalg import product, symmetric_eigen
 from fedrec.updates.compressed import Compressed
 from fedrec.updates.paper_numbers import PaperNumbers
 from fedrec.updates.update import rank_problem

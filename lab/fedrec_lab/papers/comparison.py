@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 
 from fedrec.evaluation.metrics import Rates
 from fedrec.evaluation.protocols import Protocol
-from fedrec_lab.papers.measured import REFERENCES, Measured
+from fedrec_lab.papers.measured_run import REFERENCES, Measured
 from fedrec_lab.papers.row import PublishedRow
 from fedrec_lab.reports.result_row import ResultRow
 

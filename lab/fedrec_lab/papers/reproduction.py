@@ -19,7 +19,7 @@ from fedrec.evaluation.protocols import Protocol
 from fedrec.provenance import provenance_of
 from fedrec.recommender.storage import write_whole
 from fedrec_lab.comparison.training import draws_negatives, protocol_groups
-from fedrec_lab.papers.measured import Measured
+from fedrec_lab.papers.measured_run import Measured
 from fedrec_lab.papers.row import PublishedRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder

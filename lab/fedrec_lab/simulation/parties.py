@@ -18,7 +18,7 @@ from fedrec.evaluation.metrics import Protocol
 from fedrec.ids import RoundId, UserId, digest
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import BLOCK_BYTES, NewTable, TableRoom
-from fedrec.streams import Purpose, stream_key, uniform, user_stream
+from fedrec.random_streams import Purpose, stream_key, uniform, user_stream
 from fedrec.training.engines.choosing import engine_of
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner

@@ -11,7 +11,7 @@ from fedrec.evaluation.metrics import Rates
 from fedrec.evaluation.protocols import Protocol
 from fedrec_lab.papers import ROWS
 from fedrec_lab.papers.comparison import Comparison
-from fedrec_lab.papers.measured import Measured
+from fedrec_lab.papers.measured_run import Measured
 
 ROW = ROWS["pfedrec/ml-100k"]  # published .7162 / .4344
 

@@ -26,7 +26,7 @@ from numba.np.arrayobj import populate_array
 from numpy.typing import NDArray
 
 from fedrec.compiling import COMPILED
-from fedrec.streams import Purpose, stream_key, user_stream
+from fedrec.random_streams import Purpose, stream_key, user_stream
 
 if TYPE_CHECKING:
     from fedrec.training.cohort import Chunk
@@ -266,7 +266,7 @@ def open_space(pointers, per_positive, n_items, width):
 
 @njit(inline="always")
 def _mix(word):
-    """Return splitmix64's output function; see `fedrec.streams.mix`."""
+    """Return splitmix64's output function; see `fedrec.random_streams.mix`."""
     word = word + _GOLDEN
     word = (word ^ ((word >> 30) & 0x3FFFFFFFF)) * _FIRST
     word = (word ^ ((word >> 27) & 0x1FFFFFFFFF)) * _SECOND

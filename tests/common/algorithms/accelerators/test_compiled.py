@@ -21,7 +21,7 @@ from fedrec.algorithms.accelerators.compiled import (
     shuffled,
     train_in_parts,
 )
-from fedrec.streams import mix
+from fedrec.random_streams import mix
 
 MODULES = [
     *(

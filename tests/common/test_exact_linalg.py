@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fedrec.linear import product, symmetric_eigen
+from fedrec.exact_linalg import product, symmetric_eigen
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 8, 17, 64])

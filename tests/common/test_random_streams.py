@@ -12,7 +12,7 @@ import pytest
 import torch
 from reference.plain_fedmf import key_of, splitmix, user_key
 
-from fedrec.streams import (
+from fedrec.random_streams import (
     Purpose,
     mix,
     normal,
@@ -97,7 +97,7 @@ def test_a_draw_depends_on_neither_order_nor_chunk_nor_shape():
 def test_another_process_and_thread_count_draw_the_same():
     code = (
         "import hashlib, torch; torch.set_num_threads(1);"
-        "from fedrec.streams import *;"
+        "from fedrec.random_streams import *;"
         "print(hashlib.sha256(normal(stream_key(2, Purpose.BASIS), (999,)).tobytes()).hexdigest())"
     )
     import hashlib
