@@ -40,6 +40,7 @@ PACKAGES = {
     "fedrec.updates": "What is trained and sent in place of a table.",
     "fedrec.errors": "Every error that is raised on purpose.",
     "fedrec.protection": "How sums are made that nobody reads one update of.",
+    "fedrec_lab": "A federation in one process, beside what it has to beat.",
     "fedrec_lab.simulation": "A whole federation in one process.",
 }
 """Whose exports the reference of Python lists."""

@@ -1,21 +1,35 @@
-"""fedrec: federated recommendation with sums that the coordinator cannot read."""
+"""fedrec: federated recommendation with sums that the coordinator cannot read.
+
+What a program needs to read data and settings and to recommend; `fedrec_lab` trains.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from fedrec.config.loading import load_settings
+    from fedrec.config.schema import Settings
+    from fedrec.data.source import load_data
+    from fedrec.errors import FedrecError
     from fedrec.recommender import Recommender
 
-__all__ = ["Recommender", "__version__"]
+__all__ = ["FedrecError", "Recommender", "Settings", "__version__", "load_data", "load_settings"]
 
 __version__ = "0.1.0"
 
+_HOMES = {
+    "FedrecError": "fedrec.errors",
+    "Recommender": "fedrec.recommender",
+    "Settings": "fedrec.config.schema",
+    "load_data": "fedrec.data.source",
+    "load_settings": "fedrec.config.loading",
+}
+
 
 def __getattr__(name: str) -> object:
-    """Import `Recommender` when it is asked for, so that `import fedrec` stays cheap."""
-    if name == "Recommender":
-        from fedrec.recommender import Recommender
-
-        return Recommender
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import what is asked for, when it is asked for: `import fedrec` stays cheap."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

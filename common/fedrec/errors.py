@@ -125,6 +125,9 @@ class SettingsError(FedrecError):
         super().__init__(message, remedy=remedy)
         self.problems = problems
 
+    def __str__(self) -> str:
+        return "\n- ".join((super().__str__(), *self.problems))
+
 
 class DataError(FedrecError):
     """Interaction data or a catalogue that cannot be used.

@@ -1,1 +1,27 @@
 """fedrec_lab: a federation in one process, published results, references, reports and audits."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedrec_lab.comparison.comparing import Comparison, compare
+    from fedrec_lab.simulation.federation import simulate
+    from fedrec_lab.simulation.result import SimulationResult
+
+__all__ = ["Comparison", "SimulationResult", "compare", "simulate"]
+
+_HOMES = {
+    "Comparison": "fedrec_lab.comparison.comparing",
+    "SimulationResult": "fedrec_lab.simulation.result",
+    "compare": "fedrec_lab.comparison.comparing",
+    "simulate": "fedrec_lab.simulation.federation",
+}
+
+
+def __getattr__(name: str) -> object:
+    """Import what is asked for, when it is asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_HOMES[name]), name)

@@ -75,43 +75,52 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LoadedSettings:
-    """Settings, and for every dotted key where its value came from."""
+    """Settings, and for every dotted key where its value came from.
 
-    path: Path
+    Attributes:
+        path: the file; None where there was none.
+    """
+
+    path: Path | None
     settings: Settings
     origins: Mapping[str, Origin]
 
 
 def load_settings(
-    path: str | Path,
-    overrides: Mapping[str, object] | None = None,
+    path: str | Path | None = None,
+    values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> Settings:
-    """Read a settings file; see `load_with_sources`."""
-    return load_with_sources(path, overrides, environ).settings
+    """Return the settings of a file with further values over them, or of values alone.
+
+    ``load_settings(values={"algorithm.name": "fedals", "rounds.total": 5})`` needs no file; see
+    `load_with_sources`.
+    """
+    return load_with_sources(path, values, environ).settings
 
 
 def load_with_sources(
-    path: str | Path,
-    overrides: Mapping[str, object] | None = None,
+    path: str | Path | None,
+    values: Mapping[str, object] | None = None,
     environ: Mapping[str, str] | None = None,
 ) -> LoadedSettings:
     """Read a settings file, and say where every value came from.
 
     Args:
-        path: the TOML file.
-        overrides: values of flags by dotted key, also as text; None is a flag not given.
+        path: the TOML file; None where values and the environment are everything.
+        values: what goes before the file, by dotted key, also as text; None is a flag not given.
         environ: the environment; `os.environ` by default.
 
     Raises:
         SettingsError: with every problem found, each with its place, what was found, what is
             allowed and what to do.
     """
-    path = Path(path)
+    path = None if path is None else Path(path)
     given = _Given()
-    given.take_file(path, _read(path))
+    if path is not None:
+        given.take_file(path, _read(path))
     given.take_environment(os.environ if environ is None else environ)
-    given.take_flags(overrides or {})
+    given.take_flags(values or {}, where="flag" if path is not None else "values")
     settings = _validated(given)
     if settings is not None:
         for conflict in find_conflicts(settings.plan):
@@ -120,7 +129,7 @@ def load_with_sources(
         raise _refusal(path, given.ordered_problems())
     return LoadedSettings(
         path=path,
-        settings=_with_paths(settings, given.origins, path.parent),
+        settings=_with_paths(settings, given.origins, Path() if path is None else path.parent),
         origins={
             key: given.origins.get(key, Origin(kind="default"))
             for key in all_settings(settings.algorithm.name)
@@ -175,10 +184,10 @@ class _Given:
             origin = Origin(kind="environment", where=f"environment {name}")
             self._take(key, value, origin, "Rename or unset the variable.")
 
-    def take_flags(self, overrides: Mapping[str, object]) -> None:
-        for key, value in overrides.items():
+    def take_flags(self, values: Mapping[str, object], *, where: str) -> None:
+        for key, value in values.items():
             if value is not None:
-                origin = Origin(kind="flag", where="flag")
+                origin = Origin(kind="flag", where=where)
                 value = _from_text(key, value) if isinstance(value, str) else value
                 self._take(key, value, origin, "Name a setting that exists.")
 
@@ -317,11 +326,11 @@ def _with_paths(settings: Settings, origins: Mapping[str, Origin], folder: Path)
     )
 
 
-def _refusal(path: Path, problems: Iterable[str]) -> SettingsError:
+def _refusal(path: Path | None, problems: Iterable[str]) -> SettingsError:
     found = tuple(problems)
     count = "1 problem" if len(found) == 1 else f"{len(found)} problems"
     return SettingsError(
-        f"{path}: {count}, nothing was started.",
+        f"{path or 'settings'}: {count}, nothing was started.",
         remedy="`fedrec check --explain KEY` says what a setting takes.",
         problems=found,
     )

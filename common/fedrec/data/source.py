@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from fedrec.data.catalogue import Catalogue
+from fedrec.data.fetching import DATASETS
 from fedrec.data.interactions import Interactions
-from fedrec.data.public import require_if_public
+from fedrec.data.public import PUBLIC, cached_path, require_if_public
 from fedrec.data.readers import ReadReport, read_interactions
 from fedrec.data.reading import flag_of
 from fedrec.data.settings import DataSettings
@@ -18,6 +21,7 @@ __all__ = [
     "RANDOM_HOLDOUT",
     "check_one_party",
     "kept_and_items",
+    "load_data",
     "read_source",
     "read_users",
     "selected",
@@ -149,6 +153,40 @@ def read_users(
     found = read_source(data, reader=reader, tell=tell)
     kept, items = kept_and_items(found, data, catalogue, tell=tell)
     return leave_one_out(kept, items), items
+
+
+def load_data(source: str | Path, **reading: object) -> tuple[UserSplit, Catalogue]:
+    """Read interactions for a researcher: a file, or a public data set by its name.
+
+    ``load_data("ml-100k")`` downloads MovieLens 100K into the cache where it is missing; the
+    other public data sets are there after `fedrec data import`.
+
+    Args:
+        source: a file, or a name in `PUBLIC`.
+        reading: further settings of the section `data`, as in ``minimum_rating=4``.
+
+    Returns:
+        Everybody's items, the last of each held out for test and the one before for validation,
+        and the items by their ids.
+
+    Raises:
+        SettingsError: a setting that the section `data` does not have, or a wrong value.
+        DataError: the file cannot be used, or the data set is not there.
+    """
+    name = str(source)
+    path = Path(source).expanduser()
+    if name in PUBLIC and not path.exists():
+        path = DATASETS[name]().interactions_path if name in DATASETS else cached_path(name)
+    try:
+        data = DataSettings.model_validate({"path": str(path), **reading}, strict=True)
+    except ValidationError as error:
+        wrong = error.errors(include_url=False)[0]
+        place = ".".join(map(str, wrong["loc"]))
+        raise SettingsError(
+            f"data.{place}: {wrong['msg']}.",
+            remedy=f"Settings of reading are {', '.join(DataSettings.model_fields)}.",
+        ) from None
+    return read_users(data, reader="load_data")
 
 
 def _notes(found: Interactions, report: ReadReport, data: DataSettings) -> Iterator[str]:

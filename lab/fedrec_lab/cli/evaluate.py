@@ -136,8 +136,8 @@ def evaluate(
     with stop.on_interrupt(), _progress() as listener:
         result = compare(
             settings,
-            catalogue,
-            users,
+            users=users,
+            catalogue=catalogue,
             protocols=chosen,
             seeds=numbers,
             references=names,

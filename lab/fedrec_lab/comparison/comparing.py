@@ -27,6 +27,7 @@ from fedrec_lab.comparison.training import (
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
 from fedrec_lab.simulation.checkpoint import simulation_identity
+from fedrec_lab.simulation.federation import given_or_read
 from fedrec_lab.simulation.result import SimulationResult
 
 __all__ = ["Comparison", "Job", "Listener", "compare", "jobs_of"]
@@ -132,11 +133,11 @@ def _job(
 
 def compare(
     settings: Settings,
-    catalogue: Catalogue,
-    users: UserSplit,
     *,
-    protocols: tuple[Protocol, ...],
-    seeds: tuple[int, ...],
+    users: UserSplit | None = None,
+    catalogue: Catalogue | None = None,
+    protocols: tuple[Protocol, ...] = ("full",),
+    seeds: tuple[int, ...] = (1,),
     references: tuple[str, ...] = tuple(REFERENCES),
     n_clients: int = 1,
     folder: Path | None = None,
@@ -145,9 +146,12 @@ def compare(
     stop: Callable[[], bool] = lambda: False,
     trained: Callable[[SimulationResult], None] | None = None,
 ) -> Comparison:
-    """Measure everything, in one process that has all data.
+    """Measure an algorithm and its references, in one process that has all data.
 
     Args:
+        users, catalogue: the data; without them the settings' data file is read.
+        protocols: the table's columns; each chooses its round on its own validation.
+        seeds: of training and of drawn candidates, one run for each.
         references: names in `REFERENCES`. One that cannot run here, or diverges, says so in its
             row, and the comparison goes on.
         n_clients: parties of the run's own federation; with 2 or more there is a row for local
@@ -162,6 +166,7 @@ def compare(
         TrainingError: the run's own algorithm diverged.
         StorageError: the folder cannot be written or read.
     """
+    users, catalogue = given_or_read(settings, users, catalogue)
     jobs = jobs_of(settings, protocols, seeds, references)
     plan_identity = simulation_identity(settings.plan, catalogue.fingerprint(), users)
     identity = digest("fedrec comparison v1", plan_identity, n_clients).hex()

@@ -46,7 +46,7 @@ from fedrec_lab.simulation.privacy import PrivacyAccount
 from fedrec_lab.simulation.result import SimulationResult, Version
 from fedrec_lab.simulation.summing import add_segments, make_adder
 
-__all__ = ["Federation", "never", "round_kind", "simulate"]
+__all__ = ["Federation", "given_or_read", "never", "round_kind", "simulate"]
 
 _SECONDS_BETWEEN_CHECKPOINTS = 30.0
 
@@ -298,6 +298,22 @@ class Federation:
             self.save(folder)
 
 
+def given_or_read(
+    settings: Settings, users: UserSplit | None, catalogue: Catalogue | None
+) -> tuple[UserSplit, Catalogue]:
+    """Return the data that were given, else those that the settings name.
+
+    Raises:
+        SettingsError: one of two that belong together is missing, or no file is named.
+        DataError: the file cannot be used.
+    """
+    if (users is None) != (catalogue is None):
+        raise SettingsError("Users and catalogue belong together; one of them is missing.")
+    if users is None or catalogue is None:
+        return read_users(settings.data, reader="a simulation")
+    return users, catalogue
+
+
 def simulate(
     settings: Settings,
     *,
@@ -337,12 +353,9 @@ def simulate(
         VersionMismatch: what should be resumed has another format.
         RefusedError: it was trained under other arithmetic, which nobody accepted.
     """
-    if (users is None) != (catalogue is None):
-        raise SettingsError("Users and catalogue belong together; one of them is missing.")
     if resume and folder is None:
         raise SettingsError("Resuming needs the run folder of the stopped run.")
-    if users is None or catalogue is None:
-        users, catalogue = read_users(settings.data, reader="a simulation")
+    users, catalogue = given_or_read(settings, users, catalogue)
     timer = clock or SystemClock()
     checkpoints = None if folder is None else CheckpointFolder(folder)
     if resume and checkpoints is not None:

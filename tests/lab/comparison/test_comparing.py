@@ -82,7 +82,7 @@ def measured(small, planted, tmp_path_factory):
     users, catalogue = planted
     folder = tmp_path_factory.mktemp("comparison")
     more = {"protocols": EVERYTHING, "seeds": (1, 2), "references": ("ease",), "n_clients": 2}
-    return folder, more, compare(small, catalogue, users, folder=folder, **more)
+    return folder, more, compare(small, users=users, catalogue=catalogue, folder=folder, **more)
 
 
 def test_the_table_has_every_row(measured):
@@ -124,11 +124,11 @@ def test_what_is_measured_is_not_measured_again(measured, small, planted, monkey
         raise AssertionError("trained again")
 
     monkeypatch.setattr(comparing, "train", never)
-    again = compare(small, catalogue, users, folder=folder, **more)
+    again = compare(small, users=users, catalogue=catalogue, folder=folder, **more)
     assert again.table == result.table
     assert not (folder / "trainings").exists()
     with pytest.raises(SettingsError, match="other settings"):
-        compare(small, catalogue, users, folder=folder, **(more | {"n_clients": 1}))
+        compare(small, users=users, catalogue=catalogue, folder=folder, **(more | {"n_clients": 1}))
 
 
 def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted, tmp_path):
@@ -140,10 +140,10 @@ def test_a_stopped_comparison_goes_on_to_the_same_table(measured, small, planted
         asked.append(None)
         return len(asked) == 4
 
-    first = compare(small, catalogue, users, folder=tmp_path, stop=stop, **more)
+    first = compare(small, users=users, catalogue=catalogue, folder=tmp_path, stop=stop, **more)
     assert not first.finished
     assert list((tmp_path / "trainings").iterdir())
-    second = compare(small, catalogue, users, folder=tmp_path, **more)
+    second = compare(small, users=users, catalogue=catalogue, folder=tmp_path, **more)
     assert second.finished
     assert second.table == result.table
 
@@ -155,7 +155,14 @@ def test_a_reference_that_fails_has_a_row_that_says_so(small, planted, monkeypat
         raise TrainingError("It diverged.", remedy="Lower the rate.")
 
     monkeypatch.setattr(comparing.REFERENCES["ease"], "measure", fail)
-    found = compare(small, catalogue, users, protocols=("full",), seeds=(1,), references=("ease",))
+    found = compare(
+        small,
+        users=users,
+        catalogue=catalogue,
+        protocols=("full",),
+        seeds=(1,),
+        references=("ease",),
+    )
     row = found.table.rows[-1]
     assert (row.method, row.samples, row.note) == ("ease", {}, "It diverged. Lower the rate.")
     assert found.finished
@@ -171,7 +178,9 @@ def test_without_negatives_paper_ranks_as_sampled_does(planted):
         "client": {"device": "cpu"},
     }
     settings = Settings.model_validate(fedals)
-    found = compare(settings, catalogue, users, protocols=EVERYTHING, seeds=(1,), references=())
+    found = compare(
+        settings, users=users, catalogue=catalogue, protocols=EVERYTHING, seeds=(1,), references=()
+    )
     rows = {row.method: row for row in found.table.rows}
     assert rows["fedals"].samples["paper"] == rows["fedals"].samples["sampled"]
     assert "closed_formula" not in rows
