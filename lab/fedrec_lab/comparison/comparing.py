@@ -149,7 +149,8 @@ def compare(
     """Measure an algorithm and its references, in one process that has all data.
 
     Args:
-        users, catalogue: the data; without them the settings' data file is read.
+        users: the data; without them the settings' data file is read.
+        catalogue: the items of `users`.
         protocols: the table's columns; each chooses its round on its own validation.
         seeds: of training and of drawn candidates, one run for each.
         references: names in `REFERENCES`. One that cannot run here, or diverges, says so in its
