@@ -21,7 +21,7 @@ from rich.console import Console
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import protection_of
 from fedrec.training.learner import Learner
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.costs import measured_costs
 from fedrec_lab.demo.demonstration import DemoOptions
 from fedrec_lab.demo.running import run_federation

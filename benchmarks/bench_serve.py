@@ -32,9 +32,9 @@ from measuring import describe_machine, summary
 from served_folder import ServedFolder
 
 from fedrec.config.loading import load_settings
-from fedrec_client.own_recommender import own_recommender
-from fedrec_client.recommendation import Wanted
-from fedrec_client.recommendation_table import export_recommendations
+from fedrec_client.recommending.own_recommender import own_recommender
+from fedrec_client.recommending.recommendation import Wanted
+from fedrec_client.recommending.recommendation_table import export_recommendations
 
 N_ITEMS, N_USERS, PER_USER = 3706, 6040, 165
 HERE = Path(__file__).parent

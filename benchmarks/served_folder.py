@@ -14,9 +14,8 @@ from fedrec.data.settings import DataSettings
 from fedrec.data.source import read_users
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
-from fedrec_client.own_recommender import users_digest
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.stored_state import BestModel, RunPin
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.stored_state import BestModel, RunPin, users_digest
 
 DIM = 64
 

@@ -25,23 +25,22 @@ from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished
-from fedrec_client.applying import SHOWN_CHARS, Applying, waiting_words
-from fedrec_client.audit import AuditLog
-from fedrec_client.connecting import certificate_path, invited_link, open_link
-from fedrec_client.enrolment import enrol
 from fedrec_client.events import OnEvent, log_event
-from fedrec_client.local_model import LocalModel
-from fedrec_client.membership import Membership
-from fedrec_client.metered_link import Meter, MeteredLink
-from fedrec_client.own_recommender import users_digest
-from fedrec_client.patient_link import PatientLink
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.roster_chain import RosterChain
-from fedrec_client.round_journal import RoundJournal
+from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.connecting import certificate_path, invited_link, open_link
+from fedrec_client.link.metered_link import Meter, MeteredLink
+from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.stopping import StopSwitch
+from fedrec_client.membership.enrolment import enrol
+from fedrec_client.membership.joining import SHOWN_CHARS, Applying, waiting_detail
+from fedrec_client.membership.membership import Membership
+from fedrec_client.membership.roster_chain import RosterChain
+from fedrec_client.round.local_model import LocalModel
 from fedrec_client.session import EpochChanged, Session
-from fedrec_client.stopping import StopSwitch
-from fedrec_client.stored_state import STATE_FORMAT, RunPin
-from fedrec_client.waiting import Waiting
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.stored_state import STATE_FORMAT, RunPin, users_digest
 
 if TYPE_CHECKING:
     from fedrec.provenance import Provenance
@@ -112,7 +111,7 @@ class ClientApp:
         self._settings = settings
         self._clock = clock or SystemClock()
         self._stop = stop or StopSwitch()
-        self._waiting = Waiting(self._stop, sleep=sleep, jitter=jitter)
+        self._backoff = Backoff(self._stop, sleep=sleep, jitter=jitter)
         self._meter = Meter()
         self._folder = Path(settings.client.state)
         self._on_event = on_event
@@ -162,7 +161,7 @@ class ClientApp:
                         journal.write()
                         membership = self._enrolled(store, identity, authority_key, link)
                         if membership is None and not asked:
-                            journal.tell("waiting_to_join", detail=waiting_words(identity))
+                            journal.tell("waiting_to_join", detail=waiting_detail(identity))
                         if membership and self._is_admitted(chain, membership, journal):
                             is_told = full_at != _kept(store)
                             ended = self._work(store, membership, link, journal, is_told=is_told)
@@ -176,7 +175,7 @@ class ClientApp:
                             asked, full_at = 0, _kept(store)
                             again = "Tried again until there is some."
                             journal.tell("disk_full", detail=f"{error} {again}")
-                    self._waiting.pause(asked)
+                    self._backoff.pause(asked)
                     asked += 1
             finally:
                 link.close()
@@ -211,7 +210,7 @@ class ClientApp:
         bare = self._bare_link or invited_link(self._settings)
         link = self._patient(bare, journal)
         try:
-            Applying(link, identity, self._settings, journal, self._waiting).join()
+            Applying(link, identity, self._settings, journal, self._backoff).join()
         finally:
             if bare is not self._bare_link:
                 link.close()
@@ -244,7 +243,7 @@ class ClientApp:
         return PatientLink(
             MeteredLink(link, self._meter),
             self._stop,
-            self._waiting,
+            self._backoff,
             trouble,
             on_answer=answer,
             maximum_attempts=self._maximum_attempts,
@@ -328,7 +327,7 @@ class ClientApp:
                 AuditLog(self._folder, self._clock),
                 journal,
                 self._stop,
-                self._waiting,
+                self._backoff,
                 self._clock,
             )
             ended = session.run()

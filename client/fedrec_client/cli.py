@@ -24,7 +24,7 @@ from fedrec_client.serve.command import serve
 
 if TYPE_CHECKING:
     from fedrec_client.events import ClientEvent
-    from fedrec_client.held_model import Which
+    from fedrec_client.state.held_model import Which
 
 __all__ = ["app"]
 
@@ -97,8 +97,8 @@ def run(
     from fedrec.provenance import ACCEPT_FLAG
     from fedrec_client.app import ClientApp
     from fedrec_client.events import log_event
+    from fedrec_client.link.stopping import Stopped, StopSwitch
     from fedrec_client.metrics import ClientMetrics
-    from fedrec_client.stopping import Stopped, StopSwitch
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(
@@ -181,9 +181,9 @@ def recommend(
     """Recommend items to one of this client's users, or like one item, on this machine alone."""
     from fedrec.config.loading import load_settings
     from fedrec.errors import SettingsError
-    from fedrec_client.recommendation import Wanted
-    from fedrec_client.recommendation import recommend as recommend_items
-    from fedrec_client.recommendation import similar as similar_items
+    from fedrec_client.recommending.recommendation import Wanted
+    from fedrec_client.recommending.recommendation import recommend as recommend_items
+    from fedrec_client.recommending.recommendation import similar as similar_items
 
     log_to_stderr(logging.WARNING)
     if bool(user) == bool(similar):
@@ -232,8 +232,8 @@ def export(
     says what people like; who may read it is for its owner to say.
     """
     from fedrec.config.loading import load_settings
-    from fedrec_client.recommendation import Wanted
-    from fedrec_client.recommendation_table import export_recommendations
+    from fedrec_client.recommending.recommendation import Wanted
+    from fedrec_client.recommending.recommendation_table import export_recommendations
 
     log_to_stderr(logging.WARNING)
     overrides: dict[str, object] = {"client.state": state, "data.path": data}
@@ -268,7 +268,7 @@ def export_model(
     file only to those who may read it.
     """
     from fedrec.config.loading import load_settings
-    from fedrec_client.exporting import export_model as export
+    from fedrec_client.recommending.model_export import export_model as export
 
     log_to_stderr(logging.WARNING)
     settings = load_settings(settings_file, {"client.state": state})
@@ -313,7 +313,7 @@ def leave(settings_file: SettingsFile, state: StateFolder = None, as_json: AsJso
     contribute nothing more.
     """
     from fedrec.config.loading import load_settings
-    from fedrec_client.leaving import leave as hand_in
+    from fedrec_client.membership.leaving import leave as hand_in
 
     log_to_stderr(logging.WARNING)
     found = hand_in(load_settings(settings_file, {"client.state": state}))

@@ -10,21 +10,21 @@ from fedrec.errors import RevealRefused, RoundError
 from fedrec.ids import RoundId
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
-from fedrec_client.audit import AuditLog
-from fedrec_client.catching_up import CatchingUp
-from fedrec_client.local_model import LocalModel, SharedModel
-from fedrec_client.masking import Masking
-from fedrec_client.membership import Membership
-from fedrec_client.memory import Memory
-from fedrec_client.outbox import Outbox
-from fedrec_client.participation import Participation
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.round_journal import RoundJournal
-from fedrec_client.snapshots import send_snapshot
-from fedrec_client.stopping import StopSwitch
-from fedrec_client.waiting import Waiting
+from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.stopping import StopSwitch
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.catching_up import CatchingUp
+from fedrec_client.round.local_model import LocalModel, SharedModel
+from fedrec_client.round.masking import Masking
+from fedrec_client.round.outbox import Outbox
+from fedrec_client.round.participation import Participation
+from fedrec_client.round.rollback_detection import RollbackDetection
+from fedrec_client.round.snapshots import send_snapshot
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
 
-__all__ = ["EpochChanged", "Following", "Session"]
+__all__ = ["EpochChanged", "PullLoop", "Session"]
 
 Work = Wait | Train | MaskTask | Reveal | MakeSnapshot | Finished
 POLL_SECONDS = 30.0
@@ -39,7 +39,7 @@ class EpochChanged:
     epoch: int
 
 
-class Following(ABC):
+class PullLoop(ABC):
     """The pull loop of one run and key epoch, whatever the work.
 
     Args:
@@ -50,7 +50,7 @@ class Following(ABC):
         audit: where refusals go.
         journal: where costs go, and who is told of events.
         stop: the request to stop.
-        waiting: how long to pause when there is nothing to do.
+        backoff: how long to pause when there is nothing to do.
         clock: the time.
     """
 
@@ -63,7 +63,7 @@ class Following(ABC):
         audit: AuditLog,
         journal: RoundJournal,
         stop: StopSwitch,
-        waiting: Waiting,
+        backoff: Backoff,
         clock: Clock,
     ) -> None:
         self._membership = membership
@@ -73,9 +73,9 @@ class Following(ABC):
         self._audit = audit
         self._journal = journal
         self._stop = stop
-        self._waiting = waiting
+        self._backoff = backoff
         self._clock = clock
-        self._memory = Memory(membership, store, audit, journal)
+        self._rollbacks = RollbackDetection(membership, store, audit, journal)
         self._outbox = Outbox(store, link)
         self._catching_up = CatchingUp(membership, link, model, store, self._outbox, audit, journal)
         self._pause_is_told = False
@@ -100,11 +100,11 @@ class Following(ABC):
                 self._membership.run,
                 self._model.version,
                 wait_seconds=POLL_SECONDS,
-                remembered=self._memory.remembered(),
+                remembered=self._rollbacks.remembered(),
             )
             brisk = self._clock.now() - asked < BRISK_SECONDS
-            if not self._memory.agrees(task):
-                self._waiting.pause(idle)
+            if not self._rollbacks.agrees(task):
+                self._backoff.pause(idle)
                 idle += 1
                 continue
             before = self._model.version
@@ -118,7 +118,7 @@ class Following(ABC):
             if worked or self._model.version > before:
                 idle = 0
             elif brisk:
-                self._waiting.pause(idle)
+                self._backoff.pause(idle)
                 idle += 1
 
     def _tell_pause(self) -> None:
@@ -173,7 +173,7 @@ class Following(ABC):
         return finished
 
 
-class Session(Following):
+class Session(PullLoop):
     """One client's work: it trains, and opens sums where it is a holder of their key."""
 
     def __init__(
@@ -185,10 +185,10 @@ class Session(Following):
         audit: AuditLog,
         journal: RoundJournal,
         stop: StopSwitch,
-        waiting: Waiting,
+        backoff: Backoff,
         clock: Clock,
     ) -> None:
-        super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
+        super().__init__(membership, link, model, store, audit, journal, stop, backoff, clock)
         self._participation = Participation(membership, model, store, self._outbox, audit, journal)
         self._masking = Masking(membership, link, model, store, self._participation, audit, journal)
 

@@ -27,9 +27,9 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, UploadHeader
-from fedrec_client.local_model import SharedModel
-from fedrec_client.membership import Membership
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.local_model import SharedModel
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["Attribution", "Parts", "fetch"]
 

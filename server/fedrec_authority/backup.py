@@ -23,8 +23,8 @@ from fedrec.ids import canonical
 from fedrec_authority.folder import AUTHORITY_PUBLIC_FILE, MEMBERSHIP_FILE, AuthorityFolder
 from fedrec_authority.invitations import INVITATIONS_FILE
 from fedrec_authority.recovery import STATE_FOLDER, read_state
-from fedrec_client.private_store import STATE_FILE
-from fedrec_client.stored_state import StoredState
+from fedrec_client.state.private_store import STATE_FILE
+from fedrec_client.state.stored_state import StoredState
 
 __all__ = ["FEWEST_PASSPHRASE_CHARS", "back_up", "restore"]
 

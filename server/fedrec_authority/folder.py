@@ -54,7 +54,7 @@ from fedrec_authority.invitations import INVITATIONS_FILE, Invitations
 from fedrec_authority.members import Membership, find
 from fedrec_authority.operators import Operators
 from fedrec_authority.placing import cell_size_of, place, resumed
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = [
     "AUTHORITY_PUBLIC_FILE",

@@ -7,8 +7,8 @@ from fedrec.identity.public import verify
 from fedrec.wire.link import Link
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.recovery import former_rosters
-from fedrec_client.membership import Membership
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.membership.membership import Membership
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["go_on_from"]
 

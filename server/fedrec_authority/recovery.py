@@ -16,7 +16,7 @@ from fedrec.identity.roster import Roster
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint, unpack_headers
 from fedrec_authority.folder import MAX_BYTES, AuthorityFolder
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["STATE_FOLDER", "former_rosters", "read_state", "recovery_point", "write_recovery"]
 

@@ -29,20 +29,19 @@ from fedrec_authority.delivery import AuthorityEvent, EventName
 from fedrec_authority.folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.going_on import go_on_from
 from fedrec_authority.revealing import Revealing
-from fedrec_client.audit import AuditLog
-from fedrec_client.enrolment import enrol
 from fedrec_client.events import ClientEvent
-from fedrec_client.local_model import SharedModel
-from fedrec_client.membership import Membership
-from fedrec_client.metered_link import Meter, MeteredLink
-from fedrec_client.own_recommender import users_digest
-from fedrec_client.patient_link import PatientLink
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.round_journal import RoundJournal
-from fedrec_client.session import EpochChanged, Following, Work
-from fedrec_client.stopping import Stopped, StopSwitch
-from fedrec_client.stored_state import RunPin
-from fedrec_client.waiting import Waiting
+from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.metered_link import Meter, MeteredLink
+from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.stopping import Stopped, StopSwitch
+from fedrec_client.membership.enrolment import enrol
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.local_model import SharedModel
+from fedrec_client.session import EpochChanged, PullLoop, Work
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.stored_state import RunPin, users_digest
 
 __all__ = ["STATE_FOLDER", "Revealer"]
 
@@ -87,12 +86,12 @@ class Revealer:
         self._clock = clock or SystemClock()
         self._tell = tell
         self._stop = StopSwitch()
-        self._waiting = Waiting(self._stop, sleep=sleep, jitter=jitter)
+        self._backoff = Backoff(self._stop, sleep=sleep, jitter=jitter)
         meter = Meter()
         self._bare_link = link
         # Whoever delivers epochs tells that the coordinator is away.
         self._link = PatientLink(
-            MeteredLink(link, meter), self._stop, self._waiting, lambda error: None
+            MeteredLink(link, meter), self._stop, self._backoff, lambda error: None
         )
         self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
         self._epoch = 0
@@ -151,7 +150,7 @@ class Revealer:
                 audit,
                 self._journal,
                 self._stop,
-                self._waiting,
+                self._backoff,
                 self._clock,
                 self._folder,
             ).run()
@@ -183,7 +182,7 @@ class Revealer:
             except (KeysError, NotInRoster) as error:
                 if attempt == 0:
                     self._tell(AuthorityEvent(name="revealer waits", detail=str(error)))
-            self._waiting.pause(attempt)
+            self._backoff.pause(attempt)
             attempt += 1
 
     def _bind(self, store: PrivateStore, membership: Membership) -> None:
@@ -200,7 +199,7 @@ class Revealer:
         """Return once the run goes on again: an operator may resume it, or begin another one."""
         attempt = 0
         while True:
-            self._waiting.pause(attempt)
+            self._backoff.pause(attempt)
             attempt += 1
             try:
                 found = self._link.next_task(
@@ -230,7 +229,7 @@ class Revealer:
         )
 
 
-class _Session(Following):
+class _Session(PullLoop):
     """The key authority's work: follow what is published, and open sums.
 
     Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
@@ -245,11 +244,11 @@ class _Session(Following):
         audit: AuditLog,
         journal: RoundJournal,
         stop: StopSwitch,
-        waiting: Waiting,
+        backoff: Backoff,
         clock: Clock,
         folder: AuthorityFolder,
     ) -> None:
-        super().__init__(membership, link, model, store, audit, journal, stop, waiting, clock)
+        super().__init__(membership, link, model, store, audit, journal, stop, backoff, clock)
         self._revealing = Revealing(membership, link, model, store, audit, journal)
         self._folder = folder
 

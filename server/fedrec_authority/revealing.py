@@ -41,11 +41,11 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader
 from fedrec.wire.recovery import pack_headers
 from fedrec_authority.attribution import Attribution, Parts, fetch
-from fedrec_client.audit import AuditLog
-from fedrec_client.local_model import SharedModel
-from fedrec_client.membership import Membership
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.round_journal import RoundJournal
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.local_model import SharedModel
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
 
 __all__ = ["Revealing"]
 

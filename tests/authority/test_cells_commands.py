@@ -18,8 +18,8 @@ from fedrec.ids import RoundId
 from fedrec_authority import backup as backup_module
 from fedrec_authority.backup import back_up, restore
 from fedrec_authority.folder import STATE_FOLDER, AuthorityFolder
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.stored_state import RunPin
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.stored_state import RunPin
 
 Call = Callable[..., tuple[int, str]]
 

@@ -9,12 +9,12 @@ import threading
 from pathlib import Path
 
 import pytest
-from client.fake_federation import World
+from client.support.fake_federation import World
 
 from fedrec.arithmetic import Arithmetic, arithmetic_of
 from fedrec.errors import SettingsError
 from fedrec.training.learner import Learner
-from fedrec_client.stopping import Stopped, StopSwitch
+from fedrec_client.link.stopping import Stopped, StopSwitch
 
 
 def test_the_first_interrupt_ends_the_warm_up(

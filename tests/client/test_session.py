@@ -5,16 +5,16 @@ import os
 from pathlib import Path
 
 import pytest
-from client.fake_federation import FakeRound, Killed, World, down
+from client.support.fake_federation import FakeRound, Killed, World, down
 
 from fedrec.errors import RoundClosed
 from fedrec.model.private_manifest import names_in, read_manifest
 from fedrec.model.state import PrivateState
 from fedrec.model.tables import TableRoom
 from fedrec.wire.messages import Finished, Wait
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.round_journal import JOURNAL_FILE
-from fedrec_client.stopping import Stopped, StopSwitch
+from fedrec_client.link.stopping import Stopped, StopSwitch
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import JOURNAL_FILE
 
 
 def stored(world: World) -> PrivateStore:

@@ -33,9 +33,9 @@ from fedrec.privacy import Spent
 from fedrec.protection import BFV, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.training.learner import Learner
 from fedrec_authority import backup
-from fedrec_client.counted_data import CountedData
-from fedrec_client.spent import SpentLedger, UserAccount
-from fedrec_client.stored_state import RunPin, StoredState
+from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
+from fedrec_client.state.stored_state import RunPin, StoredState
 from fedrec_server.store.highwater import Highwater, record
 
 __all__ = ["DOCUMENTS"]
@@ -180,8 +180,8 @@ def _plan() -> Target:
 
 def _spent() -> Target:
     account = UserAccount(rounds=3, spent=Spent(gaussian=0.5, laplace=1.0))
-    ledger = SpentLedger(run="run", accounts={UserId("u"): account})
-    return Target(read=SpentLedger.from_bytes, seeds=(ledger.to_bytes(),))
+    ledger = PrivacyLedger(run="run", accounts={UserId("u"): account})
+    return Target(read=PrivacyLedger.from_bytes, seeds=(ledger.to_bytes(),))
 
 
 def _counted() -> Target:

@@ -20,9 +20,9 @@ from fedrec.wire.messages import RoundKind
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER
 from fedrec_authority.revealing import _UNFIT
-from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.local_model import LocalModel
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.round.local_model import LocalModel
+from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
 
 SPOILER = 3

@@ -27,7 +27,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder import AuthorityFolder
-from fedrec_client.connecting import open_link
+from fedrec_client.link.connecting import open_link
 from fedrec_server.presence import LIVE_SECONDS
 
 

@@ -30,8 +30,8 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_authority.backup import back_up, restore
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER
-from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.connecting import open_link
+from fedrec_client.link.connecting import open_link
+from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.recording import WireRecorder
 

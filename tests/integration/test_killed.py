@@ -27,7 +27,7 @@ from integration.support.parties import Client, Federation, published_rounds
 from fedrec.identity.identity import Identity
 from fedrec.model.private_manifest import names_in, read_manifest
 from fedrec.training.layout import Layout, protection_of
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_server.rounds.state import Round
 
 VICTIM = 2

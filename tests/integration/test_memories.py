@@ -14,8 +14,8 @@ from integration.support.links import DEADLINE_SECONDS, Gate, poll
 from integration.support.parties import Federation
 
 from fedrec.errors import FolderIsOld, SecondCopy
-from fedrec_client.audit import AUDIT_FILE
 from fedrec_client.events import ClientEvent
+from fedrec_client.state.audit import AUDIT_FILE
 
 TOLD = {"audit.jsonl", "client-log.jsonl", "lock"}
 """What a client that refuses to go on adds to its folder."""

@@ -14,8 +14,8 @@ from integration.support.masked import N_CLIENTS, Gate, everybody, let_it_drop_o
 from fedrec.config.schema import Plan, PrivacySettings
 from fedrec.privacy import BUDGET_SPENT, mechanism_of
 from fedrec.wire.messages import MaskStep
-from fedrec_client.private_store import PrivateStore
-from fedrec_client.spent import SpentLedger
+from fedrec_client.state.privacy_ledger import PrivacyLedger
+from fedrec_client.state.private_store import PrivateStore
 
 
 def noisy(protection: str, **privacy: object) -> Plan:
@@ -70,7 +70,7 @@ def check_ledger(bench: Bench, number: int, n_rounds: int) -> None:
     """Check that a client charged each of its users so many rounds."""
     by = mechanism_of(bench.plan)
     assert by is not None
-    ledger = SpentLedger.of(PrivateStore(bench.state(number), read_only=True))
+    ledger = PrivacyLedger.of(PrivateStore(bench.state(number), read_only=True))
     assert len(ledger.accounts) == len(bench.users()[number])
     assert {(account.rounds, account.spent) for account in ledger.accounts.values()} == {
         (n_rounds, by.cost.times(n_rounds))

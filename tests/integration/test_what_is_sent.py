@@ -22,7 +22,7 @@ from fedrec.model.state import PrivateState
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_client.events import ClientEvent
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 
 WINDOW = 8
 """Two float32 values in a row: chance finds such a match once in 2^64 positions."""

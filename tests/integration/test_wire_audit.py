@@ -27,7 +27,7 @@ from fedrec.wire.messages import UploadHeader
 from fedrec.wire.recording import FrameReader
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_client.events import ClientEvent
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.audit.wire import WireReport, audit_wire
 from fedrec_server.recording import WireRecorder
 

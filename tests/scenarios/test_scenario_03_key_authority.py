@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 from blake3 import blake3
-from client.authority_federation import AuthorityWorld, refused
-from client.fake_federation import FakeRound
-from client.key_watch import KeyWatch, put_watch
+from client.support.authority_federation import AuthorityWorld, refused
+from client.support.fake_federation import FakeRound
+from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.errors import BadSignature
 from fedrec.identity.identity import Identity

@@ -24,7 +24,7 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER
-from fedrec_client.audit import AUDIT_FILE
+from fedrec_client.state.audit import AUDIT_FILE
 
 HEADER_BYTES, CONTEXT_HEAD = 44, 56
 PROTECTION = "paillier/packed-2048"

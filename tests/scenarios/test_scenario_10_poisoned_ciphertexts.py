@@ -36,8 +36,8 @@ from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.folder import AuthorityFolder
 from fedrec_authority.revealer import STATE_FOLDER
-from fedrec_client.audit import AUDIT_FILE
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.audit import AUDIT_FILE
+from fedrec_client.state.private_store import PrivateStore
 
 HEADER_BYTES = 44
 SPEC = VectorSpec(

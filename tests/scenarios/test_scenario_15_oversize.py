@@ -23,7 +23,7 @@ from fedrec.identity.identity import Identity
 from fedrec.wire.chunks import CHUNK_BYTES
 from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.status import from_rpc_error
-from fedrec_client.connecting import open_link
+from fedrec_client.link.connecting import open_link
 
 NEXT_TASK = "/fedrec.wire.v1.Coordinator/NextTask"
 BOMB_BYTES = 400 << 20

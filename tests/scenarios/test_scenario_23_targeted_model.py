@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.authority_federation import AuthorityWorld, refused
-from client.fake_federation import FakeRound, World
-from client.key_watch import KeyWatch, put_watch
+from client.support.authority_federation import AuthorityWorld, refused
+from client.support.fake_federation import FakeRound, World
+from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.errors import BadSignature, PlanMismatch, RefusedError
 from fedrec.wire.messages import PublishedRound

@@ -14,16 +14,16 @@ from fedrec.config.schema import Settings
 from fedrec.errors import FedrecError, InternalError, SettingsError
 from fedrec.ids import RoundId
 from fedrec.recommender import Recommender, UsersFile
-from fedrec_client.held_model import (
+from fedrec_client.recommending.own_recommender import model_file_of, needs_training_code
+from fedrec_client.serve.reading import read_users_apart
+from fedrec_client.serve.served_model import ServedModel
+from fedrec_client.state.held_model import (
     HeldModel,
     ModelName,
     Which,
     name_of_held_model,
     read_held_model,
 )
-from fedrec_client.own_recommender import model_file_of, needs_training_code
-from fedrec_client.serve.reading import read_users_apart
-from fedrec_client.serve.served_model import ServedModel
 
 __all__ = ["ModelHolder"]
 

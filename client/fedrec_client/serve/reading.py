@@ -19,8 +19,8 @@ from fedrec.errors import FedrecError, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState
 from fedrec.recommender import UsersFile
-from fedrec_client.held_model import HeldModel, Which, read_held_model
-from fedrec_client.own_recommender import needs_training_code, private_of, users_of
+from fedrec_client.recommending.own_recommender import needs_training_code, private_of, users_of
+from fedrec_client.state.held_model import HeldModel, Which, read_held_model
 
 __all__ = ["read_users_apart"]
 

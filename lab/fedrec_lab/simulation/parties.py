@@ -24,7 +24,7 @@ from fedrec.training.evaluator import Evaluator
 from fedrec.training.learner import Contribution, Learner
 from fedrec.wire.messages import RoundKind
 
-__all__ = ["Party", "join_private", "make_parties", "split_private", "throw_coins", "user_groups"]
+__all__ = ["Party", "join_private", "make_parties", "select_users", "split_private", "user_groups"]
 
 
 def user_groups(
@@ -45,7 +45,7 @@ def user_groups(
     return [np.sort(dealt[part::n_parts]) for part in range(n_parts)]
 
 
-def throw_coins(
+def select_users(
     user_keys: NDArray[np.int64],
     *,
     seed: int,

@@ -9,7 +9,7 @@ from fedrec.config.schema import Plan
 from fedrec.ids import RoundId
 from fedrec.privacy import mechanism_of
 from fedrec.wire.messages import RoundKind
-from fedrec_lab.simulation.parties import throw_coins
+from fedrec_lab.simulation.parties import select_users
 
 __all__ = ["PrivacyAccount"]
 
@@ -44,7 +44,7 @@ class PrivacyAccount:
 
     def participants(self, kind: RoundKind, round_id: RoundId) -> NDArray[np.bool_] | None:
         """Return who takes part in a round, bool (n_users,), or None for everybody."""
-        coins = throw_coins(
+        coins = select_users(
             self._user_keys,
             seed=self._plan.federation.seed,
             round_id=round_id,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from client.silo import Silo
+from client.support.silo import Silo
 
 from fedrec.recommender import Recommender
-from fedrec_client.own_recommender import own_recommender
+from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.gate import Gate
 from fedrec_client.serve.holder import ModelHolder

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from client.serve.asking import ask
-from client.silo import Silo
+from client.support.silo import Silo
 
 from fedrec.algorithms import ALGORITHMS
-from fedrec_client.own_recommender import own_recommender
+from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.gate import Gate
 from fedrec_client.serve.holder import ModelHolder

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 from client.serve.asking import OWN, Answer, ask
-from client.silo import Silo
+from client.support.silo import Silo
 
 from fedrec.data import Catalogue
 from fedrec.model.state import PrivateState

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from client.serve.asking import OWN, ask
-from client.silo import Silo
+from client.support.silo import Silo
 
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.document import document

@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 from client.serve.asking import ask
-from client.silo import Silo
+from client.support.silo import Silo
 
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.recommender import UsersFile
-from fedrec_client.own_recommender import own_recommender
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve.application import Application
 from fedrec_client.serve.gate import Gate
 from fedrec_client.serve.holder import ModelHolder
 from fedrec_client.serve.reading import read_users_apart
+from fedrec_client.state.private_store import PrivateStore
 
 
 class Told:

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from client.silo import Silo
+from client.support.silo import Silo
 from tls import credentials
 
 from fedrec.cli.main import main
-from fedrec_client.own_recommender import own_recommender
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.recommending.own_recommender import own_recommender
 from fedrec_client.serve import connections
+from fedrec_client.state.private_store import PrivateStore
 
 pytestmark = pytest.mark.slow
 

@@ -23,7 +23,7 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
 from fedrec_authority.folder import AuthorityFolder
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 
 N_USERS, N_ITEMS = 40, 60

@@ -194,9 +194,9 @@ def _run_client(
 ) -> None:
     from fedrec.wire import grpc_link
     from fedrec_client.app import ClientApp
-    from fedrec_client.connecting import open_link
     from fedrec_client.events import ClientEvent
-    from fedrec_client.stopping import Stopped, StopSwitch
+    from fedrec_client.link.connecting import open_link
+    from fedrec_client.link.stopping import Stopped, StopSwitch
 
     _die_with_the_tests()
     log_to_stderr(logging.ERROR)

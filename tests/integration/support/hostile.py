@@ -23,7 +23,7 @@ from fedrec.wire.messages import (
     Task,
     UploadHeader,
 )
-from fedrec_client.private_store import PrivateStore
+from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["TRICKS", "Falsifier", "Misreporting", "Trick"]
 

@@ -22,9 +22,9 @@ from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.admin_link import AdminLink, RunEvent
 from fedrec.wire.messages import PublishedRound
 from fedrec_client.app import ClientApp, ClientOutcome
-from fedrec_client.connecting import certificate_path, open_link
 from fedrec_client.events import ClientEvent
-from fedrec_client.stopping import Stopped, StopSwitch
+from fedrec_client.link.connecting import certificate_path, open_link
+from fedrec_client.link.stopping import Stopped, StopSwitch
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.recording import WireRecorder

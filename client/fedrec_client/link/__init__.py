@@ -1,0 +1,1 @@
+"""The coordinator as this client reaches it: connecting, trying again, counting bytes, stopping."""

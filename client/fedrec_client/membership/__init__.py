@@ -1,0 +1,1 @@
+"""The client in its federation: joining and leaving, and what a member signs and believes."""

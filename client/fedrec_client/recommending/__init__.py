@@ -1,0 +1,1 @@
+"""Using the model in the state folder: recommendations and exports, without the coordinator."""

@@ -1,0 +1,180 @@
+"""What all of a client's users are recommended, as one table."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.config.schema import Settings
+from fedrec.disk import unwritten
+from fedrec.errors import DataError, SettingsError
+from fedrec.ids import RoundId
+from fedrec.recommender import Recommender
+from fedrec_client.recommending.own_recommender import own_recommender
+from fedrec_client.recommending.recommendation import Wanted
+from fedrec_client.state.held_model import Which
+
+if TYPE_CHECKING:
+    import pyarrow
+
+__all__ = ["ExportedTable", "export_recommendations"]
+
+_USERS_AT_ONCE = 1024
+_COLUMNS = ("user_id", "rank", "item_id", "title", "score", "version")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedTable:
+    """What was written, and where."""
+
+    file: Path
+    version: RoundId
+    n_users: int
+    n_rows: int
+
+
+def export_recommendations(
+    settings: Settings,
+    file: Path,
+    wanted: Wanted,
+    *,
+    which: Which = "best",
+    force: bool = False,
+) -> ExportedTable:
+    """Write the best items of all of this client's users, readable by their owner only.
+
+    Works beside a running client and without the coordinator. Scores are those of
+    `Recommender.recommend`, bit for bit in Parquet.
+
+    Args:
+        file: its ending says in which form: .parquet or .csv.
+        wanted: which items, and how many for each user.
+        which: the model that measured best on validation, or the latest one.
+        force: replace a file that is there.
+
+    Raises:
+        StorageError: the state folder holds no model, or the file cannot be written.
+        DataError: there is a file already, or an unknown item.
+        SettingsError: another ending.
+    """
+    form = file.suffix.lower()
+    if form not in (".parquet", ".csv"):
+        raise SettingsError(
+            f"--to {file}: the ending says in which form, and is {form or 'missing'!r}.",
+            remedy="Give FILE.parquet or FILE.csv.",
+        )
+    if file.exists() and not force:
+        raise DataError(
+            f"{file} is there already; nothing was changed.",
+            remedy="Choose another file, or give --force to replace it.",
+        )
+    own = own_recommender(settings, which)
+    parts = _Parts(own, wanted)
+    try:
+        # mkstemp opens with mode 0600.
+        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
+        try:
+            with os.fdopen(handle, "wb") as opened:
+                (_write_parquet if form == ".parquet" else _write_csv)(opened, parts)
+                opened.flush()
+                os.fsync(opened.fileno())
+            os.replace(temporary, file)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise unwritten(file, error, "Check that the folder exists and is writable.") from error
+    return ExportedTable(
+        file=file, version=own.round, n_users=len(own.user_ids), n_rows=parts.n_rows
+    )
+
+
+class _Parts:
+    """The table in parts of some users each, as columns.
+
+    Attributes:
+        n_rows: rows that were taken so far.
+    """
+
+    def __init__(self, own: Recommender, wanted: Wanted) -> None:
+        self.own = own
+        self._wanted = wanted
+        self._filters = wanted.filters(own.catalogue)
+        self.n_rows = 0
+
+    def __iter__(self) -> Iterator[dict[str, NDArray[Any]]]:
+        candidates, block = self._filters
+        users = np.array(self.own.user_ids, dtype=np.object_)
+        for begin in range(0, len(users), _USERS_AT_ONCE):
+            some = users[begin : begin + _USERS_AT_ONCE]
+            ids, scores = self.own.recommend(
+                some.tolist(),
+                self._wanted.n,
+                exclude_seen=self._wanted.exclude_seen,
+                candidates=candidates,
+                block=block,
+            )
+            filled = scores > -np.inf
+            ranks = np.broadcast_to(np.arange(1, 1 + scores.shape[1], dtype=np.int32), ids.shape)
+            self.n_rows += int(filled.sum())
+            yield {
+                "user_index": np.repeat(np.arange(len(some)), filled.sum(1)) + begin,
+                "rank": ranks[filled],
+                "item_row": self.own.catalogue.rows_of(ids[filled].tolist()),
+                "score": scores[filled],
+            }
+
+
+def _write_parquet(file: Any, parts: _Parts) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    own = parts.own
+    users = pa.array(own.user_ids, pa.string())
+    items = pa.array(own.catalogue.item_ids, pa.string())
+    titles = pa.array(map(own.catalogue.title_of, own.catalogue.item_ids), pa.string())
+    kinds = (pa.string(), pa.int32(), pa.string(), pa.string(), pa.float32(), pa.int64())
+    schema = pa.schema(
+        list(zip(_COLUMNS, kinds, strict=True)),
+        metadata={"fedrec.version": str(own.round), "fedrec.table": "recommendations 1"},
+    )
+    with pq.ParquetWriter(file, schema, compression="zstd") as writer:
+        for part in parts:
+            columns = [
+                _named(users, part["user_index"]),
+                pa.array(part["rank"]),
+                _named(items, part["item_row"]),
+                _named(titles, part["item_row"]),
+                pa.array(part["score"]),
+                pa.array(np.full(len(part["rank"]), own.round, dtype=np.int64)),
+            ]
+            writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+
+
+def _named(names: pyarrow.Array, places: NDArray[np.int64]) -> pyarrow.Array:
+    return names.take(places)
+
+
+def _write_csv(file: Any, parts: _Parts) -> None:
+    own = parts.own
+    items, users = own.catalogue.item_ids, own.user_ids
+    text = io.TextIOWrapper(file, encoding="utf-8", newline="")
+    writer = csv.writer(text)
+    writer.writerow(_COLUMNS)
+    for part in parts:
+        rows = zip(*(part[name].tolist() for name in part), strict=True)
+        writer.writerows(
+            (users[user], rank, items[row], own.catalogue.title_of(items[row]), score, own.round)
+            for user, rank, row, score in rows
+        )
+    # The caller closes the file.
+    text.detach()

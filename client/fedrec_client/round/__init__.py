@@ -1,0 +1,1 @@
+"""Taking part in rounds: training, protecting, sending, and following what is published."""

@@ -1,0 +1,288 @@
+"""The model on this machine: what was published, and what only its users know."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import structlog
+from numpy.typing import NDArray
+
+from fedrec.config.algorithm import divides_by_count
+from fedrec.data import UserSplit
+from fedrec.errors import TrainingError
+from fedrec.evaluation.metrics import MetricSums
+from fedrec.ids import ItemId, RoundId
+from fedrec.model.state import PrivateState, SharedState
+from fedrec.training.bounds import most_users
+from fedrec.training.rows import ActiveRows
+from fedrec.wire.messages import RevealStatement, RoundKind, UploadHeader
+from fedrec.wire.stated_rows import StatedRows
+from fedrec_client.membership.membership import Membership
+from fedrec_client.membership.round_terms import RoundTerms
+from fedrec_client.membership.round_vector import RoundVector
+from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.stored_state import BestModel
+
+if TYPE_CHECKING:
+    from fedrec.training.learner import Contribution, Learner
+    from fedrec.training.server_half import ServerHalf
+
+__all__ = ["LocalModel", "SharedModel"]
+
+_log = structlog.get_logger("fedrec.client")
+
+
+class SharedModel:
+    """The shared state at the store's version, held in memory between rounds.
+
+    It is all that one has who opens sums and has no users.
+    """
+
+    def __init__(self, half: ServerHalf, store: PrivateStore) -> None:
+        self._half = half
+        self._store = store
+        self._shared: SharedState | None = None
+        self._base_state: tuple[RoundId, int, bytes] | None = None
+
+    @property
+    def version(self) -> RoundId:
+        """The last published round that the shared model contains."""
+        return self._store.state.version
+
+    @property
+    def shared(self) -> SharedState:
+        """The shared model."""
+        if self._shared is None:
+            ref = self._store.state.shared
+            self._shared = (
+                self._half.initial_shared() if ref is None else self.read(self._store.read(ref))
+            )
+        return self._shared
+
+    def read(self, raw: bytes) -> SharedState:
+        """Return a version of the model from the bytes that `stored` makes of it.
+
+        Raises:
+            StorageError: they are none.
+        """
+        return SharedState.from_bytes(raw, self._half.initial_shared)
+
+    def stored(self, shared: SharedState) -> bytes:
+        """Return a version without the rows that everybody draws from the run's seed."""
+        return shared.to_bytes(self._half.initial_shared())
+
+    def terms(self, membership: Membership, round_id: RoundId, kind: RoundKind) -> RoundTerms:
+        """Return the terms of a round that follows from the present model."""
+        return RoundTerms(
+            round=round_id,
+            kind=kind,
+            base_round=self.version,
+            base_state=self._digest(membership),
+            rows=membership.stated_rows(self.rows(kind)),
+        )
+
+    def rows(self, kind: RoundKind) -> ActiveRows:
+        """Return the item rows that the vectors of a round from the present model cover."""
+        return self._half.travelling.rows(kind, self.shared)
+
+    def vector(self, membership: Membership, kind: RoundKind) -> RoundVector:
+        """Return what belongs to the vectors of a round from the present model."""
+        return membership.vector_of(kind, self.rows(kind).n_rows)
+
+    def rows_after(self, membership: Membership, shared: SharedState) -> StatedRows:
+        """Return what is said of the rows that vectors cover once a model is published."""
+        return membership.stated_rows(self._half.travelling.rows("train", shared))
+
+    def _digest(self, membership: Membership) -> bytes:
+        """Return the digest of the present model, made once for each version and epoch."""
+        known = self._base_state
+        if known is None or known[:2] != (self.version, membership.epoch):
+            made = membership.base_state(self.version, self.shared)
+            known = self._base_state = (self.version, membership.epoch, made)
+        return known[2]
+
+    def after(
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
+    ) -> SharedState:
+        """Return the shared model that an aggregate leads to; changes nothing here.
+
+        Raises:
+            SumOutOfBounds: the contributors' users cannot add up to it.
+        """
+        self.check_sum(membership, kind, aggregate, contributions)
+        return self._half.apply(kind, self.shared.number, self.shared, aggregate)
+
+    def check_sum(
+        self,
+        membership: Membership,
+        kind: RoundKind,
+        aggregate: NDArray[np.int64],
+        contributions: Collection[UploadHeader],
+    ) -> None:
+        """Refuse an aggregate that its contributors' users cannot add up to.
+
+        Raises:
+            SumOutOfBounds: naming what leaves its bounds.
+        """
+        self._half.travelling.check_sum(
+            kind,
+            self.shared,
+            aggregate,
+            most_users=most_users(
+                membership.plan, membership.roster, [one.client_id for one in contributions]
+            ),
+            n_clients=len(contributions),
+        )
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: SharedState,
+        *,
+        metrics: NDArray[np.int64],
+        counted: bool,
+        statement: RevealStatement | None = None,
+    ) -> None:
+        """Move to a published round and keep the model that it measured, if it is the best.
+
+        Raises:
+            TrainingError: everybody's training diverged, so that more rounds would change nothing.
+        """
+        self._store.publish(
+            round_id,
+            self.stored(shared),
+            metrics=metrics.astype("<i8").tobytes(),
+            counted=counted,
+            best=self._better(metrics),
+            statement=statement,
+        )
+        self._shared = shared
+        sums, least = MetricSums(metrics), self._half.plan.rounds.minimum_clients
+        if sums.abstained >= least and not sums.participants:
+            raise TrainingError(
+                f"Training diverged at all {sums.abstained} clients of round {round_id}.",
+                remedy=self._half.algorithm.about.divergence_remedy,
+            )
+
+    def adopt(
+        self,
+        round_id: RoundId,
+        shared: SharedState,
+        *,
+        statement: RevealStatement | None = None,
+    ) -> None:
+        """Take over a snapshot of the shared model; users keep what they know."""
+        # Statements are about trained rows; the others are nobody's to send.
+        shared = self._half.apart(shared).over(self._half.initial_shared())
+        self._store.adopt(round_id, self.stored(shared), statement=statement)
+        self._shared = shared
+
+    def _better(self, metrics: NDArray[np.int64]) -> BestModel | None:
+        """Return the present model if the round measured it as the best so far.
+
+        A round measures the model that it started from. A model that these users took no part
+        in is not kept: it knows nothing of them, however well it serves the others.
+        """
+        state = self._store.state
+        rates = MetricSums(metrics).rates("model", "validation")
+        if rates is None or state.shared is None or state.private is None:
+            return None
+        if state.best is not None and rates.ndcg <= state.best.score:
+            return None
+        return BestModel(
+            round=state.version, score=rates.ndcg, shared=state.shared, private=state.private
+        )
+
+
+class LocalModel(SharedModel):
+    """Shared and private state at the store's version.
+
+    Args:
+        item_ids: the catalogue's, in its order.
+    """
+
+    def __init__(
+        self,
+        learner: Learner,
+        users: UserSplit,
+        store: PrivateStore,
+        item_ids: Sequence[ItemId] = (),
+    ) -> None:
+        super().__init__(learner, store)
+        self._learner = learner
+        self._private: PrivateState | None = None
+        self._item_ids = item_ids
+        self._counted: CountedData | None = None
+        self.users = users
+
+    @property
+    def private(self) -> PrivateState:
+        """The committed private state."""
+        if self._private is None:
+            ref = self._store.state.private
+            self._private = (
+                self._learner.initial_private(self.users)
+                if ref is None
+                else self._store.read_private(ref).in_room(self._learner.room)
+            )
+        return self._private
+
+    def contribute(self, kind: RoundKind, participating: NDArray[np.bool_] | None) -> Contribution:
+        """Train, count or evaluate for a round; what exact sums tell of is noted, no more."""
+        learner, shared, plan = self._learner, self.shared, self._learner.plan
+        users, private = self.users, self.private
+        exact = divides_by_count(plan)
+        if plan.privacy.mechanism == "none" and (exact or kind == "count"):
+            counted = self._last_counted(whole=exact)
+            if kind == "count":
+                return learner.counted(shared, counted.counts, private)
+            if counted.users is not None and counted.users is not users:
+                users, private = counted.users, learner.initial_private(counted.users)
+        made = learner.contribute(
+            kind, shared.number, shared, users, private, participating, abstains=True
+        )
+        return made if users is self.users else replace(made, private=self.private)
+
+    def _last_counted(self, *, whole: bool) -> CountedData:
+        """Return what is sent of these users, by what was sent before; it is kept first.
+
+        Args:
+            whole: whether more than counts is sent of it.
+        """
+        if self._counted is not None:
+            return self._counted
+        state, least = self._store.state, self._learner.plan.federation.minimum_new_users
+        counted = CountedData.of(self.users, self._item_ids, run=state.pin.run, whole=whole)
+        if state.counted is not None:
+            before = CountedData.from_bytes(self._store.read(state.counted))
+            if before.stands_against(counted, least):
+                n_differing = before.differing(counted)
+                if n_differing:
+                    why = "former counts stand"
+                    _log.warning(why, users_that_differ=n_differing, needed=least)
+                    counted = before.over(counted)
+        self._store.keep_counted(counted.to_bytes())
+        self._counted = counted
+        return counted
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: SharedState,
+        *,
+        metrics: NDArray[np.int64],
+        counted: bool,
+        statement: RevealStatement | None = None,
+    ) -> None:
+        """Move to a published round; what its users learnt in it is read again where it counts."""
+        if counted:
+            self._private = None
+        super().publish(round_id, shared, metrics=metrics, counted=counted, statement=statement)

@@ -1,0 +1,174 @@
+"""Taking part in a round: train, protect, sign, keep, send."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fedrec.config.algorithm import divides_by_count
+from fedrec.errors import ConflictingUpload, RoundError
+from fedrec.wire.limits import NONCE_BYTES
+from fedrec.wire.messages import Train, UploadHeader
+from fedrec_client.membership.membership import Membership
+from fedrec_client.membership.round_terms import RoundTerms
+from fedrec_client.round.local_model import LocalModel
+from fedrec_client.round.outbox import Outbox
+from fedrec_client.round.user_selection import select_users, selection_secret
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.privacy_ledger import PrivacyLedger
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
+
+if TYPE_CHECKING:
+    from fedrec.training.learner import Contribution
+
+__all__ = ["Participation"]
+
+
+class Participation:
+    """Answers a round with exactly one update, whatever happens in between."""
+
+    def __init__(
+        self,
+        membership: Membership,
+        model: LocalModel,
+        store: PrivateStore,
+        outbox: Outbox,
+        audit: AuditLog,
+        journal: RoundJournal,
+    ) -> None:
+        self._membership = membership
+        self._model = model
+        self._store = store
+        self._outbox = outbox
+        self._audit = audit
+        self._journal = journal
+
+    def take_part(self, task: Train) -> bool:
+        """Send this client's update of a round, made now or before a crash.
+
+        Returns:
+            Whether the coordinator has it.
+
+        Raises:
+            RoundError: the round is not one that follows from the local model.
+        """
+        pending = self._outbox.pending
+        if pending is None or pending.header.round != task.round:
+            self.check(task)
+            self.give_up_before(task)
+            self._make(task)
+        elif _about(pending.header) != _about(task):
+            # A coordinator that was recovered took a number that was in use.
+            raise RoundError(
+                f"Round {task.round} was answered as one of another kind, model or key epoch."
+            )
+        return self.send()
+
+    def send(self) -> bool:
+        """Deliver what is in the outbox; tell whether the coordinator has it."""
+        pending = self._outbox.pending
+        if pending is None:
+            return False
+        round_id = pending.header.round
+        delivery = self._outbox.deliver()
+        if delivery == "conflict":
+            error = ConflictingUpload(
+                f"The coordinator holds another update of this client for round {round_id}.",
+                remedy="Check that no copy of this state folder is in use elsewhere.",
+            )
+            self._audit.refused(
+                "conflicting_upload", run=self._membership.run, round_id=round_id, error=error
+            )
+        has_it = delivery in ("accepted", "duplicate")
+        self._journal.tell("sent" if has_it else "closed", round_id, detail=delivery)
+        return has_it
+
+    def give_up_before(self, task: Train) -> None:
+        """Roll back an earlier round that ended without being published."""
+        before = self._store.in_progress
+        if before is not None and before < task.round:
+            self._store.roll_back()
+            self._journal.settle(before, "abandoned")
+
+    def check(self, task: Train) -> None:
+        """Refuse a round that does not follow from the local model, or was answered.
+
+        Raises:
+            RoundError: saying why.
+        """
+        if task.base_round != self._model.version or task.round <= self._model.version:
+            raise RoundError(
+                f"Round {task.round} starts from version {task.base_round}; this client has "
+                f"version {self._model.version}."
+            )
+        counted = self._model.shared.holders is not None
+        plan = self._membership.plan
+        divides = divides_by_count(plan)
+        needed = plan.federation.minimum_item_users > 1 or divides
+        if task.kind == "count" and counted and not divides:
+            raise RoundError(f"Round {task.round} counts items, but they were counted already.")
+        if task.kind != "count" and needed and not counted:
+            raise RoundError(
+                f"Round {task.round} is of kind {task.kind}, but items were not counted yet, so "
+                "rows of rare items would be trained (federation.minimum_item_users)."
+            )
+        if task.round <= self._store.state.answered_round:
+            raise RoundError(
+                f"Round {task.round} is over: this client answered round "
+                f"{self._store.state.answered_round} already."
+            )
+
+    def train(self, task: Train) -> tuple[RoundTerms, Contribution, bytes | None]:
+        """Return what this client signs about a round, what it contributes, and what that costs.
+
+        Where sums carry noise, this client's share is in the vector already, and what is spent of
+        its users' privacy has to be kept with it before it is sent.
+        """
+        member = self._membership
+        terms = self._model.terms(member, task.round, task.kind)
+        # Counting and measuring are about all users; the selection is about who trains.
+        participating = None
+        mechanism = member.layout.mechanism if task.kind == "train" else None
+        if task.kind == "train" and member.plan.rounds.user_fraction < 1.0:
+            # Repeated, a round that was given up is over the same users: two sums tell no more
+            # than one. Under noise every release is accounted as a draw of its own.
+            thrown = task.round if mechanism is not None else self._model.shared.number
+            participating = select_users(
+                selection_secret(self._store.folder),
+                member.run,
+                thrown,
+                self._model.users.user_ids,
+                member.plan.rounds.user_fraction,
+            )
+        spent, charged = PrivacyLedger.of(self._store), None
+        if mechanism is not None:
+            users = self._model.users.user_ids
+            participating = spent.affordable(mechanism, member.run, users, participating)
+            charged = spent.charged(mechanism.cost, member.run, users, participating).to_bytes()
+        self._journal.tell("training", task.round, detail=task.kind)
+        with self._journal.timed(task.round, "seconds_training", "trained"):
+            made = self._model.contribute(task.kind, participating)
+        if made.abstained:
+            self._journal.tell("diverged", task.round, detail=made.abstained)
+        if mechanism is not None:
+            # Also where nobody takes part: the others' promise counts on this share.
+            made = replace(made, vector=member.layout.add_noise(made.vector))
+        return terms, made, charged
+
+    def _make(self, task: Train) -> None:
+        member = self._membership
+        terms, made, charged = self.train(task)
+        with self._journal.timed(task.round, "seconds_protecting", "protected"):
+            # Tags of two updates under one name would tell about their difference.
+            nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
+            name = member.tag_name(task.round, member.client_id, nonce)
+            vector = self._model.vector(member, task.kind)
+            payload = vector.member.protect(made.vector, name)
+            header = member.header_for(terms, payload, nonce)
+        self._outbox.put(header, payload, made.private.parts, spent=charged)
+
+
+def _about(round_: Train | UploadHeader) -> tuple[str, int, int]:
+    return round_.kind, round_.base_round, round_.epoch

@@ -1,0 +1,112 @@
+"""Looking at the model in a state folder, without the coordinator and beside a running client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedrec.config.algorithm import algorithm_of
+from fedrec.config.plan import plan_from_json
+from fedrec.config.schema import Plan, Settings
+from fedrec.data import Catalogue
+from fedrec.errors import CatalogueMismatch, StorageError
+from fedrec.ids import RoundId
+from fedrec.model.state import PrivateState, SharedState
+from fedrec_client.state.durable import FileRef
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.stored_state import RunPin, StoredState
+
+__all__ = ["HeldModel", "ModelName", "Which", "name_of_held_model", "read_held_model"]
+
+Which = Literal["best", "latest"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldModel:
+    """A version of the model as a client has it.
+
+    Attributes:
+        pin: the run that it belongs to.
+        epoch: the key epoch that the client is in.
+        private: its users' own parameters; None while they are the initial ones.
+    """
+
+    pin: RunPin
+    epoch: int
+    plan: Plan
+    catalogue: Catalogue
+    version: RoundId
+    shared: SharedState
+    private: PrivateState | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelName:
+    """What tells one model of a folder from every other, without reading it.
+
+    Attributes:
+        shared, private: names of its files, which follow from their content.
+    """
+
+    run: str
+    version: RoundId
+    shared: str
+    private: str
+
+
+def name_of_held_model(settings: Settings, which: Which) -> ModelName:
+    """Return the name of the model that `read_held_model` would return.
+
+    Raises:
+        StorageError: the state folder holds no model.
+    """
+    state = PrivateStore(Path(settings.client.state), read_only=True).state
+    version, shared, private = _chosen(state, which)
+    return ModelName(
+        run=state.pin.run,
+        version=version,
+        shared=shared.name,
+        private="" if private is None else private.name,
+    )
+
+
+def read_held_model(settings: Settings, which: Which) -> HeldModel:
+    """Return the model that measured best on validation, or the latest one.
+
+    Raises:
+        StorageError: the state folder holds no model.
+        CatalogueMismatch: the local catalogue is not the one that it was trained with.
+    """
+    store = PrivateStore(Path(settings.client.state), read_only=True)
+    state = store.state
+    local = settings.data.catalogue
+    catalogue = Catalogue.load(store.catalogue_path if local is None else local)
+    if catalogue.fingerprint() != state.pin.catalogue_fingerprint:
+        raise CatalogueMismatch(
+            "The local catalogue is not the one that the model was trained with.",
+            remedy="Restore the catalogue of the federation.",
+        )
+    version, shared, private = _chosen(state, which)
+    plan = plan_from_json(state.pin.plan_json.encode())
+    initial = algorithm_of(plan, len(catalogue)).initial_shared
+    return HeldModel(
+        pin=state.pin,
+        epoch=state.epoch,
+        plan=plan,
+        catalogue=catalogue,
+        version=version,
+        shared=SharedState.from_bytes(store.read(shared), initial),
+        private=None if private is None else store.read_private(private),
+    )
+
+
+def _chosen(state: StoredState, which: Which) -> tuple[RoundId, FileRef, FileRef | None]:
+    if which == "best" and state.best is not None:
+        return state.best.round, state.best.shared, state.best.private
+    if state.shared is None:
+        raise StorageError(
+            "No round has been published to this client yet, so there is no model.",
+            remedy="Let `fedrec client run` take part in some rounds first.",
+        )
+    return state.version, state.shared, state.private

@@ -1,0 +1,134 @@
+"""What this client's users have given away for good: a ledger of its own, whatever others say.
+
+A coordinator that opens more rounds than its plan allows, abandons rounds whose sums it has seen,
+or begins another run finds that users have stopped taking part.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedrec.errors import StorageError
+from fedrec.ids import UserId
+from fedrec.privacy import Mechanism, Spent
+from fedrec_client.state.private_store import PrivateStore
+
+__all__ = ["PrivacyLedger", "UserAccount"]
+
+FORMAT = "fedrec spent privacy 1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UserAccount:
+    """One user's releases.
+
+    Attributes:
+        rounds: training rounds taken part in, of the ledger's run.
+        spent: their cost and that of all earlier runs.
+    """
+
+    rounds: int = 0
+    spent: Spent = field(default_factory=Spent)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PrivacyLedger:
+    """All users' accounts; a value, which a commit of the state folder replaces.
+
+    Attributes:
+        run: of which `UserAccount.rounds` are counted.
+    """
+
+    run: str = ""
+    accounts: Mapping[UserId, UserAccount] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, store: PrivateStore) -> PrivacyLedger:
+        """Read the ledger of a state folder."""
+        ref = store.state.spent
+        return cls() if ref is None else cls.from_bytes(store.read(ref))
+
+    def affordable(
+        self,
+        mechanism: Mechanism,
+        run: str,
+        users: Sequence[UserId],
+        participating: NDArray[np.bool_] | None,
+    ) -> NDArray[np.bool_]:
+        """Return who of the chosen may take part once more, bool (n_users,)."""
+        chosen = np.ones(len(users), dtype=np.bool_) if participating is None else participating
+        known: dict[UserAccount, bool] = {}
+        may = np.zeros(len(users), dtype=np.bool_)
+        for place in np.nonzero(chosen)[0].tolist():
+            account = self._account(run, users[place])
+            if account not in known:
+                after = account.spent + mechanism.cost
+                known[account] = account.rounds < mechanism.rounds_per_user and after.fits(
+                    mechanism.epsilon, mechanism.delta
+                )
+            may[place] = known[account]
+        return may
+
+    def charged(
+        self, cost: Spent, run: str, users: Sequence[UserId], participating: NDArray[np.bool_]
+    ) -> PrivacyLedger:
+        """Return the ledger after these users took part in one more round."""
+        accounts = dict(self.accounts)
+        if run != self.run:
+            accounts = {user: UserAccount(spent=a.spent) for user, a in accounts.items()}
+        for place in np.nonzero(participating)[0].tolist():
+            before = self._account(run, users[place])
+            accounts[users[place]] = UserAccount(
+                rounds=before.rounds + 1, spent=before.spent + cost
+            )
+        return PrivacyLedger(run=run, accounts=accounts)
+
+    def _account(self, run: str, user: UserId) -> UserAccount:
+        found = self.accounts.get(user, UserAccount())
+        return found if run == self.run else UserAccount(spent=found.spent)
+
+    def to_bytes(self) -> bytes:
+        """Return the ledger as JSON."""
+        users = {
+            user: [account.rounds, account.spent.gaussian, account.spent.laplace]
+            for user, account in self.accounts.items()
+        }
+        content = {"format": FORMAT, "run": self.run, "users": users}
+        return json.dumps(content, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_bytes(cls, raw: bytes) -> PrivacyLedger:
+        """Read what `to_bytes` wrote.
+
+        Raises:
+            StorageError: it is something else.
+        """
+        try:
+            content = json.loads(raw)
+            if content["format"] != FORMAT:
+                raise ValueError(f"the format {content['format']!r}, expected {FORMAT!r}")
+            accounts = {
+                UserId(user): UserAccount(
+                    rounds=int(rounds), spent=Spent(gaussian=float(first), laplace=float(second))
+                )
+                for user, (rounds, first, second) in content["users"].items()
+            }
+            return cls(run=str(content["run"]), accounts=accounts)
+        except (
+            ArithmeticError,
+            AttributeError,
+            KeyError,
+            RecursionError,
+            TypeError,
+            ValueError,
+        ) as error:
+            raise StorageError(
+                f"The ledger of spent privacy cannot be understood: {error}.",
+                remedy="Restore the state folder from a backup. Without the ledger nobody knows "
+                "what was released about its users.",
+            ) from None

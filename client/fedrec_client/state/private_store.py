@@ -1,0 +1,588 @@
+"""The client's folder: private vectors, the shared model, the outbox, what was revealed.
+
+Data files are written first, under names that follow from their content; then `state.json`,
+which names them, is replaced. That replacement is the only commit, so whatever moment the
+process dies at, the folder holds the state before or the state after, never a mixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from fedrec.errors import PlanMismatch, StorageError
+from fedrec.ids import RoundId
+from fedrec.model.block_folder import BlockFolder
+from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
+from fedrec.model.state import PrivateState
+from fedrec.provenance import Provenance
+from fedrec.wire.messages import RevealStatement, UploadHeader
+from fedrec_client.state.durable import (
+    FileRef,
+    FolderLock,
+    Parts,
+    checked_path,
+    make_private_folder,
+    read_checked,
+    write_blob,
+    write_durably,
+)
+from fedrec_client.state.stored_state import (
+    BestModel,
+    MaskedRound,
+    OpenedCell,
+    OpenedRound,
+    PausedCell,
+    RevealedRound,
+    RunPin,
+    SentUpdate,
+    StagedRound,
+    StoredState,
+    check_state_format,
+)
+
+__all__ = ["STATE_FILE", "PrivateStore"]
+
+STATE_FILE = "state.json"
+_CATALOGUE = "catalogue.csv"
+
+
+class PrivateStore:
+    """One run's durable state in a folder that belongs to one process.
+
+    Args:
+        folder: created with mode 0700 where it is missing.
+        read_only: take no lock and change nothing, to look beside a running client.
+
+    Raises:
+        StorageError: another process uses the folder, or its state is damaged.
+        VersionMismatch: its state has another format; nothing was touched.
+    """
+
+    def __init__(self, folder: Path, *, read_only: bool = False) -> None:
+        self.folder = folder
+        self._lock: FolderLock | None = None
+        self._blocks = BlockFolder.at(folder / BLOCKS)
+        self._check_format()
+        if not read_only:
+            make_private_folder(folder)
+            self._lock = FolderLock(folder)
+        try:
+            self._state = self._load()
+            if not read_only:
+                self._collect_garbage()
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> PrivateStore:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the folder."""
+        if self._lock is not None:
+            self._blocks.close()
+            self._lock.release()
+            self._lock = None
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether the folder belongs to a run already."""
+        return self._state is not None
+
+    @property
+    def state(self) -> StoredState:
+        """The state as last committed.
+
+        Raises:
+            StorageError: the folder belongs to no run yet.
+        """
+        if self._state is None:
+            raise StorageError(
+                f"{self.folder} holds no run yet.", remedy="Run `fedrec client run` first."
+            )
+        return self._state
+
+    @property
+    def catalogue_path(self) -> Path:
+        """Where the federation's public catalogue is kept."""
+        return self.folder / _CATALOGUE
+
+    def bind(
+        self,
+        pin: RunPin,
+        epoch: int,
+        *,
+        new_run: bool = False,
+        provenance: Provenance | None = None,
+    ) -> None:
+        """Tie the folder to a run, or check that it is tied to this one.
+
+        Args:
+            pin: what must be equal for as long as the folder serves the run.
+            epoch: the epoch that was opened; never lower than before.
+            new_run: leave the present run for the coordinator's, and forget its models.
+            provenance: what trains a run that begins here; see `go_on` for one that does not.
+
+        Raises:
+            PlanMismatch: the folder belongs to another run, plan, catalogue or set of users.
+        """
+        if self._state is None:
+            self._commit(StoredState(pin=pin, epoch=epoch, provenance=provenance))
+            return
+        stored = self.state.pin
+        if stored.run != pin.run:
+            self._leave_for(pin, epoch, new_run=new_run, provenance=provenance)
+            return
+        changed = [
+            name for name in RunPin.model_fields if getattr(stored, name) != getattr(pin, name)
+        ]
+        if changed:
+            raise PlanMismatch(
+                f"{self.folder} was made with another {' and '.join(changed)} of run {pin.run}.",
+                remedy="Check client.state (--state) and data.path (--data), restore what was "
+                "changed (the data file's users, the catalogue or the plan), or start with a new "
+                "state folder.",
+            )
+        if epoch < self.state.epoch:
+            raise PlanMismatch(
+                f"The coordinator offers epoch {epoch}; this client is in {self.state.epoch}.",
+                remedy="Ask the operator to install the newest epoch.",
+            )
+        if epoch > self.state.epoch:
+            # Tags under the old epoch's key mean nothing to the new one's members.
+            # What was staged is of a round that the coordinator abandoned with its epoch.
+            staged = self.state.staged
+            closed = None if staged is None else staged.model_copy(update={"closed": True})
+            self._replace(
+                epoch=epoch,
+                is_of_epoch=False,
+                staged=closed,
+                masking=None,
+                refused_sums=0,
+                paused=(),
+            )
+
+    def _leave_for(
+        self, pin: RunPin, epoch: int, *, new_run: bool, provenance: Provenance | None
+    ) -> None:
+        stored = self.state
+        if pin.run in stored.left_runs:
+            raise PlanMismatch(
+                f"{self.folder} took part in run {pin.run} before and left it.",
+                remedy="Start with a new state folder, or call the coordinator of the new run.",
+            )
+        if epoch < stored.epoch:
+            raise PlanMismatch(
+                f"The coordinator's run is in key epoch {epoch}; this client knows {stored.epoch}, "
+                "and members may have been revoked since.",
+                remedy="Ask the operator to install the newest epoch.",
+            )
+        if not new_run:
+            raise PlanMismatch(
+                f"{self.folder} belongs to run {stored.pin.run}; the coordinator runs {pin.run}.",
+                remedy="Start with a new state folder, or give --new-run to leave the old run.",
+            )
+        left = (*stored.left_runs, stored.pin.run)
+        same = epoch == stored.epoch
+        # The new run has a round of each of these numbers, too.
+        paused = tuple(PausedCell(cell=one.cell, round=RoundId(0)) for one in stored.paused)
+        # What was said about users stays said: another run goes on counting.
+        self._commit(
+            StoredState(
+                pin=pin,
+                epoch=epoch,
+                provenance=provenance,
+                left_runs=left,
+                refused_sums=stored.refused_sums if same else 0,
+                paused=paused if same else (),
+                spent=stored.spent,
+                counted=stored.counted,
+            )
+        )
+
+    def go_on(self, present: Provenance, *, accepted: bool, now: float) -> None:
+        """Check that what trains is what trained the run so far, or write down that it changed.
+
+        Before the first answer there is nothing whose bits could differ.
+
+        Args:
+            accepted: whether somebody accepted another path or arithmetic.
+            now: unix seconds.
+
+        Raises:
+            RefusedError: it is another, which nobody accepted.
+        """
+        found = self.state.provenance
+        if found is None or self.state.answered_round == 0:
+            kept = present
+        else:
+            kept = found.continued(
+                present,
+                what=f"The state folder {self.folder}",
+                round_id=self.state.answered_round,
+                now=now,
+                accepted=accepted,
+            )
+        if kept != found:
+            self._replace(provenance=kept)
+
+    def read(self, ref: FileRef) -> bytes:
+        """Return the content of one of the state's files, checked."""
+        return read_checked(self.folder, ref)
+
+    def read_private(self, ref: FileRef) -> PrivateState:
+        """Return a private state, of which nothing is read as yet but to check it."""
+        return PrivateState.open(checked_path(self.folder, ref), self._blocks)
+
+    def stage(
+        self,
+        header: UploadHeader,
+        update: bytes,
+        private: bytes | Parts,
+        *,
+        spent: bytes | None = None,
+    ) -> None:
+        """Keep an update and the private state that follows from it, before anything is sent.
+
+        Args:
+            spent: what users' privacy has cost with this update; it is charged in the same
+                commit, and never taken back, even if the round is abandoned.
+
+        Raises:
+            StorageError: there was an update of this or a later round already.
+        """
+        if self.state.answered_round >= header.round:
+            raise StorageError(
+                f"Round {self.state.answered_round} was answered; an update of round "
+                f"{header.round} would be a second answer.",
+                remedy="This is a defect of fedrec; please report it.",
+            )
+        charged = self.state.spent if spent is None else write_blob(self.folder, "spent", spent)
+        self._replace(
+            answered_round=header.round,
+            spent=charged,
+            unacknowledged=self._with_sent(header),
+            staged=StagedRound(
+                header=header,
+                update=write_blob(self.folder, "update", update),
+                private=write_blob(self.folder, "private", private),
+            ),
+        )
+
+    @property
+    def in_progress(self) -> RoundId | None:
+        """The round that this client answered and whose end it does not know, or None."""
+        staged, masking = self.state.staged, self.state.masking
+        if masking is not None:
+            return masking.round
+        return None if staged is None else staged.header.round
+
+    def keep_file(self, kind: str, content: bytes | Parts) -> FileRef:
+        """Write a file that the next commit names; without one it is swept."""
+        return write_blob(self.folder, kind, content)
+
+    def keep_counted(self, content: bytes) -> None:
+        """Keep for good what this client is about to send of its users' data."""
+        self._replace(counted=self.keep_file("counted", content))
+
+    def keep_masking(
+        self,
+        masking: MaskedRound,
+        staged: StagedRound | None = None,
+        *,
+        spent: FileRef | None = None,
+    ) -> None:
+        """Keep a step of a round under masks, its message with it, before anything is sent.
+
+        Args:
+            masking: the round after the step.
+            staged: the masked vector, in the step that makes it.
+            spent: what users' privacy has cost with that vector: charged in the same commit, and
+                never taken back. Before that step nothing about users has left the client.
+
+        Raises:
+            StorageError: the round is new, and this or a later one was answered already.
+        """
+        before = self.state.masking
+        begins = before is None or before.round != masking.round
+        if begins and self.state.answered_round >= masking.round:
+            raise StorageError(
+                f"Round {self.state.answered_round} was answered; keys for round "
+                f"{masking.round} would be a second answer.",
+                remedy="This is a defect of fedrec; please report it.",
+            )
+        self._replace(
+            masking=masking,
+            answered_round=max(self.state.answered_round, masking.round),
+            staged=staged or self.state.staged,
+            unacknowledged=self._with_sent(None if staged is None else staged.header),
+            spent=spent or self.state.spent,
+        )
+
+    def mark_staged(self, *, acknowledged: bool = False, closed: bool = False) -> None:
+        """Note what the coordinator answered to the staged update."""
+        staged = self.state.staged
+        if staged is None or (staged.acknowledged >= acknowledged and staged.closed >= closed):
+            return
+        known = _known(self.state, staged.header) if acknowledged else {}
+        self._replace(
+            staged=staged.model_copy(
+                update={
+                    "acknowledged": staged.acknowledged or acknowledged,
+                    "closed": staged.closed or closed,
+                }
+            ),
+            **known,
+        )
+
+    def acknowledge(self, header: UploadHeader) -> None:
+        """Note that the coordinator holds an update, whose receipt may have been lost."""
+        self._replace(**_known(self.state, header))
+
+    def take_back(self, latest: UploadHeader | None) -> None:
+        """Note that the coordinator lost updates after `latest`, whose rounds are not published."""
+        state = self.state
+        before = () if state.acknowledged is None else (state.acknowledged,)
+        staged = state.staged
+        if staged is not None:
+            staged = staged.model_copy(update={"acknowledged": False, "closed": False})
+        self._replace(
+            acknowledged=None if latest is None else _sent(latest),
+            acknowledged_header=latest,
+            unacknowledged=(*before, *state.unacknowledged),
+            staged=staged,
+        )
+
+    def _with_sent(self, header: UploadHeader | None) -> tuple[SentUpdate, ...]:
+        sent = self.state.unacknowledged
+        if header is None:
+            return sent
+        return (*sent, _sent(header))
+
+    def roll_back(self) -> None:
+        """Forget the staged round: the committed private state is the present one."""
+        if self.state.staged is not None or self.state.masking is not None:
+            self._replace(staged=None, masking=None)
+
+    def publish(
+        self,
+        round_id: RoundId,
+        shared: bytes,
+        *,
+        metrics: bytes,
+        counted: bool,
+        best: BestModel | None = None,
+        statement: RevealStatement | None = None,
+    ) -> None:
+        """Move to a published round, and commit or drop the staged private state with it.
+
+        Args:
+            round_id: the round, above the present version.
+            shared: the model after the round.
+            metrics: what the round measured, little-endian int64.
+            counted: whether the staged update is among them.
+            best: replaces the best model where given.
+            statement: the key authority's word on the round, where there is one.
+        """
+        state = self.state
+        staged = state.staged
+        # A published list names it: the coordinator holds it, whether its receipt came or not.
+        known = _known(state, staged.header) if counted and staged is not None else {}
+        private = staged.private if counted and staged is not None else state.private
+        waiting = staged if staged is not None and staged.header.round > round_id else None
+        if waiting is not None:
+            private = state.private
+        masking = state.masking
+        if masking is not None and masking.round <= round_id:
+            # Shares of others and keys serve one round.
+            masking = None
+        self._replace(
+            version=round_id,
+            shared=write_blob(self.folder, "shared", shared),
+            private=private,
+            staged=waiting,
+            masking=masking,
+            best=best or state.best,
+            is_of_epoch=True,
+            metrics=metrics,
+            statement=statement or state.statement,
+            revealed=tuple(entry for entry in state.revealed if entry.round > round_id),
+            **known,
+        )
+
+    def adopt(
+        self, round_id: RoundId, shared: bytes, *, statement: RevealStatement | None = None
+    ) -> None:
+        """Move to a later round by a snapshot; the committed private state stays."""
+        self._replace(
+            version=round_id,
+            shared=write_blob(self.folder, "shared", shared),
+            staged=None,
+            masking=None,
+            is_of_epoch=True,
+            metrics=b"",
+            statement=statement or self.state.statement,
+            revealed=tuple(entry for entry in self.state.revealed if entry.round > round_id),
+        )
+
+    def revealed(self, round_id: RoundId) -> RevealedRound | None:
+        """Return as what this client opened a round, or None."""
+        return next((entry for entry in self.state.revealed if entry.round == round_id), None)
+
+    def record_reveal(
+        self,
+        round_id: RoundId,
+        manifest_digest: bytes,
+        sum_digest: bytes,
+        *,
+        tagged: bool = False,
+    ) -> None:
+        """Keep for good, before the key is used, what is about to be opened.
+
+        Args:
+            tagged: count it as a sum with wrong tags, until `forgive_sum` says that they were
+                right: a crash in between must not give another try for nothing.
+        """
+        if self.revealed(round_id) is not None:
+            self._replace(refused_sums=self.state.refused_sums + tagged)
+            return
+        entry = RevealedRound(
+            round=round_id, manifest_digest=manifest_digest, sum_digest=sum_digest
+        )
+        self._replace(
+            revealed=(*self.state.revealed, entry),
+            refused_sums=self.state.refused_sums + tagged,
+        )
+
+    def record_cell(self, round_id: RoundId, cell: int, sum_digest: bytes) -> bool:
+        """Keep for good, before the key is used, which sum of a cell is about to be opened.
+
+        Returns:
+            Whether it may be: no other sum of this cell was opened for the round.
+        """
+        known = self.revealed(round_id)
+        if known is None:
+            return False
+        before = next((one for one in known.cells if one.cell == cell), None)
+        if before is None:
+            opened = OpenedCell(cell=cell, sum_digest=sum_digest)
+            cells = (*known.cells, opened)
+            self._replace(revealed=self._revealed_with(round_id, cells=cells))
+        return before is None or before.sum_digest == sum_digest
+
+    def record_paused(self, round_id: RoundId, cells: tuple[int, ...], kept: bytes) -> None:
+        """Keep for good which cells are paused, before anybody is told.
+
+        Args:
+            kept: digest of the round's contributions without theirs.
+        """
+        known = {one.cell: one for one in self.state.paused}
+        new = {cell: PausedCell(cell=cell, round=round_id) for cell in cells}
+        found = {**new, **known}
+        self._replace(
+            paused=tuple(found[cell] for cell in sorted(found)),
+            revealed=self._revealed_with(round_id, kept=kept),
+        )
+
+    def keep_paused(self, cells: Iterable[int]) -> None:
+        """Keep for good that cells were paused by another folder of this key authority."""
+        known = {one.cell: one for one in self.state.paused}
+        new = {cell: PausedCell(cell=cell, round=RoundId(0)) for cell in cells}
+        found = {**new, **known}
+        self._replace(paused=tuple(found[cell] for cell in sorted(found)))
+
+    def record_refused(self, round_id: RoundId, *, counted: bool = False) -> None:
+        """Keep for good that the answer about a round is a refusal, and count it if asked to."""
+        self._replace(
+            refused_sums=self.state.refused_sums + counted,
+            revealed=self._revealed_with(round_id, refused=True),
+        )
+
+    def _revealed_with(self, round_id: RoundId, **changes: Any) -> tuple[RevealedRound, ...]:
+        return tuple(
+            entry.model_copy(update=changes) if entry.round == round_id else entry
+            for entry in self.state.revealed
+        )
+
+    def record_statement(self, statement: RevealStatement) -> None:
+        """Keep for good what is said next, or what was said by a key authority before this one."""
+        self._replace(head=statement)
+
+    def record_opened(
+        self, statement: RevealStatement, contributions: bytes, sealed: bytes, model: bytes
+    ) -> None:
+        """Keep what a sum was opened as, before anybody hears of it; see `OpenedRound`."""
+        opened = OpenedRound(
+            statement=statement,
+            contributions=self.keep_file("contributions", contributions),
+            sealed=self.keep_file("sealed", sealed),
+            model=self.keep_file("model", model),
+        )
+        self._replace(head=statement, opened=opened)
+
+    def forgive_sum(self) -> None:
+        """Take back what `record_reveal` counted: the tags were right."""
+        self._replace(refused_sums=self.state.refused_sums - 1)
+
+    def _check_format(self) -> None:
+        """Refuse another format before the lock is taken; what cannot be read is `_load`'s."""
+        path = self.folder / STATE_FILE
+        with suppress(OSError), path.open("rb") as file:
+            check_state_format(file.readline().rstrip(b"\n"), str(path))
+
+    def _load(self) -> StoredState | None:
+        path = self.folder / STATE_FILE
+        try:
+            raw = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StorageError(
+                f"{path} cannot be read: {error}.", remedy="Check its permissions."
+            ) from error
+        return StoredState.from_bytes(raw, str(path))
+
+    def _replace(self, **changes: Any) -> None:
+        self._commit(self.state.model_copy(update=changes))
+
+    def _commit(self, state: StoredState) -> None:
+        write_durably(self.folder / STATE_FILE, state.to_bytes())
+        self._state = state
+        self._collect_garbage()
+
+    def _collect_garbage(self) -> None:
+        needed = set() if self._state is None else self._state.files()
+        blocks: set[str] = set()
+        for ref in () if self._state is None else self._state.private_files():
+            blocks |= names_in(read_manifest(self.folder / ref.name) or {})
+        for pattern in ("*.bin", ".*.new"):
+            for path in self.folder.glob(pattern):
+                if path.name not in needed:
+                    path.unlink(missing_ok=True)
+        self._blocks.keep(blocks)
+
+
+def _sent(header: UploadHeader) -> SentUpdate:
+    return SentUpdate(round=header.round, digest=header.digest)
+
+
+def _known(state: StoredState, header: UploadHeader) -> dict[str, Any]:
+    """Return what changes where the coordinator is known to hold an update."""
+    found = _sent(header)
+    before = state.acknowledged
+    later = tuple(sent for sent in state.unacknowledged if sent.round > found.round)
+    if before is not None and before.round >= found.round:
+        return {}
+    return {"acknowledged": found, "acknowledged_header": header, "unacknowledged": later}

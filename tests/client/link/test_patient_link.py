@@ -1,0 +1,92 @@
+"""Patience: full jitter, for ever, and only with what passes by itself."""
+
+from pathlib import Path
+
+import pytest
+from client.support.fake_federation import World, down
+
+from fedrec.errors import CorruptUpload, RoundClosed, StorageError, Unreachable
+from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.stopping import Stopped, StopSwitch
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path, protection="none")
+
+
+def patient(world: World, pauses: list[float], **options: int) -> PatientLink:
+    stop = StopSwitch()
+    waiting = Backoff(stop, sleep=pauses.append, jitter=lambda: 0.5)
+    return PatientLink(world.link, stop, waiting, lambda error: None, **options)
+
+
+def test_pauses_double_up_to_a_cap(world: World) -> None:
+    pauses: list[float] = []
+    world.link.before = down(world, "federation", 9)
+    patient(world, pauses).federation(world.identity.client_id)
+    assert pauses == [0.125, 0.25, 0.5, 1.0, 2.0, 4.0, 5.0, 5.0, 5.0]
+
+
+def test_a_trouble_is_told_once_and_counted(world: World) -> None:
+    """Not for ever, as whoever listens would hear it."""
+    said = [Unreachable("nobody")] * 4 + [StorageError("full")] * 2 + [Unreachable("nobody")]
+    left = list(said)
+
+    def fail(name: str) -> None:
+        if left:
+            raise left.pop(0)
+
+    world.link.before = fail
+    stop, told, counted = StopSwitch(), list[str](), list[int]()
+    waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
+    link = PatientLink(
+        world.link, stop, waiting, lambda e: told.append(e.message), on_answer=counted.append
+    )
+    link.federation(world.identity.client_id)
+    assert told == ["nobody", "full", "nobody"] and counted == [7]
+    link.federation(world.identity.client_id)
+    assert counted == [7]
+
+
+def test_it_gives_up_when_told_to(world: World) -> None:
+    pauses: list[float] = []
+    world.link.before = down(world, "federation", 9)
+    with pytest.raises(Unreachable):
+        patient(world, pauses, maximum_attempts=3).federation(world.identity.client_id)
+    assert len(pauses) == 2
+
+
+@pytest.mark.parametrize(("error", "tries"), [(CorruptUpload, 5), (RoundClosed, 1)])
+def test_what_does_not_pass_is_raised(
+    world: World, error: type[CorruptUpload] | type[RoundClosed], tries: int
+) -> None:
+    def fail(name: str) -> None:
+        raise error("no")
+
+    world.link.before = fail
+    with pytest.raises(error):
+        patient(world, []).federation(world.identity.client_id)
+    assert len(world.link.calls) == tries
+
+
+def test_a_coordinator_with_a_full_disk_is_waited_for(world: World) -> None:
+    left = [3]
+
+    def full(name: str) -> None:
+        left[0] -= 1
+        if left[0] >= 0:
+            raise StorageError("full")
+
+    world.link.before = full
+    patient(world, []).federation(world.identity.client_id)
+    assert len(world.link.calls) == 4
+
+
+def test_stopping_ends_the_waiting(world: World) -> None:
+    stop = StopSwitch()
+    world.link.before = down(world, "federation", 99)
+    waiting = Backoff(stop, sleep=lambda seconds: stop.request(), jitter=lambda: 1.0)
+    with pytest.raises(Stopped):
+        PatientLink(world.link, stop, waiting, lambda error: None).federation("x")  # type: ignore[arg-type]

@@ -1,0 +1,125 @@
+"""What a client signs of its own presence, and nobody else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from cells import guest, partition_of
+from client.support.authority_federation import AuthorityWorld
+from client.support.fake_federation import World
+
+from fedrec.config.schema import Settings
+from fedrec.errors import SettingsError
+from fedrec.identity.application import SignedApplication
+from fedrec.identity.cells import Partition, consents
+from fedrec.identity.certificates import CERTIFICATE_FILE
+from fedrec.identity.key_files import write_public, write_secret
+from fedrec_client.app import ClientApp
+from fedrec_client.events import ClientEvent
+from fedrec_client.link.stopping import Stopped
+from fedrec_client.membership.leaving import Leave, leave
+from fedrec_client.membership.roster_chain import ROSTER_FILE
+
+
+def settings_of(world: World, **client: str) -> Settings:
+    """Return a client's settings in a world's folder."""
+    given = {"state": "new", "authority_key": "authority.pub.json", **client}
+    paths = {name: str(world.folder / given[name]) for name in ("state", "authority_key")}
+    return Settings.model_validate(
+        {
+            **world.plan.model_dump(),
+            "data": {"path": str(world.folder / "data.csv")},
+            "client": {**given, **paths, "device": "cpu"},
+        }
+    )
+
+
+@pytest.mark.parametrize(("said", "is_guest"), [(None, False), ("wait", False), ("go_on", True)])
+def test_the_word_of_the_settings_is_signed_in_the_application(
+    tmp_path: Path, said: str | None, is_guest: bool
+) -> None:
+    world, path = World(tmp_path), tmp_path / "a.pem"
+    write_secret(path, world.authority.issuer.credentials("invitation", "a").to_pem())
+
+    def stop(called: str) -> None:
+        raise Stopped
+
+    world.link.before = stop
+    settings = settings_of(
+        world, invitation=str(path), **({} if said is None else {"when_away": said})
+    )
+    with pytest.raises(Stopped):
+        ClientApp(settings, link=world.link).run()
+    assert world.link.calls[0] == "apply"
+    found = SignedApplication.from_json(world.link.sent[0])
+    assert consents("films", found.identity.signing_key, found.consent) is is_guest
+    assert bool(found.consent) is is_guest
+
+
+def member(world: World, others: int, *, is_guest: bool = False) -> Settings:
+    """Return the settings of a client that was in rounds with others."""
+    identity, folder = world.identity, world.folder / "state"
+    people = [puppet.public for puppet in world.puppets[:others]]
+    cores = [one.client_id for one in people] + ([] if is_guest else [identity.client_id])
+    guests = [guest(identity, "films")] if is_guest else []
+    epoch = world.make_epoch(
+        members=[*people, identity.public], partition=partition_of(cores, guests=guests)
+    )
+    write_public(folder / ROSTER_FILE, epoch.roster.to_json())
+    issuer = world.authority.issuer
+    certificate = issuer.issue("client", identity.client_id, identity.public.tls_key)
+    write_public(folder / CERTIFICATE_FILE, certificate)
+    return settings_of(world, state="state")
+
+
+@pytest.mark.parametrize("others", [2, 3])
+def test_who_leaves_signs_it_and_hears_what_becomes_of_the_others(
+    tmp_path: Path, others: int
+) -> None:
+    world = World(tmp_path)
+    settings = member(world, others)
+    before = sorted(path.name for path in (world.folder / "state").iterdir())
+    assert leave(settings, link=world.link) == Leave(
+        client_id=world.identity.client_id, others=others, needed=3, others_go_on=others == 3
+    )
+    assert world.link.calls == ["apply", "close"]
+    found = SignedApplication.from_json(world.link.sent[0])
+    assert found.is_leave and found.identity == world.identity.public
+    assert consents("films", found.identity.signing_key, found.consent)
+    assert before == sorted(path.name for path in (world.folder / "state").iterdir())
+
+
+def test_only_who_is_waited_for_leaves(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    with pytest.raises(SettingsError, match="in no sum yet"):
+        leave(settings_of(world, state="state"), link=world.link)
+    with pytest.raises(SettingsError, match="a guest already"):
+        leave(member(world, 3, is_guest=True), link=world.link)
+    none = world.make_epoch(partition=Partition())
+    write_public(world.folder / "state" / ROSTER_FILE, none.roster.to_json())
+    with pytest.raises(SettingsError, match="nobody in particular"):
+        leave(settings_of(world, state="state"), link=world.link)
+    assert world.link.calls == []
+
+
+@pytest.mark.parametrize("is_guest", [True, False])
+def test_a_word_that_nobody_signed_is_told(tmp_path: Path, is_guest: bool) -> None:
+    """Changed in the settings after the client had applied, it changes nothing by itself."""
+    world, events = AuthorityWorld(tmp_path), list[ClientEvent]()
+    cores = [one.client_id for one in world.puppets]
+    guests = [guest(world.identity, "films")] if is_guest else []
+    cores += [] if is_guest else [world.identity.client_id]
+    world.epoch = world.make_epoch(partition=partition_of(cores, guests=guests))
+
+    def stop(called: str) -> None:
+        if called == "next_task":
+            raise Stopped
+
+    world.link.before = stop
+    settings = settings_of(world, state="state", when_away="go_on")
+    with pytest.raises(Stopped):
+        ClientApp(settings, link=world.link, on_event=events.append).run()
+    told = [event.detail for event in events if event.name == "waited_for"]
+    assert len(told) == (0 if is_guest else 1)
+    assert all("client leave" in detail for detail in told)

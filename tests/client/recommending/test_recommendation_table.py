@@ -1,0 +1,119 @@
+"""All users' recommendations in one file, as `Recommender` makes them."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from client.support.silo import Silo
+
+from fedrec.cli.main import main
+from fedrec.errors import DataError, SettingsError, StorageError
+from fedrec_client.recommending.own_recommender import own_recommender
+from fedrec_client.recommending.recommendation import Wanted
+from fedrec_client.recommending.recommendation_table import export_recommendations
+
+
+@pytest.fixture(scope="module")
+def silo(tmp_path_factory: pytest.TempPathFactory) -> Silo:
+    made = Silo(tmp_path_factory.mktemp("silo"))
+    made.publish(3)
+    return made
+
+
+def test_parquet_has_every_user_s_best_with_their_bits(silo: Silo, tmp_path: Path) -> None:
+    file = tmp_path / "all.parquet"
+    found = export_recommendations(silo.settings, file, Wanted(n=7))
+    table = pq.read_table(file)
+    assert table.schema.names == ["user_id", "rank", "item_id", "title", "score", "version"]
+    assert table.schema.metadata[b"fedrec.version"] == b"3"
+    assert (found.version, found.n_users, found.n_rows) == (3, 24, table.num_rows)
+    own = own_recommender(silo.settings)
+    rows = table.to_pylist()
+    for user in own.user_ids:
+        ids, scores = own.recommend(user, 7)
+        mine = [row for row in rows if row["user_id"] == user]
+        assert [row["rank"] for row in mine] == list(range(1, len(ids) + 1))
+        assert [row["item_id"] for row in mine] == ids.tolist()
+        assert [row["title"] for row in mine] == [f"Film {item}" for item in ids]
+        said = np.array([row["score"] for row in mine], dtype=np.float32)
+        assert said.tobytes() == scores.tobytes()
+        assert {row["version"] for row in mine} == {3}
+    assert file.stat().st_mode & 0o777 == 0o600
+
+
+def test_who_has_less_to_choose_from_has_fewer_rows(silo: Silo, tmp_path: Path) -> None:
+    own = own_recommender(silo.settings)
+    some = [item for item in own.catalogue.item_ids if own.learned(item)][:6]
+    wanted = Wanted(n=50, candidates=some, exclude=some[:1])
+    found = export_recommendations(silo.settings, tmp_path / "few.parquet", wanted)
+    had = [set(own.history_of(user)) for user in own.user_ids]
+    assert found.n_rows == sum(len(set(some[1:]) - items) for items in had)
+    assert {*pq.read_table(tmp_path / "few.parquet")["item_id"].to_pylist()} <= {*some[1:]}
+
+
+def test_csv_says_the_same(silo: Silo, tmp_path: Path) -> None:
+    export_recommendations(silo.settings, tmp_path / "all.parquet", Wanted(n=3))
+    export_recommendations(silo.settings, tmp_path / "all.csv", Wanted(n=3))
+    with (tmp_path / "all.csv").open(newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    table = pq.read_table(tmp_path / "all.parquet").to_pylist()
+    assert rows == [{name: str(value) for name, value in row.items()} for row in table]
+    assert (tmp_path / "all.csv").stat().st_mode & 0o777 == 0o600
+
+
+def test_nothing_is_replaced_unasked_and_nothing_is_left_behind(silo: Silo, tmp_path: Path) -> None:
+    file = tmp_path / "all.csv"
+    file.write_text("mine")
+    with pytest.raises(DataError, match="nothing was changed"):
+        export_recommendations(silo.settings, file, Wanted())
+    with pytest.raises(SettingsError, match="ending"):
+        export_recommendations(silo.settings, tmp_path / "all.xlsx", Wanted())
+    with pytest.raises(DataError, match="--exclude nothing"):
+        export_recommendations(silo.settings, file, Wanted(exclude=["nothing"]), force=True)
+    with pytest.raises(StorageError, match="cannot be written"):
+        export_recommendations(silo.settings, tmp_path / "missing" / "all.csv", Wanted())
+    assert file.read_text() == "mine"
+    assert [path.name for path in tmp_path.iterdir()] == ["all.csv"]
+    export_recommendations(silo.settings, file, Wanted(), force=True)
+    assert file.read_text().startswith("user_id,")
+
+
+def test_the_commands(silo: Silo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*words: object) -> tuple[object, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([str(word) for word in words])
+        shown = capsys.readouterr()
+        return left.value.code or 0, shown.out, shown.err
+
+    settings = silo.settings_file
+    code, out, _ = call("client", "export", settings, "--to", tmp_path / "a.parquet", "-n", 2)
+    assert code == 0
+    assert "48 recommendations to 24 users" in out
+    own = own_recommender(silo.settings)
+    chosen = tmp_path / "chosen.txt"
+    best = own.recommend(silo.user, 4)[0].tolist()
+    chosen.write_text("\n".join(best[1:]) + "\n\n")
+    words = ("--candidates", f"@{chosen}", "--exclude", best[2])
+    code, out, _ = call("client", "recommend", settings, "--user", silo.user, *words)
+    assert [line.split()[2] for line in out.splitlines()] == [best[1], best[3]]
+    assert f"Film {best[1]}" in out
+    code, out, _ = call("client", "recommend", settings, "--similar", best[0], "-n", 2)
+    likes = own.similar_items(best[0], 2)[0].tolist()
+    assert [line.split()[2] for line in out.splitlines()] == likes
+    for wrong, said in (
+        ((), "--user or --similar"),
+        (("--user", silo.user, "--similar", best[0]), "--user or --similar"),
+        (("--similar", "nothing"), "--similar nothing"),
+        (("--user", silo.user, "--exclude", "@missing.txt"), "cannot be read"),
+    ):
+        code, _, err = call("client", "recommend", settings, *wrong)
+        assert code == 2
+        assert said in err
+    chosen.write_text(f"{best[0]}\nnothing\n")
+    code, _, err = call("client", "recommend", settings, "--user", silo.user, *words[:2])
+    assert code == 2
+    assert f"@{chosen}, line 2" in err

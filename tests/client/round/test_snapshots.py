@@ -1,0 +1,248 @@
+"""Copies of the model for late joiners: good ones are taken, others passed over."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from blake3 import blake3
+from client.support.authority_federation import AuthorityWorld
+from client.support.fake_federation import World
+from client.support.following import follow, make_snapshot, played, sealed_snapshot
+from safetensors.numpy import load, save
+
+from fedrec.identity.public import verify
+from fedrec.ids import RoundId
+from fedrec.model.state import Rest, SharedState
+from fedrec.wire.limits import MAX_REFUSED
+from fedrec.wire.messages import MakeSnapshot, Snapshot, Wait
+from fedrec_client.state.private_store import PrivateStore
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+def test_a_late_joiner_starts_from_a_snapshot(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 3)
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.stored(3)
+
+
+def test_a_snapshot_is_followed_by_the_later_rounds(world: World) -> None:
+    played(world)
+    world.link.offered = make_snapshot(world, 2)
+    assert follow(world) == 3
+
+
+def of_its_maker_alone(world: World) -> Snapshot:
+    """Another model, which only its maker signed."""
+    right = world.shared[3]
+    rows = {"item_embedding": -right.kept["item_embedding"]}
+    false = SharedState(MappingProxyType({**right.kept, **rows}), right.holders, right.rest)
+    maker, honest = world.puppets[2], make_snapshot(world, 3, false)
+    said = world.membership(maker).report_on(RoundId(3), false, world.rows_after(3))
+    return replace(honest, reports=(said, honest.reports[0]))
+
+
+def of_another_state(world: World) -> Snapshot:
+    return make_snapshot(world, 3, world.shared[2])
+
+
+def of_other_shapes(world: World) -> Snapshot:
+    rows = world.shared[3].tensors["item_embedding"][:2]
+    return make_snapshot(world, 3, SharedState({"item_embedding": rows}))
+
+
+def of_other_rows(world: World) -> Snapshot:
+    """Rows of other items than those that enough users hold."""
+    state = world.shared[3]
+    assert state.rest is not None
+    few = Rest(state.rest.index[:-1], state.rest.tables)
+    kept = {name: values[:-1] for name, values in state.kept.items()}
+    return make_snapshot(world, 3, SharedState(MappingProxyType(kept), state.holders, few))
+
+
+def of_whole_tables_beside_a_list_of_rows(world: World) -> Snapshot:
+    """Rows 0, 1, 2 of what it keeps are not those of the list."""
+    state = world.shared[3]
+    assert state.rest is not None
+    none_apart = Rest(state.rest.index, MappingProxyType({}))
+    return make_snapshot(world, 3, SharedState(state.tensors, state.holders, none_apart))
+
+
+def of_rows_beyond_all_numbers(world: World) -> Snapshot:
+    arrays = load(world.stored(3))
+    index = arrays["index"]
+    index[-2:] = [2**63 - 1, -2]
+    return sealed_snapshot(world, 3, save(arrays))
+
+
+def of_rows_that_nobody_trains(world: World) -> Snapshot:
+    """The first version's rows, which nobody sends: whoever takes them has no word for them."""
+    return sealed_snapshot(world, 3, world.shared[3].to_bytes())
+
+
+def that_does_not_open(world: World) -> Snapshot:
+    found = make_snapshot(world, 3)
+    return replace(found, blob=found.blob[:-1] + bytes([found.blob[-1] ^ 1]))
+
+
+def of_another_round(world: World) -> Snapshot:
+    return replace(make_snapshot(world, 3), blob=make_snapshot(world, 2).blob)
+
+
+def that_is_empty(world: World) -> Snapshot:
+    return replace(make_snapshot(world, 3), blob=b"")
+
+
+def of_no_state(world: World) -> Snapshot:
+    return sealed_snapshot(world, 3, b"nothing of the kind")
+
+
+def of_a_type_that_numpy_does_not_know(world: World) -> Snapshot:
+    """A safetensors file as the format allows it: a header's length, the header, the data."""
+    header = b'{"shared.item_embedding":{"dtype":"F8_E4M3","shape":[4],"data_offsets":[0,4]}}'
+    return sealed_snapshot(world, 3, len(header).to_bytes(8, "little") + header + bytes(4))
+
+
+def that_is_not_sealed(world: World) -> Snapshot:
+    return replace(make_snapshot(world, 3), blob=world.stored(3))
+
+
+def by_a_stranger(world: World) -> Snapshot:
+    found = make_snapshot(world, 3, world.shared[2])
+    claimed = replace(found.reports[0], client_id=world.stranger.client_id)
+    signed = replace(claimed, signature=world.stranger.sign(claimed.statement()))
+    return replace(found, reports=(found.reports[1], signed))
+
+
+BAD = {
+    of_its_maker_alone: "contradict",
+    of_another_state: "is not the model that others signed",
+    of_other_shapes: "of the shape (2, 4), expected (12, 4)",
+    of_other_rows: "has other rows apart",
+    of_whole_tables_beside_a_list_of_rows: "has rows of [] apart, expected ['item_embedding']",
+    of_rows_beyond_all_numbers: "not in the order of the catalogue",
+    of_rows_that_nobody_trains: "it has rows of its first one",
+    that_does_not_open: "",
+    of_another_round: "",
+    that_is_empty: "",
+    of_no_state: "The snapshot cannot be read",
+    of_a_type_that_numpy_does_not_know: "",
+    that_is_not_sealed: "",
+    by_a_stranger: "",
+}
+"""Snapshots that a member or the coordinator may send, and what the audit log says of each."""
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_wrong_snapshot_is_passed_over_for_the_rounds(
+    world: World, bad: Callable[[World], Snapshot]
+) -> None:
+    played(world)
+    world.link.offered = bad(world)
+    assert follow(world) == 3
+    names = world.event_names()
+    assert "snapshot_refused" in names and "snapshot_taken" not in names
+    (line,) = (json.loads(line) for line in world.audit().splitlines())
+    assert (line["event"], line["round"]) == ("snapshot_refused", 3)
+    assert BAD[bad] in line["message"]
+    store = PrivateStore(world.state, read_only=True)
+    assert store.state.shared is not None
+    assert store.read(store.state.shared) == world.stored(3)
+
+
+@pytest.mark.parametrize("bad", BAD)
+def test_a_wrong_snapshot_is_passed_over_for_another(
+    world: World, bad: Callable[[World], Snapshot]
+) -> None:
+    played(world)
+    wrong = bad(world)
+    world.link.offered, world.link.spare = wrong, [make_snapshot(world, 3)]
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    assert "published" not in world.event_names()
+    assert world.link.refused == [(), (blake3(wrong.blob).digest(),)]
+    assert world.audit().count('"event":"snapshot_refused"') == 1
+
+
+def test_of_very_many_wrong_snapshots_eight_are_looked_at(world: World) -> None:
+    """A coordinator that makes up new ones for ever gets nothing but these lines."""
+    played(world)
+    fill = iter(range(1000))
+    false = make_snapshot(world, 3)
+    world.link.snapshot = lambda *told: replace(false, blob=bytes([next(fill)]) * 64)  # type: ignore[method-assign]
+    assert follow(world) == 3
+    assert next(fill) == MAX_REFUSED == 8
+    assert world.audit().count('"event":"snapshot_refused"') == MAX_REFUSED
+
+
+def test_a_snapshot_of_an_epoch_that_we_are_not_in_yet_is_no_wrong_one(world: World) -> None:
+    """The keys may change between enrolling and asking; the rounds are there all the same."""
+    played(world)
+    world.link.offered = replace(make_snapshot(world, 3), epoch=2)
+    assert follow(world) == 3
+    assert world.audit() == ""
+
+
+def test_a_snapshot_is_sent_when_asked_for_and_others_take_it(
+    world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    played(world)
+    world.link.script += [Wait, lambda: MakeSnapshot(round=RoundId(3))]
+    world.app().run()
+    ((report, blob),) = world.link.snapshots
+    verify(world.identity.public.signing_key, report.statement(), report.signature)
+    assert report == world.report(3, world.identity)
+    seal = world.membership(world.puppets[0]).seal_of(RoundId(3))
+    assert seal.unseal_snapshot(blob) == world.stored(3)
+    reports = (report, world.report(3, world.puppets[0]))
+    world.link.offered = Snapshot(
+        round=RoundId(3), epoch=1, statement=None, reports=reports, blob=blob
+    )
+    late = tmp_path_factory.mktemp("late")
+    world.state = late
+    for name in ("identity.key", "identity.pub.json"):
+        (late / name).write_bytes((world.folder / "state" / name).read_bytes())
+        (late / name).chmod(0o600)
+    assert follow(world) == 3
+
+
+def test_one_member_that_says_it_twice_is_one_member(world: World) -> None:
+    played(world)
+    found = make_snapshot(world, 3)
+    world.link.offered = replace(found, reports=found.reports[:1] * 2)
+    assert follow(world) == 3
+    assert "snapshot_taken" not in world.event_names()
+    assert "vouched for by 1 distinct members" in world.audit()
+
+
+def test_the_key_authoritys_word_on_the_round_vouches_for_a_copy(tmp_path: Path) -> None:
+    world = AuthorityWorld(tmp_path)
+    played(world)
+    said = world.rounds[3].published.statement  # type: ignore[union-attr]
+    copy = replace(make_snapshot(world, 3), statement=said, reports=())
+    false = replace(make_snapshot(world, 3, world.shared[2]), statement=said, reports=())
+    world.link.offered, world.link.spare = false, [copy]
+    assert follow(world) == 3
+    assert "snapshot_taken" in world.event_names()
+    assert world.audit().count("is not the model that others signed") == 1
+
+
+def test_a_snapshot_of_a_version_we_do_not_have(world: World) -> None:
+    world.link.script.append(lambda: MakeSnapshot(round=RoundId(3)))
+    world.app().run()
+    assert world.link.snapshots == []
+    assert "stale" in world.event_names()

@@ -1,0 +1,37 @@
+"""The selection of users: secret, fair, repeatable."""
+
+import hmac
+
+import numpy as np
+
+from fedrec.ids import RoundId, UserId, canonical
+from fedrec_client.round.user_selection import select_users
+
+USERS = [UserId(f"user {n}") for n in range(4000)]
+
+
+def test_one_user_by_hand() -> None:
+    secret = b"s" * 32
+    message = canonical("fedrec coin v1", "run", 3) + canonical("user 0")
+    draw = int.from_bytes(hmac.digest(secret, message, "sha256")[:8], "big") / 2**64
+    for fraction in (draw - 1e-6, draw + 1e-6):
+        (chosen,) = select_users(secret, "run", RoundId(3), USERS[:1], fraction)
+        assert chosen == (draw < fraction)
+
+
+def test_it_is_fair_and_depends_on_everything() -> None:
+    thrown = select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)
+    assert abs(thrown.mean() - 0.3) < 0.03
+    assert (thrown == select_users(b"a" * 32, "run", RoundId(1), USERS, 0.3)).all()
+    others = [
+        select_users(b"b" * 32, "run", RoundId(1), USERS, 0.3),
+        select_users(b"a" * 32, "other", RoundId(1), USERS, 0.3),
+        select_users(b"a" * 32, "run", RoundId(2), USERS, 0.3),
+    ]
+    for other in others:
+        assert abs((thrown & other).mean() - 0.09) < 0.02
+
+
+def test_everybody_takes_part_at_one() -> None:
+    assert select_users(b"", "run", RoundId(1), USERS, 1.0).all()
+    assert select_users(b"a" * 32, "run", RoundId(1), [], 0.5).dtype == np.bool_

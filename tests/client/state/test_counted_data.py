@@ -1,0 +1,263 @@
+"""What a client sends of its users when their data changed since they were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+from structlog.testing import capture_logs
+
+from fedrec.config.plan import plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.data.splits import NO_ITEM, UserSplit
+from fedrec.errors import StorageError
+from fedrec.ids import ItemId, UserId
+from fedrec.model.state import SharedState
+from fedrec.training.learner import Learner
+from fedrec_client.round.local_model import LocalModel
+from fedrec_client.state.counted_data import CountedData
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.stored_state import RunPin
+
+N_ITEMS = 24
+ITEMS = tuple(ItemId(f"item {row}") for row in range(N_ITEMS))
+EXACT = ("ease", "fedals", "sketch")
+Histories = Mapping[str, Sequence[int]]
+
+
+def users_of(histories: Histories) -> UserSplit:
+    nothing = np.full(len(histories), NO_ITEM, dtype=np.int64)
+    items = [sorted(histories[user]) for user in sorted(histories)]
+    return UserSplit(
+        user_ids=tuple(UserId(user) for user in sorted(histories)),
+        train_indptr=np.cumsum([0, *map(len, items)]).astype(np.int64),
+        train_items=np.concatenate(items).astype(np.int64),
+        validation_items=nothing,
+        test_items=nothing,
+    )
+
+
+def people(first: int, last: int, shift: int = 0) -> dict[str, list[int]]:
+    """Return users with four items each, no two of them alike for 24 users in a row."""
+    return {
+        f"user {n:02d}": [(n + shift + step) % N_ITEMS for step in (0, 1, 3, 7)]
+        for n in range(first, last)
+    }
+
+
+def counts_of(histories: Histories) -> list[int]:
+    return np.bincount(np.concatenate(list(histories.values())), minlength=N_ITEMS).tolist()
+
+
+@dataclass
+class Client:
+    """A client that is started anew for everything it sends.
+
+    Attributes:
+        shared: the model that its rounds start from; counted by whoever else is there.
+    """
+
+    folder: Path
+    name: str = "fedmf"
+    run: str = "first"
+    items: tuple[ItemId, ...] = ITEMS
+    least: int = 10
+    shared: dict[str, SharedState] = field(default_factory=dict)
+
+    def sends(self, kind: str, histories: Histories) -> NDArray[np.int64]:
+        """Return what a round's vector holds behind its metrics, padding included."""
+        users, learner = users_of(histories), self.learner()
+        with PrivateStore(self.folder) as store:
+            pin = RunPin(
+                federation="f", run=self.run, plan_json=plan_to_json(learner.plan).decode(),
+                catalogue_fingerprint="c", users=self.run,
+            )  # fmt: skip
+            store.bind(pin, 1, new_run=True)
+            model = LocalModel(learner, users, store, self.items)
+            model._shared = self.start(learner) if kind == "train" else learner.initial_shared()
+            made = model.contribute(kind, None)  # type: ignore[arg-type]
+            assert {name: len(rows) for name, rows in made.private.tensors.items()} == {
+                name: len(users) for name in made.private.tensors
+            }
+        layout = learner.travelling.layout(kind, model.shared)  # type: ignore[arg-type]
+        return np.concatenate([made.vector[layout.change_slice], made.vector[layout.count_slice]])
+
+    def counts(self, histories: Histories) -> list[int]:
+        vector = self.sends("count", histories)
+        assert not vector[: -len(self.items)].any()
+        return vector[-len(self.items) :].tolist()
+
+    def learner(self) -> Learner:
+        own: dict[str, Any] = {} if self.name == "ease" else {"dim": 4}
+        plan = Plan.model_validate(
+            {
+                "federation": {
+                    "seed": 5, "maximum_users": 256, "minimum_item_users": 1,
+                    "minimum_new_users": self.least,
+                },
+                "algorithm": {"name": self.name, **own},
+                "update": {"structure": "dense"},
+                "rounds": {"total": 2 if self.name == "sketch" else 1},
+            }
+        )  # fmt: skip
+        return Learner(plan, len(self.items), device="cpu")
+
+    def start(self, learner: Learner) -> SharedState:
+        """Return the version after a count of many others."""
+        if self.run not in self.shared:
+            many = np.full(len(self.items), 50, dtype=np.int64)
+            self.shared[self.run] = learner.apart(learner.initial_shared().counted(many))
+        return self.shared[self.run]
+
+
+@pytest.mark.parametrize("name", [*EXACT, "fedmf"])
+def test_count_again_one_new_user(tmp_path: Path, name: str) -> None:
+    client = Client(tmp_path, name)
+    before = people(0, 14)
+    assert client.counts(before) == counts_of(before)
+    trained = client.sends("train", before)
+    client.run = "second"
+    # One came, one has a longer history.
+    after = {**before, **people(14, 15)}
+    after["user 03"] = [*after["user 03"], 20]
+    with capture_logs() as told:
+        assert client.counts(after) == counts_of(before)
+    (line,) = [entry for entry in told if entry["event"] == "former counts stand"]
+    assert (line["users_that_differ"], line["needed"]) == (2, 10)
+    # What is drawn anew in every round is of today's users.
+    assert np.array_equal(client.sends("train", after), trained) == (name in EXACT)
+
+
+@pytest.mark.parametrize(("last", "counted"), [(23, False), (24, True)])
+def test_ten_new_users_are_counted(tmp_path: Path, last: int, counted: bool) -> None:
+    client = Client(tmp_path)
+    before, after = people(0, 14), people(0, last)
+    client.counts(before)
+    client.run = "second"
+    assert client.counts(after) == counts_of(after if counted else before)
+    assert counts_of(after) != counts_of(before)
+
+
+def test_what_changed_adds_up_since_the_last_count_and_not_since_the_last_run(
+    tmp_path: Path,
+) -> None:
+    client = Client(tmp_path)
+    client.counts(people(0, 14))
+    for last in (17, 20, 23):
+        client.run = f"with {last}"
+        assert client.counts(people(0, last)) == counts_of(people(0, 14))
+    client.run = "with 24"
+    assert client.counts(people(0, 24)) == counts_of(people(0, 24))
+    # From here on it is the new count that stands.
+    client.run = "without"
+    assert client.counts(people(0, 14 + 1)) == counts_of(people(0, 24))
+
+
+def test_who_left_is_counted_as_one_who_differs(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    client.counts(people(0, 24))
+    client.run = "second"
+    assert client.counts(people(1, 24)) == counts_of(people(0, 24))
+    client.run = "third"
+    assert client.counts(people(10, 24)) == counts_of(people(10, 24))
+
+
+def test_few_users_are_counted_once(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    before = people(0, 9)
+    client.counts(before)
+    client.run = "second"
+    # All nine are others: eighteen differ.
+    assert client.counts(people(30, 39)) == counts_of(before)
+    client.run = "third"
+    assert client.counts(people(30, 40)) == counts_of(people(30, 40))
+
+
+@pytest.mark.parametrize("name", ["fedals", "fedmf"])
+def test_what_a_run_was_told_stays_to_its_end(tmp_path: Path, name: str) -> None:
+    """Its training is divided by that count; a round that was given up is repeated."""
+    client = Client(tmp_path, name)
+    before, after = people(0, 14), people(0, 40)
+    client.counts(before)
+    trained = client.sends("train", before)
+    assert client.counts(after) == counts_of(before)
+    if name == "fedals":
+        assert np.array_equal(client.sends("train", after), trained)
+    client.run = "second"
+    assert client.counts(after) == counts_of(after)
+
+
+def test_a_catalogue_that_grew_moves_rows_and_no_counts(tmp_path: Path) -> None:
+    client = Client(tmp_path, "ease")
+    before = people(0, 14)
+    client.counts(before)
+    client.run = "second"
+    # The item in row 2 is gone, all others stand in reverse order behind a new one.
+    client.items = (ItemId("new"), *(item for item in reversed(ITEMS) if item != ITEMS[2]))
+    row_of = {item: row for row, item in enumerate(client.items)}
+    moved = {
+        user: [row_of[ITEMS[row]] for row in rows if row != 2] for user, rows in before.items()
+    }
+    wanted = [0, *(n for row, n in reversed(list(enumerate(counts_of(before)))) if row != 2)]
+    # Who held the item that is gone differs, and nobody else: too few of them.
+    assert 0 < sum(2 in rows for rows in before.values()) < 10
+    assert client.counts(moved) == wanted
+    assert np.array_equal(
+        client.sends("train", moved | {"user 99": [0, 1]}), client.sends("train", moved)
+    )
+
+
+def test_after_counts_alone_what_more_is_wanted_fits_them(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    before = people(0, 14)
+    client.counts(before)
+    client.run, client.name = "second", "ease"
+    after = {**before, **people(14, 16)}
+    after["user 03"] = [*after["user 03"], 20]
+    client.counts(after)
+    found = client.sends("train", after)
+    elsewhere = Client(tmp_path / "elsewhere", "ease", run="second")
+    unchanged = {user: rows for user, rows in before.items() if user != "user 03"}
+    elsewhere.counts(unchanged)
+    assert np.array_equal(found, elsewhere.sends("train", unchanged))
+
+
+def test_under_noise_nobody_is_counted(tmp_path: Path) -> None:
+    client = Client(tmp_path)
+    before = people(0, 14)
+    learner = Learner(
+        Plan.model_validate(
+            {
+                "federation": {"maximum_users": 256, "minimum_item_users": 1},
+                "algorithm": {"name": "fedmf", "dim": 4},
+                "privacy": {"mechanism": "gaussian"},
+            }
+        ),
+        N_ITEMS,
+        device="cpu",
+    )
+    with PrivateStore(client.folder) as store:
+        pin = RunPin(
+            federation="f", run="first", plan_json="", catalogue_fingerprint="c", users="u"
+        )
+        store.bind(pin, 1)
+        model = LocalModel(learner, users_of(before), store, ITEMS)
+        assert not model.contribute("count", None).vector.any()
+        assert store.state.counted is None
+
+
+def test_it_is_kept_as_it_is_and_nothing_else_is_read() -> None:
+    users = users_of(people(0, 3))
+    for whole in (False, True):
+        made = CountedData.of(users, ITEMS, run="first", whole=whole)
+        raw = made.to_bytes()
+        read = CountedData.from_bytes(raw)
+        assert read.to_bytes() == raw and (read.users is not None) == whole
+        assert (b"item 3" in raw, read.differing(made)) == (False, 0)
+    with pytest.raises(StorageError, match="not what users had"):
+        CountedData.from_bytes(b"something else")

@@ -1,0 +1,347 @@
+"""The state folder: who may read it, one process at a time, and damage that is noticed."""
+
+import gc
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedrec.errors import PlanMismatch, StorageError, VersionMismatch
+from fedrec.ids import ClientId, RoundId
+from fedrec.model.state import PrivateState
+from fedrec.model.tables import TableRoom, room_in
+from fedrec.wire.messages import UploadHeader
+from fedrec_client.round.user_selection import selection_secret
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.stored_state import BestModel, RunPin, StoredState
+
+PIN = RunPin(
+    federation="films", run="run-1", plan_json="{}", catalogue_fingerprint="ab", users="cd"
+)
+
+
+def header(round_id: int) -> UploadHeader:
+    return UploadHeader(
+        protocol_version="2.0",
+        federation="films",
+        run="run-1",
+        round=RoundId(round_id),
+        kind="train",
+        base_round=RoundId(round_id - 1),
+        base_state=b"\xfc" * 32,
+        key_list=b"",
+        nonce=b"",
+        epoch=1,
+        client_id=ClientId("ab" * 32),
+        catalogue_fingerprint="ab",
+        plan_fingerprint="cd",
+        length=3,
+        digest=b"\xfe" * 32,
+        signature=b"\xfd" * 64,
+    )
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> PrivateStore:
+    made = PrivateStore(tmp_path / "state")
+    made.bind(PIN, 1)
+    return made
+
+
+def stage(store: PrivateStore, round_id: int = 1) -> None:
+    store.stage(header(round_id), b"update", b"private after")
+
+
+def publish(store: PrivateStore, round_id: int = 1, *, counted: bool) -> None:
+    store.publish(RoundId(round_id), b"shared", metrics=b"\xff\x00", counted=counted)
+
+
+def reopened(store: PrivateStore) -> PrivateStore:
+    store.close()
+    return PrivateStore(store.folder)
+
+
+def test_only_the_owner_reads_it(store: PrivateStore) -> None:
+    stage(store)
+    selection_secret(store.folder)
+    assert stat.S_IMODE(store.folder.stat().st_mode) == 0o700
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in store.folder.iterdir()}
+    assert set(modes.values()) == {0o600}, modes
+
+
+def test_an_open_folder_is_tightened(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    PrivateStore(tmp_path).close()
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o700
+
+
+def test_one_process_at_a_time(store: PrivateStore) -> None:
+    with pytest.raises(StorageError, match=r"used by another process \(pid \d+\)"):
+        PrivateStore(store.folder)
+    PrivateStore(store.folder, read_only=True)
+    reopened(store).close()
+
+
+def test_what_was_stored_is_read(store: PrivateStore) -> None:
+    stage(store)
+    store.record_reveal(RoundId(1), b"\xfc" * 32, b"sum")
+    again = reopened(store)
+    assert again.state == store.state
+    assert again.state.staged is not None
+    assert again.state.staged.header == header(1)
+    assert again.read(again.state.staged.update) == b"update"
+    assert (found := again.revealed(RoundId(1))) and found.manifest_digest == b"\xfc" * 32
+    assert again.revealed(RoundId(2)) is None
+
+
+def test_counted_commits(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=True)
+    assert store.state.staged is None
+    assert store.state.private is not None
+    assert store.read(store.state.private) == b"private after"
+    assert store.state.version == 1
+
+
+def test_not_counted_rolls_back(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=False)
+    assert (store.state.staged, store.state.private) == (None, None)
+
+
+def test_abandoned_rolls_back(store: PrivateStore) -> None:
+    stage(store)
+    store.roll_back()
+    assert (store.state.staged, store.state.private) == (None, None)
+    assert list(store.folder.glob("*.bin")) == []
+
+
+def test_an_update_of_an_old_epoch_is_not_sent_again(store: PrivateStore) -> None:
+    stage(store)
+    store.bind(PIN, 2)
+    assert store.state.staged is not None
+    assert store.state.staged.closed
+    again = reopened(store)
+    assert again.state.staged is not None
+    assert again.state.staged.closed
+
+
+def test_a_later_round_in_progress_outlives_an_earlier_one(store: PrivateStore) -> None:
+    stage(store, 5)
+    publish(store, 4, counted=False)
+    assert store.state.staged is not None
+    assert store.read(store.state.staged.private) == b"private after"
+
+
+def test_a_round_is_answered_once(store: PrivateStore) -> None:
+    stage(store, 3)
+    store.roll_back()
+    for round_id in (2, 3):
+        with pytest.raises(StorageError, match="second answer"):
+            stage(store, round_id)
+    stage(store, 4)
+
+
+def test_files_that_nothing_needs_are_removed(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, counted=True)
+    (store.folder / "shared-left-by-a-crash.bin").write_bytes(b"")
+    (store.folder / ".state.json.new").write_bytes(b"")
+    again = reopened(store)
+    kept = {path.name for path in again.folder.iterdir()}
+    assert kept == {"lock", "state.json", *again.state.files()}
+
+
+def test_the_best_model_is_kept_while_others_pass(store: PrivateStore) -> None:
+    stage(store)
+    publish(store, 1, counted=True)
+    shared, private = store.state.shared, store.state.private
+    assert shared is not None
+    assert private is not None
+    best = BestModel(round=RoundId(1), score=0.5, shared=shared, private=private)
+    store.publish(RoundId(2), b"newer", metrics=b"\xff\x00", counted=False, best=best)
+    store.publish(RoundId(3), b"newest", metrics=b"\xff\x00", counted=False)
+    assert store.state.best == best
+    assert store.read(best.shared) == b"shared"
+
+
+def test_reveals_of_published_rounds_are_forgotten(store: PrivateStore) -> None:
+    store.record_reveal(RoundId(1), b"a", b"sum")
+    store.record_reveal(RoundId(2), b"b", b"sum")
+    publish(store, 1, counted=False)
+    assert store.revealed(RoundId(1)) is None
+    assert (found := store.revealed(RoundId(2))) and found.manifest_digest == b"b"
+
+
+@pytest.mark.parametrize("kind", ["update", "private", "shared"])
+def test_a_damaged_file_is_named(store: PrivateStore, kind: str) -> None:
+    publish(store, 1, counted=False)
+    stage(store, 2)
+    (path,) = store.folder.glob(f"{kind}-*.bin")
+    raw = path.read_bytes()
+    path.write_bytes(raw[:-1] + bytes([raw[-1] ^ 1]))
+    state = store.state
+    assert state.staged is not None
+    assert state.shared is not None
+    refs = {"update": state.staged.update, "private": state.staged.private, "shared": state.shared}
+    with pytest.raises(StorageError, match="is damaged") as caught:
+        store.read(refs[kind])
+    assert path.name in caught.value.message
+    assert caught.value.remedy
+    path.unlink()
+    with pytest.raises(StorageError, match="cannot be read"):
+        store.read(refs[kind])
+
+
+def test_a_state_file_torn_anywhere_is_noticed(store: PrivateStore) -> None:
+    stage(store)
+    store.close()
+    path = store.folder / "state.json"
+    raw = path.read_bytes()
+    for cut in range(0, len(raw), 5):
+        path.write_bytes(raw[:cut])
+        with pytest.raises(StorageError, match=r"state\.json"):
+            PrivateStore(store.folder, read_only=True)
+    for bit in range(0, len(raw), 7):
+        path.write_bytes(raw[:bit] + bytes([raw[bit] ^ 4]) + raw[bit + 1 :])
+        # In the format's number it is another format.
+        with pytest.raises((StorageError, VersionMismatch)):
+            PrivateStore(store.folder, read_only=True)
+    path.write_bytes(raw)
+    PrivateStore(store.folder).close()
+
+
+@pytest.mark.parametrize(("number", "who"), [(3, "an older"), (11, "a newer")])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_another_format_is_refused_before_anything_is_touched(
+    tmp_path: Path, number: int, who: str, read_only: bool
+) -> None:
+    (tmp_path / "state.json").write_bytes(b"fedrec client state %d\n{}\n\n" % number)
+    # A blob that nothing names would be swept, and the lock file written anew.
+    for name in ("private-0123.bin", ".state.json.new", "lock"):
+        (tmp_path / name).write_bytes(b"before")
+    tmp_path.chmod(0o755)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises(VersionMismatch, match=f"format {number}, made by {who}") as caught:
+        PrivateStore(tmp_path, read_only=read_only)
+    assert "Install" in caught.value.remedy
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    assert stat.S_IMODE(tmp_path.stat().st_mode) == 0o755
+
+
+def test_a_state_that_is_none_is_damaged() -> None:
+    for first in (b"", b"fedrec client state", b"fedrec client state x", b"something else"):
+        with pytest.raises(StorageError, match="damaged"):
+            StoredState.from_bytes(first + b"\n{}\n\n", "state.json")
+
+
+def test_a_damaged_coin_is_noticed(store: PrivateStore) -> None:
+    secret = selection_secret(store.folder)
+    assert selection_secret(store.folder) == secret
+    (store.folder / "coin.key").write_bytes(b"short")
+    with pytest.raises(StorageError, match=r"coin\.key"):
+        selection_secret(store.folder)
+
+
+def test_a_full_disk_is_an_error_that_says_so(
+    store: PrivateStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = (store.folder / "state.json").read_bytes()
+
+    def full(handle: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(StorageError, match="No space left") as caught:
+        stage(store)
+    assert "space" in caught.value.remedy
+    monkeypatch.undo()
+    assert (store.folder / "state.json").read_bytes() == before
+    stage(reopened(store))
+
+
+def test_an_unbound_folder_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="holds no run yet"):
+        _ = PrivateStore(tmp_path, read_only=True).state
+
+
+def test_the_pin_is_compared(store: PrivateStore) -> None:
+    store.bind(PIN, 1)
+    with pytest.raises(PlanMismatch, match="catalogue_fingerprint and users"):
+        store.bind(PIN.model_copy(update={"catalogue_fingerprint": "x", "users": "y"}), 1)
+
+
+def test_a_private_state_is_checked_before_it_is_read(store: PrivateStore) -> None:
+    values = np.arange(12, dtype=np.float32).reshape(3, 4)
+    private = PrivateState.of({"user_embedding": values})
+    store.stage(header(1), b"update", private.parts)
+    staged = store.state.staged
+    assert staged is not None
+    assert store.read(staged.private) == private.to_bytes()
+    found = store.read_private(staged.private)
+    assert not found.in_files
+    assert np.array_equal(found.tensors["user_embedding"], values)
+    path = store.folder / staged.private.name
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(StorageError, match="is damaged"):
+        store.read_private(staged.private)
+
+
+def blocks_of(private: PrivateState) -> set[str]:
+    return {name for table in private.tensors.values() for name in table.names}
+
+
+def test_versions_share_the_blocks_in_which_they_agree(
+    store: PrivateStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Four users a block.
+    monkeypatch.setattr("fedrec.model.blocked_table.BLOCK_BYTES", 64)
+    store.bind(PIN, 1)
+    room = room_in(store.folder, 0)
+
+    def trained(
+        before: PrivateState, user: int, value: float, room: TableRoom = room
+    ) -> PrivateState:
+        new = room.new(12, {"table": (4,)})["table"]
+        new.write(np.array([user]), np.full((1, 4), value, dtype=np.float32))
+        return PrivateState.of({"table": new.finish(before.tensors["table"])})
+
+    def on_disk() -> set[str]:
+        return {path.name for path in (store.folder / "blocks").glob("*.bin")}
+
+    first = PrivateState.of({"table": np.arange(48, dtype=np.float32).reshape(12, 4)}).in_room(room)
+    store.stage(header(1), b"update 1", first.parts)
+    store.publish(RoundId(1), b"shared 1", metrics=b"\xff\x00", counted=True)
+    second = trained(first, 5, 7.0)
+    store.stage(header(2), b"update 2", second.parts)
+    one, two = blocks_of(first), blocks_of(second)
+    assert (len(one), len(two), len(one | two)) == (3, 3, 4)
+    del first
+    # Committed and staged.
+    assert on_disk() == one | two
+    store.publish(RoundId(2), b"shared 2", metrics=b"\xff\x00", counted=True)
+    assert on_disk() == two
+    third = trained(second, 11, 8.0)
+    store.stage(header(3), b"update 3", third.parts)
+    three = blocks_of(third)
+    del second, third, room
+    store.close()
+    # As a process that was killed leaves it, in the middle of the next version.
+    (store.folder / "blocks" / ".dead-0.new").write_bytes(b"half a block")
+    again = PrivateStore(store.folder)
+    assert on_disk() == two | three
+    staged = again.state.staged
+    assert staged is not None
+    found = again.read_private(staged.private).tensors["table"]
+    expected = np.arange(48, dtype=np.float32).reshape(12, 4)
+    expected[5], expected[11] = 7.0, 8.0
+    assert np.array_equal(found[:], expected)
+    again.roll_back()
+    del found
+    gc.collect()
+    assert on_disk() == two
+    assert again.state.private is not None
+    left = again.read_private(again.state.private).tensors["table"]
+    assert np.array_equal(left[np.array([5, 11])], [[7.0] * 4, [44.0, 45.0, 46.0, 47.0]])
+    again.close()

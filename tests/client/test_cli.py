@@ -1,0 +1,219 @@
+"""The command: quick help, exit codes, one JSON object."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from client.support.fake_federation import USERS, World, down
+
+from fedrec.cli.main import main
+from fedrec.wire.messages import Finished
+from fedrec_client.link.stopping import Stopped, StopSwitch
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> World:
+    made = World(tmp_path)
+    text = """
+        [federation]
+        name = "films"
+        minimum_item_users = 1
+        [algorithm]
+        dim = 4
+        [protection]
+        key_holder = "members"
+        [data]
+        path = "data.csv"
+        [client]
+        state = "state"
+        authority_key = "authority.pub.json"
+        device = "cpu"
+    """
+    (tmp_path / "fedrec.toml").write_text(text)
+    monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
+    return made
+
+
+class Shown:
+    """What a command printed, and its exit code."""
+
+    def __init__(self, code: object, out: str, err: str) -> None:
+        self.code = code
+        self.out = out
+        self.err = err
+
+
+@pytest.fixture
+def call(world: World, capsys: pytest.CaptureFixture[str]):  # type: ignore[no-untyped-def]
+    def run(verb: str, *options: str) -> Shown:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as left:
+            main(["client", verb, str(world.folder / "fedrec.toml"), *options])
+        shown = capsys.readouterr()
+        return Shown(left.value.code or 0, shown.out, shown.err)
+
+    return run
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, fedrec_client.cli; "
+        "heavy = {'torch', 'tenseal', 'grpc', 'numpy'} & set(sys.modules); "
+        "sys.exit(str(heavy) if heavy else 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_run_to_its_end(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.whole_round(1, "count")
+    found = call("run", "--json")
+    assert found.code == 0, found.err
+    shown = json.loads(found.out)
+    assert (shown["version"], shown["reason"]) == (1, "done")
+    assert "round 1  published  counted" in found.err
+
+
+def test_flags_go_before_the_file(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    assert call("run", "--data", "nowhere.csv").code == 2
+    found = call("run", "--authority-key", "nowhere.json")
+    assert found.code == 5
+    assert "nowhere.json" in found.err
+
+
+def test_a_failed_run(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.link.script.append(lambda: Finished(reason="no clients", failed=True))
+    assert call("run").code == 1
+
+
+def test_a_plan_that_the_settings_contradict(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    path = world.folder / "fedrec.toml"
+    path.write_text(path.read_text().replace("dim = 4", "dim = 8"))
+    found = call("run", "--json")
+    assert found.code == 5
+    assert json.loads(found.out)["error"] == "plan_mismatch"
+
+
+@pytest.fixture
+def exposing(world: World, monkeypatch: pytest.MonkeyPatch) -> World:
+    """The same client in a federation whose coordinator reads pair counts."""
+    plan = {"algorithm": {"name": "ease"}, "update": {"structure": "dense"}}
+    made = World(world.folder, protection="none", **plan)
+    monkeypatch.setattr("fedrec_client.app.open_link", lambda settings: made.link)
+    path = world.folder / "fedrec.toml"
+    text = path.read_text().replace("dim = 4", 'name = "ease"')
+    text = text.replace('key_holder = "members"', 'name = "none"')
+    path.write_text(text + '[update]\nstructure = "dense"\n')
+    return made
+
+
+def test_exposing_users_takes_a_flag_of_the_client(exposing: World, call) -> None:  # type: ignore[no-untyped-def]
+    exposing.whole_round(1, "count")
+    refused = call("run", "--json")
+    assert refused.code == 5
+    shown = json.loads(refused.out)
+    assert shown["error"] == "refused"
+    assert "which pairs of items each client's users hold" in shown["message"]
+    assert "submit_update" not in exposing.link.calls
+    assert call("run", "--accept-exposure").code == 0
+
+
+def test_a_client_that_nobody_listed_waits(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    listed = world.epoch
+    world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+    asked: list[str] = []
+
+    def decide(name: str) -> None:
+        asked.append(name)
+        if asked.count("federation") == 3:
+            world.epoch = listed
+
+    world.link.before = decide
+    found = call("run")
+    assert found.code == 0
+    assert f"fedrec keys roster admit {world.identity.client_id[:16]}" in found.err
+    assert found.err.count("waiting_to_join") == 1
+    assert "apply" not in asked, "it was given a certificate without an invitation"
+
+
+def test_waiting_to_join_can_be_interrupted(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+
+    def stop(name: str) -> None:
+        if world.link.calls.count("federation") == 3:
+            raise Stopped
+
+    world.link.before = stop
+    assert call("run").code == 130
+
+
+def test_an_unreachable_coordinator(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.link.before = down(world, "federation", 5)
+    assert call("run", "--give-up-after", "1").code == 3
+
+
+def test_interrupted_it_says_how_to_go_on(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    def stop(name: str) -> None:
+        if name == "next_task":
+            raise Stopped
+
+    world.link.before = stop
+    found = call("run")
+    assert found.code == 130
+    assert "Go on with: fedrec" in found.err
+
+
+def test_a_new_run_is_not_asked_for_again(
+    world: World, call, monkeypatch: pytest.MonkeyPatch
+) -> None:  # type: ignore[no-untyped-def]
+    """Only while it has not been used: then the same command goes on waiting."""
+    monkeypatch.setattr(sys, "argv", ["fedrec", "client", "run", "a b.toml", "--new-run"])
+
+    def stop_at(moment: str) -> None:
+        def stop(name: str) -> None:
+            if name == moment:
+                raise Stopped
+
+        world.link.before = stop
+
+    listed = world.epoch
+    world.epoch = world.make_epoch(members=[member.public for member in world.puppets])
+    stop_at("federation")
+    hint = "Go on with: fedrec client run 'a b.toml'"
+    assert f"{hint} --new-run\n" in call("run", "--new-run").err
+    world.epoch = listed
+    stop_at("next_task")
+    assert f"{hint}\n" in call("run", "--new-run").err
+
+
+def test_recommendations(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    world.whole_round(1, "count")
+    world.whole_round(2)
+    call("run")
+    found = call("recommend", "--user", USERS[0], "-n", "2")
+    assert found.code == 0, found.err
+    assert found.out.count("Film") == 2
+    found = call("recommend", "--user", USERS[0], "--latest", "--json")
+    assert json.loads(found.out)["version"] == 2
+    assert call("recommend", "--user", "mallory").code == 2
+
+
+def test_the_identity_is_made_and_shown(world: World, call) -> None:  # type: ignore[no-untyped-def]
+    shown = json.loads(call("identity", "--json").out)
+    assert shown["client_id"] == world.identity.client_id
+    assert Path(shown["public_identity"]).exists()
+
+
+def test_signals_work_the_switch() -> None:
+    stop = StopSwitch()
+    before = signal.getsignal(signal.SIGTERM)
+    with stop.on_signals():
+        signal.raise_signal(signal.SIGTERM)
+        assert stop.requested
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGTERM) is before
