@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from fedrec_lab.comparison.comparing import Comparison, compare
-    from fedrec_lab.simulation.federation import simulate
     from fedrec_lab.simulation.result import SimulationResult
+    from fedrec_lab.simulation.runner import simulate
 
 __all__ = ["Comparison", "SimulationResult", "compare", "simulate"]
 
@@ -16,7 +16,7 @@ _HOMES = {
     "Comparison": "fedrec_lab.comparison.comparing",
     "SimulationResult": "fedrec_lab.simulation.result",
     "compare": "fedrec_lab.comparison.comparing",
-    "simulate": "fedrec_lab.simulation.federation",
+    "simulate": "fedrec_lab.simulation.runner",
 }
 
 

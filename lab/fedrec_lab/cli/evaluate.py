@@ -17,6 +17,7 @@ from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import AsJson, new_console, print_json
 from fedrec.cli.value_flags import SetValues, values_of
 from fedrec.errors import SettingsError
+from fedrec_lab.cli.seeds_flag import seeds_of
 from fedrec_lab.cli.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -115,7 +116,7 @@ def evaluate(
             remedy=f"Give {settings_file / 'resolved.toml'} to measure a run's settings again.",
         )
     settings = load_settings(settings_file, values_of(values))
-    numbers = _seeds(seeds, settings.federation.seed)
+    numbers = seeds_of(seeds, settings.federation.seed)
     names = _references(references, skip or [])
     users, catalogue = read_users(settings.data, reader="an evaluation", tell=echo_note)
     n_clients = clients or (settings.rounds.minimum_clients if references else 1)
@@ -171,23 +172,6 @@ def _protocols(text: str) -> tuple[Protocol, ...]:
             remedy=f"Name one or more of {', '.join(PROTOCOLS)}, separated by commas.",
         )
     return tuple(protocol for protocol in PROTOCOLS if protocol in wanted)
-
-
-def _seeds(text: str, first: int) -> tuple[int, ...]:
-    """Return a list of seeds as it stands, and for a single number so many from `first` on."""
-    try:
-        found = [int(part) for part in text.split(",") if part.strip()]
-    except ValueError:
-        found = []
-    if "," not in text and len(found) == 1 and 1 <= found[0] <= 1000:
-        return tuple(range(first, first + found[0]))
-    if "," not in text or not found or min(found) < 0 or len(set(found)) < len(found):
-        raise SettingsError(
-            f"--seeds is {text!r}.",
-            remedy="Give a number from 1 to 1000, or different seeds separated by commas; a "
-            "comma after it makes a list of one.",
-        )
-    return tuple(found)
 
 
 def _references(wanted: bool, skipped: list[str]) -> tuple[str, ...]:

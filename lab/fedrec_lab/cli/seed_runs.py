@@ -11,7 +11,6 @@ import typer
 from fedrec.cli.exposure_flag import FLAG
 from fedrec.cli.failures import INTERRUPTED
 from fedrec.cli.terminal import print_json
-from fedrec.errors import SettingsError
 from fedrec_lab.cli.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -21,21 +20,7 @@ if TYPE_CHECKING:
     from fedrec_lab.reports.round_report import RoundReport
     from fedrec_lab.simulation.seeds import SeedResult
 
-__all__ = ["parsed_seeds", "resume_command", "run_seeds"]
-
-
-def parsed_seeds(text: str) -> list[int]:
-    """Return the seeds of ``1,2,3``.
-
-    Raises:
-        SettingsError: something else was written.
-    """
-    try:
-        return [int(part) for part in text.split(",")]
-    except ValueError:
-        raise SettingsError(
-            f"--seeds is {text!r}.", remedy="Write integers with commas, e.g. --seeds 1,2,3."
-        ) from None
+__all__ = ["resume_command", "run_seeds"]
 
 
 def resume_command(folder: Path, *, clients: int, protect: bool, accept_exposure: bool) -> str:
@@ -56,7 +41,7 @@ def resume_command(folder: Path, *, clients: int, protect: bool, accept_exposure
 
 def run_seeds(
     settings: Settings,
-    seeds: list[int],
+    seeds: tuple[int, ...],
     *,
     jobs: int,
     n_clients: int,

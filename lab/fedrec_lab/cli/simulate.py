@@ -15,7 +15,8 @@ from fedrec.cli.terminal import AsJson, print_json
 from fedrec.cli.value_flags import SetValues, values_of
 from fedrec.errors import PrivacyBudgetSpent, SettingsError
 from fedrec_lab.cli.round_progress import round_progress
-from fedrec_lab.cli.seed_runs import parsed_seeds, resume_command, run_seeds
+from fedrec_lab.cli.seed_runs import resume_command, run_seeds
+from fedrec_lab.cli.seeds_flag import seeds_of
 from fedrec_lab.cli.stop_request import StopRequest
 
 if TYPE_CHECKING:
@@ -51,7 +52,11 @@ def simulate(
     accept_exposure: AcceptExposure = False,
     seeds: Annotated[
         str | None,
-        typer.Option(help="Run several seeds side by side, e.g. 1,2,3; a folder for each."),
+        typer.Option(
+            metavar="N|LIST",
+            help="Several seeds side by side, a folder for each: how many, from federation.seed "
+            "on, or a list as in 1,7.",
+        ),
     ] = None,
     jobs: Annotated[
         int, typer.Option(min=0, help="Processes at a time with --seeds; 0 is one a core.")
@@ -89,8 +94,8 @@ def simulate(
     from fedrec.updates import UPDATES
     from fedrec_lab.comparison.training import further_protocols
     from fedrec_lab.reports.run_folder import RunFolder
-    from fedrec_lab.simulation.federation import simulate as run_federation
     from fedrec_lab.simulation.recording import record_simulation
+    from fedrec_lab.simulation.runner import simulate as run_federation
 
     check_is_resumed(accept_other_arithmetic, resume)
     settings = load_settings(settings_file, {"client.workers": workers} | values_of(values))
@@ -109,7 +114,7 @@ def simulate(
             )
         run_seeds(
             settings,
-            parsed_seeds(seeds),
+            seeds_of(seeds, settings.federation.seed),
             jobs=jobs,
             n_clients=n_clients,
             protect=protect,

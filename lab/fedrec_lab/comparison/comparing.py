@@ -27,8 +27,8 @@ from fedrec_lab.comparison.training import (
 from fedrec_lab.reports.comparison_table import ComparisonRow, ComparisonTable, Sample
 from fedrec_lab.reports.result_row import REFERENCE_LABELS
 from fedrec_lab.simulation.checkpoint import simulation_identity
-from fedrec_lab.simulation.federation import given_or_read
 from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.runner import given_or_read
 
 __all__ = ["Comparison", "Job", "Listener", "compare", "jobs_of"]
 

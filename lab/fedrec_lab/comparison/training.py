@@ -9,8 +9,8 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.evaluation.metrics import N_CANDIDATES, Protocol
 from fedrec_lab.comparison.measurement import Measurement, Stopped, Task
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.simulation.federation import simulate
 from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.runner import simulate
 
 __all__ = ["draws_negatives", "further_protocols", "measurements_of", "protocol_groups", "train"]
 

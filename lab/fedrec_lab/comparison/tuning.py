@@ -13,7 +13,7 @@ from fedrec.data.splits import UserSplit
 from fedrec.errors import SettingsError, TrainingError
 from fedrec.evaluation.metrics import Rates
 from fedrec_lab.reports.round_report import RoundReport
-from fedrec_lab.simulation.federation import never, simulate
+from fedrec_lab.simulation.runner import never, simulate
 
 __all__ = ["MOST_TRIALS", "Trial", "grid_of", "tried", "try_settings"]
 

@@ -16,8 +16,8 @@ from fedrec_lab.demo.workspace import DEVICE, DemoData
 from fedrec_lab.reports.bootstrap import PairedBootstrap
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_view import RunView
-from fedrec_lab.simulation.federation import simulate
 from fedrec_lab.simulation.ranks import against_popularity, user_ranks
+from fedrec_lab.simulation.runner import simulate
 
 __all__ = ["Comparison", "Verdict", "Which", "run_comparison"]
 

@@ -24,7 +24,7 @@ from fedrec_lab.papers.row import PublishedRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
 from fedrec_lab.simulation.checkpoint import CheckpointFolder
-from fedrec_lab.simulation.federation import simulate
+from fedrec_lab.simulation.runner import simulate
 
 __all__ = ["PROTOCOLS", "read_row_data", "row_settings", "run_row"]
 

@@ -1,6 +1,6 @@
 """A whole federation in one process."""
 
-from fedrec_lab.simulation.federation import Federation, never, round_kind, simulate
+from fedrec_lab.simulation.federation import Federation, round_kind
 from fedrec_lab.simulation.ranks import (
     UserRanks,
     against_popularity,
@@ -10,6 +10,7 @@ from fedrec_lab.simulation.ranks import (
 )
 from fedrec_lab.simulation.recording import record_simulation, report_content
 from fedrec_lab.simulation.result import SimulationResult, Version
+from fedrec_lab.simulation.runner import never, simulate
 from fedrec_lab.simulation.seeds import SeedResult, simulate_seeds
 
 __all__ = [

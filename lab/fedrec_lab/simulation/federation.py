@@ -15,21 +15,20 @@ reported, and chooses nothing, since a choice by exact figures would be a releas
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.clock import Clock, SystemClock
+from fedrec.clock import Clock
 from fedrec.config.algorithm import algorithm_of
 from fedrec.config.exposure import check_users
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.catalogue import Catalogue
-from fedrec.data.source import read_users
 from fedrec.data.splits import UserSplit
-from fedrec.errors import InternalError, SettingsError, SumOutOfBounds, TrainingError
+from fedrec.errors import InternalError, SumOutOfBounds, TrainingError
 from fedrec.evaluation.metrics import MetricSums, Protocol
 from fedrec.ids import RoundId
 from fedrec.model.tables import room_in
@@ -46,14 +45,7 @@ from fedrec_lab.simulation.privacy import PrivacyAccount
 from fedrec_lab.simulation.result import SimulationResult, Version
 from fedrec_lab.simulation.summing import add_segments, make_adder
 
-__all__ = ["Federation", "given_or_read", "never", "round_kind", "simulate"]
-
-_SECONDS_BETWEEN_CHECKPOINTS = 30.0
-
-
-def never() -> bool:
-    """Ask for no stop."""
-    return False
+__all__ = ["Federation", "round_kind"]
 
 
 def round_kind(plan: Plan, round_id: int) -> RoundKind:
@@ -296,116 +288,3 @@ class Federation:
         if self._provenance != checkpoint.provenance:
             # Written down before the first round that it is about.
             self.save(folder)
-
-
-def given_or_read(
-    settings: Settings, users: UserSplit | None, catalogue: Catalogue | None
-) -> tuple[UserSplit, Catalogue]:
-    """Return the data that were given, else those that the settings name.
-
-    Raises:
-        SettingsError: one of two that belong together is missing, or no file is named.
-        DataError: the file cannot be used.
-    """
-    if (users is None) != (catalogue is None):
-        raise SettingsError("Users and catalogue belong together; one of them is missing.")
-    if users is None or catalogue is None:
-        return read_users(settings.data, reader="a simulation")
-    return users, catalogue
-
-
-def simulate(
-    settings: Settings,
-    *,
-    n_clients: int = 1,
-    protect: bool = False,
-    folder: Path | None = None,
-    resume: bool = False,
-    accept_other_arithmetic: bool = False,
-    on_round: Callable[[RoundReport], None] | None = None,
-    stop: Callable[[], bool] = never,
-    users: UserSplit | None = None,
-    catalogue: Catalogue | None = None,
-    clock: Clock | None = None,
-    also: Sequence[Protocol] = (),
-) -> SimulationResult:
-    """Run a federation in this process until its end, or until `stop` says so.
-
-    Args:
-        n_clients: parties among which the users are divided; 1 is fastest.
-        protect: really protect, add and reveal every round, as the settings say.
-        folder: the run folder; without one nothing is written and nothing can be resumed. A
-            checkpoint is written when the run stops, and every half minute.
-        resume: go on from the folder's checkpoint, to the same bits.
-        accept_other_arithmetic: go on even where training rounds otherwise than before, to bits
-            as good; the checkpoint and the result say so.
-        on_round: told of each round after it was published.
-        stop: asked after every round.
-        users: the data; without them the settings' data file is read.
-        also: protocols to measure under besides the plan's. They choose no version: the model
-            is the one that was best under the plan's.
-
-    Raises:
-        SettingsError: settings that cannot be used, also for resuming.
-        DataError: data that cannot be used, or too little of it.
-        TrainingError: training diverged; the folder's checkpoint is the version before.
-        StorageError: there is nothing to resume, or the disk is full.
-        VersionMismatch: what should be resumed has another format.
-        RefusedError: it was trained under other arithmetic, which nobody accepted.
-    """
-    if resume and folder is None:
-        raise SettingsError("Resuming needs the run folder of the stopped run.")
-    users, catalogue = given_or_read(settings, users, catalogue)
-    timer = clock or SystemClock()
-    checkpoints = None if folder is None else CheckpointFolder(folder)
-    if resume and checkpoints is not None:
-        # Before anything is made in the folder.
-        checkpoints.check_format()
-    if checkpoints is not None:
-        checkpoints.open()
-    federation = Federation(
-        settings,
-        catalogue,
-        users,
-        n_clients=n_clients,
-        protect=protect,
-        clock=timer,
-        also=also,
-        scratch=folder,
-    )
-    try:
-        if resume and checkpoints is not None:
-            federation.restore(checkpoints, accept_other_arithmetic=accept_other_arithmetic)
-        return _run(federation, checkpoints, on_round, stop, timer)
-    finally:
-        federation.close()
-
-
-def _run(
-    federation: Federation,
-    checkpoints: CheckpointFolder | None,
-    on_round: Callable[[RoundReport], None] | None,
-    stop: Callable[[], bool],
-    timer: Clock,
-) -> SimulationResult:
-    saved = timer.now()
-    while not federation.finished and not federation.budget_spent:
-        try:
-            report = federation.advance()
-        except TrainingError as error:
-            if checkpoints is not None:
-                federation.save(checkpoints)
-                error.remedy += f" The version before is kept in {checkpoints.path}."
-            raise
-        if on_round is not None:
-            on_round(report)
-        stopping = not federation.finished and stop()
-        # Tables in files are on disk already. The sooner they are the version to go back to, the
-        # sooner those before them go.
-        overdue = federation.in_files or timer.now() - saved >= _SECONDS_BETWEEN_CHECKPOINTS
-        if checkpoints is not None and not federation.finished and (stopping or overdue):
-            federation.save(checkpoints)
-            saved = timer.now()
-        if stopping:
-            break
-    return federation.result()

@@ -23,8 +23,8 @@ from fedrec.errors import FedrecError, InternalError, SettingsError
 from fedrec_lab.reports.result_row import ResultRow
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.reports.run_folder import RunFolder
-from fedrec_lab.simulation.federation import never, simulate
 from fedrec_lab.simulation.recording import record_simulation
+from fedrec_lab.simulation.runner import never, simulate
 
 __all__ = ["SeedResult", "available_cores", "settings_of_seeds", "simulate_seeds"]
 

@@ -18,7 +18,7 @@ from fedrec.ids import UserId
 from fedrec.protection import PROTECTIONS
 from fedrec.training.layout import Layout, vector_spec
 from fedrec.training.learner import Learner
-from fedrec_lab.simulation.federation import simulate
+from fedrec_lab.simulation.runner import simulate
 
 
 def plan_of(n_rounds=4, regularisation=5.0, minimum_item_users=1, **sections):

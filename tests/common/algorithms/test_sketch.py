@@ -29,7 +29,7 @@ from fedrec.recommender import ModelFile, Recommender
 from fedrec.training.evaluator import Evaluator
 from fedrec.training.layout import Layout, vector_spec
 from fedrec.training.learner import Learner
-from fedrec_lab.simulation.federation import simulate
+from fedrec_lab.simulation.runner import simulate
 
 
 def plan_of(n_rounds=3, minimum_item_users=1, **sections):

@@ -8,8 +8,8 @@ from fedrec.config.schema import Plan, Settings
 from fedrec.data import Catalogue, Interactions, UserSplit, generate, leave_one_out
 from fedrec.evaluation.metrics import Rates
 from fedrec_lab.reports.shortfall import shortfall
-from fedrec_lab.simulation.federation import simulate
 from fedrec_lab.simulation.result import SimulationResult
+from fedrec_lab.simulation.runner import simulate
 
 
 def settings_of(clip: float = 2.0, **algorithm: float) -> Settings:

@@ -18,7 +18,8 @@ SCRIPT = """
 import json, sys
 from fedrec.config.schema import Settings
 from fedrec.data import generate, leave_one_out
-from fedrec_lab.simulation.federation import Federation, simulate
+from fedrec_lab.simulation.federation import Federation
+from fedrec_lab.simulation.runner import simulate
 from fedrec.clock import SystemClock
 
 folder, n_rounds = sys.argv[1:]
