@@ -187,7 +187,7 @@ class EASE(Algorithm):
         """Count the round's part of the pairs; the loss is that of the version at the start."""
         import torch
 
-        from fedrec.algorithms.pair_counts import count_pairs
+        from fedrec.algorithms.accelerators.pair_counts import count_pairs
 
         counts = np.zeros(sums["pairs"].width, dtype=np.int64)
         count_pairs(

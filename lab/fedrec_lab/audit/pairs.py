@@ -60,7 +60,7 @@ def determined_users(
         pointers, items: the users' items, ascending, as compressed rows.
         n_items: items that are counted.
     """
-    from fedrec_lab.audit.pairs_kernel import look_for_users
+    from fedrec_lab.audit.accelerators.determined_users import look_for_users
 
     gram = _gram(pointers, items, n_items)
     # Items of many holders first: there a pair that decides nothing is given up early.
@@ -170,7 +170,7 @@ def _counted(
 
 
 def _gram(pointers: NDArray[np.int64], items: NDArray[np.int64], n_items: int) -> NDArray[np.int32]:
-    from fedrec.algorithms.pair_counts import count_pairs
+    from fedrec.algorithms.accelerators.pair_counts import count_pairs
 
     counts = np.zeros(n_items * (n_items - 1) // 2, dtype=np.int64)
     count_pairs(pointers, items, 0, counts)

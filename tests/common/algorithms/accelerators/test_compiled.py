@@ -29,8 +29,8 @@ MODULES = [
         for module in pkgutil.iter_modules(accelerators.__path__)
         if module.name != "accelerator"
     ),
-    "fedrec.algorithms.pair_counts",
-    "fedrec_lab.audit.pairs_kernel",
+    "fedrec.algorithms.accelerators.pair_counts",
+    "fedrec_lab.audit.accelerators.determined_users",
 ]
 
 

@@ -1,4 +1,4 @@
-"""The compiled half of `fedrec_lab.audit.pairs`.
+"""The compiled half of `fedrec_lab.audit.pairs`: whom pair counts determine.
 
 Compiled functions carry no annotations: numba derives the types from the call.
 """
