@@ -70,7 +70,7 @@ def training_vector(layout: Layout, seed: int) -> NDArray[np.int64]:
     vector = np.zeros(layout.length, dtype=np.int64)
     values = np.random.default_rng(seed).integers(-1000, 1000, layout.change_slice.stop)
     vector[layout.change_slice] = values
-    # Whoever opens a sum holds each row against its users.
+    # The party that opens a sum holds each row against its users.
     vector[layout.count_slice] = 1
     vector[layout.metrics_slice.start] = 1
     return vector

@@ -143,7 +143,7 @@ class ClientApp:
         require_writable(self._folder, "client.state")
         with PrivateStore(self._folder) as store:
             if store.is_bound and not new_run:
-                # Whoever moved the folder learns it at once, not when the coordinator answers.
+                # The user who moved the folder learns it at once, not when the coordinator answers.
                 plan = plan_from_json(store.state.pin.plan_json.encode())
                 self._go_on(store, self._provenance(plan))
             if new_run or not store.is_bound:

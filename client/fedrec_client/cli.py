@@ -143,7 +143,7 @@ def run(
         with metrics_endpoint(metrics.registry, where) or nullcontext(), stop.on_signals():
             outcome = client.run(new_run=new_run)
     except (Stopped, KeyboardInterrupt):
-        # Whoever left one run for another did not agree to leave the next one, too; nor does who
+        # A user who left one run for another did not agree to leave the next one, too; nor does who
         # accepted one machine accept the next.
         used = {ACCEPT_FLAG} | (set() if client.wants_new_run else {"--new-run"})
         resume = shlex.join(["fedrec", *(word for word in sys.argv[1:] if word not in used)])

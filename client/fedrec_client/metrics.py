@@ -1,4 +1,4 @@
-"""What a client counts for Prometheus, from the events that whoever watches it hears."""
+"""What a client counts for Prometheus, from the events that its listeners hear."""
 
 from __future__ import annotations
 

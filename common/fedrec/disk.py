@@ -29,7 +29,7 @@ _WRITABLE = "Name a folder in which this user may write."
 
 
 class DiskFull(StorageError):
-    """Nothing was changed; whoever serves or trains tries again until there is space."""
+    """Nothing was changed; the process that serves or trains tries again until there is space."""
 
     def __init__(self, message: str, *, remedy: str = _SPACE) -> None:
         super().__init__(message, remedy=remedy)

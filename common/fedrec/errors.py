@@ -278,7 +278,7 @@ class PartialCell(RefusedError):
 
 
 class RevealRefused(RefusedError):
-    """Whoever has the key declines to open what it was given."""
+    """The key holder declines to open what it was given."""
 
     code = "reveal_refused"
     public = "This sum is not opened."

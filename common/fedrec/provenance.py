@@ -3,7 +3,7 @@
 A run folder, a checkpoint and a client's state say what trained them. Who goes on with a run gets
 the same bits only by the same path and arithmetic, so others are refused until somebody accepts
 them, which is written down. This is about one party's own history: parties need not agree with
-each other, and whoever only reads is never refused.
+each other, and a command that only reads is never refused.
 """
 
 from __future__ import annotations

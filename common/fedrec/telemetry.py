@@ -13,7 +13,7 @@ __all__ = ["SteadyStream", "log_to_stderr", "logger_of"]
 class SteadyStream:
     """A text stream whose reader may be gone and whose disk may be full.
 
-    A line that cannot be written is lost; whoever writes it goes on.
+    A line that cannot be written is lost; its writer goes on.
     """
 
     def __init__(self, stream: TextIO) -> None:

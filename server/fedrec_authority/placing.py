@@ -1,7 +1,7 @@
 """Which cells a new epoch has: unplaced members are shuffled and cut into whole new cells.
 
-Whoever is gone leaves its cell's core. Where too few are left the cell is retired, and those who
-stay wait until as many others as a cell needs make a new one with them.
+A member that is gone leaves its cell's core. Where too few are left the cell is retired, and those
+who stay wait until as many others as a cell needs make a new one with them.
 """
 
 from __future__ import annotations

@@ -220,9 +220,9 @@ class Membership:
     def tag_name(self, round_id: RoundId, client_id: ClientId, nonce: bytes) -> bytes:
         """Return the name under which an update is tagged.
 
-        It is a secret between the revealer and the update's author. Whoever hands in what was made
-        from another's ciphertext has to take that one's pad off, and cannot, although it knows the
-        key that members share. Without a revealer nothing is tagged.
+        It is a secret between the revealer and the update's author. A member that hands in what was
+        made from another's ciphertext has to take that one's pad off, and cannot, although it knows
+        the key that members share. Without a revealer nothing is tagged.
         """
         name = canonical("fedrec tag name v1", self.run, self.epoch, round_id, client_id, nonce)
         revealer = self.roster.revealer

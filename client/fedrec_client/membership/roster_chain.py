@@ -49,7 +49,7 @@ class RosterChain:
             KeysError: the file is damaged.
         """
         kept = self._kept_of(roster)
-        # Whoever keeps the epoch's number refuses a lower one.
+        # A client that keeps the epoch's number refuses a lower one.
         if kept is not None and (kept == roster or kept.epoch > roster.epoch):
             return
         try:

@@ -1,7 +1,7 @@
 """The shared model for others: what the members' sums made, and nothing of this client's users.
 
-Under encryption the coordinator never had the model; whoever gets the exported file can read it.
-So exporting is a client's decision, and the file is readable by its owner only.
+Under encryption the coordinator never had the model; everybody who gets the exported file can read
+it. So exporting is a client's decision, and the file is readable by its owner only.
 """
 
 from __future__ import annotations

@@ -224,7 +224,7 @@ class CatchingUp:
                 that another would be no better.
         """
         if self._store.state.is_of_epoch:
-            # Whoever followed this epoch's rounds has no reason to leave them for a snapshot.
+            # A client that followed this epoch's rounds has no reason to leave them for a snapshot.
             error = RefusedError(
                 f"The coordinator says that round {found.round} is of key epoch {found.epoch}; "
                 f"this client follows epoch {self._membership.epoch}.",

@@ -1,7 +1,7 @@
 """Reading the users' data in a process of its own, which then ends.
 
 A table of a million interactions takes seconds and hundreds of megabytes to read, and some
-algorithms make their users' parameters with torch. Whoever serves meanwhile should notice nothing
+algorithms make their users' parameters with torch. The serving thread should notice nothing
 of either, and keep nothing of either in memory.
 """
 

@@ -23,7 +23,7 @@ _SHOWN = 5
 class ServedModel:
     """A version, with what its answers say besides items.
 
-    Whoever answers a question takes one of these and nothing else, so that an answer is wholly
+    A request's handler takes one of these and nothing else, so that an answer is wholly
     of one version.
 
     Attributes:

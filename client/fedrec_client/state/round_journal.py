@@ -44,7 +44,7 @@ class RoundCost:
 
 
 class RoundJournal:
-    """Collects the costs of the rounds in progress and tells whoever listens."""
+    """Collects the costs of the rounds in progress and tells its listener."""
 
     def __init__(self, folder: Path, clock: Clock, meter: Meter, on_event: OnEvent) -> None:
         self._path = folder / JOURNAL_FILE

@@ -2,7 +2,7 @@
 
 An algorithm's settings, its client half (`initial_private`, `fit`, `scores`) and its server half
 (`initial_shared`, `apply`) stand side by side, because the algorithm is the contract between
-them. `apply` is pure numpy in a fixed order, so that whoever holds the plaintext runs it and
+them. `apply` is pure numpy in a fixed order, so that every holder of the plaintext runs it and
 gets the same bits; torch is imported by the client half only, when it trains.
 
 `TrainedAlgorithm` is what an algorithm derives from that trains on minibatches: then its settings,
@@ -129,7 +129,7 @@ class Algorithm(ABC):
     def kept_scores(self) -> str:
         """Name of the private tensor that already holds users' scores of all items.
 
-        It is (n_users, n_items), and whoever asks for recommendations is answered from it. Empty
+        It is (n_users, n_items), and recommendations are answered from it. Empty
         where scores are computed.
         """
         return ""

@@ -72,7 +72,7 @@ def dot(rows: torch.Tensor, vectors: torch.Tensor) -> torch.Tensor:
         vectors: (n_users, dim).
     """
     if rows.shape[0] == 1 != vectors.shape[0]:
-        # Whoever scores all items does it for always the same number of users, on one thread.
+        # Scoring all items is done for always the same number of users, on one thread.
         return vectors @ rows[0].T
     # A matrix product would choose its order of summation by the shape.
     return (rows * vectors[:, None]).sum(-1)

@@ -156,7 +156,7 @@ class UpdateTensor:
         counted_by: how many users can be in a value of the sum, by which an opened sum is checked
             (`fedrec.training.bounds`): `TRAINED`, `MEASURED`, `HOLDERS` or `HOLDER_PAIRS`, or the
             name of another tensor, which must be what the mean is divided by where there is one.
-            Whoever chose that number for itself would choose the mean.
+            A client that chose that number for itself would choose the mean.
     """
 
     name: str

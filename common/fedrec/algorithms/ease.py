@@ -14,8 +14,8 @@ first part that is still missing. Its length depends on the plan and the number 
 alone; it is the same in every round, so that the last rounds may have nothing left to count.
 
 Client: counts the pairs of its users' training items, each user once, without any rounding.
-Server, or whoever has the sum: writes the part down. B is never sent: whoever needs it computes
-it from G, in float64, for the items that enough users hold.
+The party that has the sum: writes the part down. B is never sent: every party that needs it
+computes it from G, in float64, for the items that enough users hold.
 
 Until the pairs of all items that enough users hold are there, B is 0, and so is every score: a
 model of a part of the catalogue might look best on validation by chance and be kept. The last part

@@ -368,7 +368,7 @@ def _contradiction(settings: AlgorithmSettings) -> Problem | None:
 
 
 def accounted_epsilon(multiplier: float, n_releases: int, delta: float) -> float:
-    """Return what a user's releases cost together, for whoever reads the uploads themselves.
+    """Return what a user's releases cost together, for a reader of the uploads themselves.
 
     Two users' clipped gradients are up to two lengths apart, so that a release costs rho =
     2 / z^2 (zero-concentrated differential privacy, which is Renyi divergence at every order;

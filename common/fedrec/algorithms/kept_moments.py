@@ -1,4 +1,4 @@
-"""Adam whose moments outlive a round: a user's own, and that of whoever runs `apply`.
+"""Adam whose moments outlive a round: a user's own, and that of the party that runs `apply`.
 
 Letters: m the mean of gradients g, v that of their squares, b1 and b2 what each keeps of itself
 (0.9 and 0.999), eps 1e-8, t the steps so far. A step of size eta (Kingma and Ba 2015, algorithm 1):

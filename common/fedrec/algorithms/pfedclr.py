@@ -300,7 +300,7 @@ def nominal_epsilon(*, weight: float, rate: float, bound: float, scale: float) -
 
     It is no guarantee. The bound is that of one plain gradient step of norm C; a client takes
     `local_epochs` passes of Adam, whose steps do not shrink with the gradient. And w_u makes it a
-    bound of the aggregate: whoever reads the upload itself has 1 / w_u times as much.
+    bound of the aggregate: a reader of the upload itself has 1 / w_u times as much.
 
     Args:
         weight: w_u, the user's share of the mean.
@@ -363,8 +363,9 @@ def _warnings(at: Circumstances) -> list[str]:
         f"lambda = {epsilon:.3g} w_u with C = {bound:g}"
         f"{'' if settings.gradient_clip else ' (nothing is clipped to it)'}. It is nominal and no "
         "guarantee: the bound is that of one plain gradient step, where a client takes "
-        f"{settings.local_epochs} passes of Adam; w_u makes it a bound of the sum, and whoever "
-        "reads an upload has 1 / w_u times as much; rounds add up. For a guarantee see [privacy]."
+        f"{settings.local_epochs} passes of Adam; w_u makes it a bound of the sum, and a "
+        "reader of an upload has 1 / w_u times as much; rounds add up. For a guarantee see "
+        "[privacy]."
     )
     if at.update.clip < _TAIL * scale:
         found.append(

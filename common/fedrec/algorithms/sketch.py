@@ -1,8 +1,8 @@
 """sketch: an item-item model from two sums of n x k values, without private state. Our own.
 
-`ease` inverts G = X^T X, the counts of all pairs, and whoever opens its sums reads them. It needs G
-only as far as its eigenvalues rise above lambda, and as far G follows from what it makes of a few
-directions. X is (users x items) with 1 for an interaction, x_u a row of it, n the items that
+`ease` inverts G = X^T X, the counts of all pairs, and the party that opens its sums reads them. It
+needs G only as far as its eigenvalues rise above lambda, and as far G follows from what it makes of
+a few directions. X is (users x items) with 1 for an interaction, x_u a row of it, n the items that
 enough users hold, k = `dim`.
 
 Rounds: the count round gives c, the diagonal of G. Then
@@ -13,9 +13,9 @@ Rounds: the count round gives c, the diagonal of G. Then
 Client: adds x_u (x_u^T Q) for its users, the same k values in each row of the user's history, on
 the grid. A history of up to `longest_history` items fits the range, surely from the second sum on
 (|x_u^T Q| <= sqrt(|h|), and four times as much travels) and, in the first, within four deviations
-of N(0, |h|); what does not fit is clipped and counted. Server, or whoever has the sum: writes it
-down. Q and all that follows is derived by whoever needs it (`sketched_weights`): LAPACK's last
-bits differ between machines, so contributions may, but what is published are integers.
+of N(0, |h|); what does not fit is clipped and counted. The party that has the sum: writes it
+down. Q and all that follows is derived by every party that needs it (`sketched_weights`): LAPACK's
+last bits differ between machines, so contributions may, but what is published are integers.
 
 Model (Nystrom): nu = 1e-9 |Y|_F, C = sym Q^T (Y + nu Q) = V diag(w) V^T, of which count w > nu and
 w > 2 sigma sqrt(k) with sigma the deviation that the grid's rounding can have in Y;

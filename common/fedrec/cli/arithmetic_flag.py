@@ -1,4 +1,4 @@
-"""The flag with which whoever runs a command accepts that bits differ from here on."""
+"""The flag with which a user of a command accepts that bits differ from here on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The flag with which whoever runs a command accepts what a plan exposes."""
+"""The flag with which a user of a command accepts what a plan exposes."""
 
 from __future__ import annotations
 

@@ -392,7 +392,7 @@ def _key_warnings(plan: Plan, n_items: int) -> list[str]:
     try:
         chosen = kind.plan(vector_spec(plan, max(1, n_items)), preset=preset)
     except SettingsError:
-        # Whoever asks for the price is told why there is none.
+        # A caller that asks for the price is told why there is none.
         return []
     found = []
     if chosen.key_bits and chosen.security_bits < _LEAST_SECURITY_BITS:

@@ -131,8 +131,8 @@ def privacy_warnings(plan: Plan, n_users: int) -> list[str]:
     found = []
     if mechanism.epsilon > 10:
         found.append(
-            f"privacy.epsilon is {mechanism.epsilon:g}: whoever guesses whether a user took part "
-            "may be right almost always. Promises that mean something are below 10."
+            f"privacy.epsilon is {mechanism.epsilon:g}: an attacker that guesses whether a user "
+            "took part may be right almost always. Promises that mean something are below 10."
         )
     if n_users and mechanism.delta > 1.0 / n_users:
         found.append(

@@ -45,7 +45,7 @@ _FREE = frozenset(
         "rounds.deadline_seconds",
         "rounds.mask_step_seconds",
         "rounds.report_seconds",
-        # The work of whoever opens sums; sums of more are refused, not opened unseen.
+        # The key holder's work; sums of more are refused, not opened unseen.
         "rounds.recompute_limit",
     }
 )
@@ -92,7 +92,7 @@ _ORDERS: Mapping[str, _Order] = {
     "federation.minimum_new_users": _AT_LEAST,
     # Sums that claim more users than this are refused; overflow is excluded up to here.
     "federation.maximum_users": _AT_MOST,
-    # Fewer summands hide each other less. Whoever opens or reads a round enforces both.
+    # Fewer summands hide each other less. The key holder and every client enforce both.
     "rounds.minimum_clients": _AT_LEAST,
     "rounds.minimum_summands": _AT_LEAST,
     # More corrupt clients to withstand, and a coordinator that lies.
@@ -103,9 +103,9 @@ _ORDERS: Mapping[str, _Order] = {
     "algorithm.negatives_per_positive": _AT_LEAST,
     "update.normaliser": _Order(accepts=lambda ours, theirs: theirs in ("item", ours)),
     "update.indices": _Order(accepts=lambda ours, theirs: theirs in ("hidden", ours)),
-    # Whoever lets the coordinator read updates loses nothing by encryption.
+    # A client that lets the coordinator read updates loses nothing by encryption.
     "protection.name": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
-    # Noise takes nothing from whoever asked for none.
+    # Noise takes nothing from a client that asked for none.
     "privacy.mechanism": _Order(accepts=lambda ours, theirs: ours in ("none", theirs)),
     # 0 follows from the budget, which is compared by itself.
     "privacy.noise_multiplier": _Order(

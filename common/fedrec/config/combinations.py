@@ -111,7 +111,7 @@ def _outside(plan: Plan, combinations: tuple[Combination, ...]) -> Iterator[Conf
     def distance(choice: tuple[str, ...]) -> int:
         return sum(a != b for a, b in zip(choice, wanted, strict=True))
 
-    # Whoever chose an algorithm keeps it if anything goes with it at all.
+    # Settings that chose an algorithm keep it if anything goes with it at all.
     row, nearest = min(possible, key=lambda pair: (pair[1][0] != wanted[0], distance(pair[1])))
     changed = [index for index in range(len(wanted)) if nearest[index] != wanted[index]]
     advice = " and ".join(f'{_CHOICES[index]} = "{nearest[index]}"' for index in changed)
@@ -310,7 +310,7 @@ def _clients(plan: Plan) -> Iterator[Conflict]:
 def _asked(plan: Plan) -> Iterator[Conflict]:
     """Refuse to count clients where cells are asked, and the other way round."""
     used, other = "clients_per_round", "cells_per_round"
-    reason = "nothing here is summed by cells: whoever reads a sum could read single updates, too"
+    reason = "nothing here is summed by cells: a reader of a sum could read single updates, too"
     if plan.has_cells:
         used, other = other, used
         reason = "clients are summed in whole cells, so that no two sums differ by fewer"

@@ -1,7 +1,7 @@
 """Plans that show a coordinator more than anybody should read unasked, and who accepted that.
 
 Acceptance is no setting: a plan's author cannot accept for the coordinator's operator, nor either
-of them for a client. Whoever starts a command says so on that command.
+of them for a client. The user of a command says so on that command.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def check_sampling(plan: Plan) -> None:
 
 
 def check_exposure(plan: Plan, *, accepted: bool) -> None:
-    """Refuse a plan that exposes clients, unless whoever runs the command accepted it.
+    """Refuse a plan that exposes clients, unless the command's user accepted it.
 
     Raises:
         RefusedError: saying what would be exposed.

@@ -33,7 +33,7 @@ class _Observed(Section):
     )
     metrics_token: str | None = Field(
         default=None,
-        description="A file with a bearer token of 32 characters or more: whoever reads the "
+        description="A file with a bearer token of 32 characters or more: a reader of the "
         "numbers has to show it.",
     )
     metrics_certificate: str | None = Field(

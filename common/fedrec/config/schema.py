@@ -130,7 +130,7 @@ class ProtectionSettings(Section):
 
 
 class PrivacySettings(Section):
-    """What every sum hides of a single user, whoever reads it."""
+    """What every sum hides of a single user, for every reader."""
 
     mechanism: Literal["none", "gaussian", "laplace"] = Field(
         default="none",

@@ -48,7 +48,7 @@ class FetchedDataset:
         name: its key in `DATASETS`.
         interactions_path: its interactions, readable by `read_interactions`.
         catalogue: its items with titles, rows in canonical order.
-        licence: what its owners allow, to be shown to whoever fetches it.
+        licence: what its owners allow, to be shown to the user who fetches it.
     """
 
     name: str

@@ -1,6 +1,6 @@
 """An application: somebody's public identity, signed with an invitation of the key authority.
 
-Whoever relays it can neither change a key in it nor hand in another's under the invitation. A
+A relay can neither change a key in it nor hand in another's under the invitation. A
 member that leaves its cell's core applies once more, with its own certificate's key.
 """
 

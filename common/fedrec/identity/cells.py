@@ -4,10 +4,10 @@ Every opened sum is made of whole cells, so that no two sums differ by less than
 roster says of them is checked by clients, coordinator and authority alike; see `cell_rules`.
 
 A cell's core is in every sum of that cell whole; its guests may be missing, by their own word.
-Whoever left is listed, because sums with it were opened. A party's place counts as fresh in the
-first cell that it came into, and nowhere else. Every cell ever made keeps `cell_size` fresh parties
-in its core that never were guests and never left: in whatever way sums are combined, the fresh ones
-of the newest cell among them stay together.
+A member that left is listed, because sums with it were opened. A party's place counts as fresh in
+the first cell that it came into, and nowhere else. Every cell ever made keeps `cell_size` fresh
+parties in its core that never were guests and never left: in whatever way sums are combined, the
+fresh ones of the newest cell among them stay together.
 
 What it does not give: nothing is promised among the parties of one cell, and parties that collude
 count as one party less each.
@@ -121,12 +121,12 @@ class Cell:
 
     @property
     def members(self) -> tuple[ClientId, ...]:
-        """Whoever is in it."""
+        """The members in it."""
         return (*self.core, *self.guests)
 
     @property
     def everybody(self) -> tuple[ClientId, ...]:
-        """Whoever is or was in it."""
+        """The members that are or were in it."""
         return (*self.members, *self.left)
 
     def fields(self) -> dict[str, JsonValue]:
@@ -165,7 +165,7 @@ class Partition:
     Attributes:
         cell_size: fresh parties that each cell has at least; 0 where sums need no cells.
         cells: all that ever were, by id.
-        standings: of members, and of whoever was in a cell, by client id.
+        standings: of members, and of everybody who was in a cell, by client id.
     """
 
     cell_size: int = 0

@@ -1,6 +1,6 @@
 """A client's state folder, before anything is made in it: a mistyped path is told, never filled.
 
-Whoever starts a client in the wrong folder would otherwise have new keys, apply to a federation
+A client started in the wrong folder would otherwise have new keys, apply to a federation
 with them, and wait for people who know nothing of it.
 """
 

@@ -56,7 +56,7 @@ class PublicIdentity:
         signing_key: Ed25519 public key, 32 bytes.
         exchange_key: X25519 public key, 32 bytes.
         tls_key: P-256 public key of its connections, as SubjectPublicKeyInfo, 91 bytes.
-        proof: the client's own signature over the others, so that whoever relays this cannot
+        proof: the client's own signature over the others, so that a relay cannot
             put another key beside a signing key whose fingerprint people compare.
     """
 

@@ -6,7 +6,7 @@
     epoch-NNNNNNNN.secret             the protection's secret key of an epoch, of mode 0600
 
 The files stay in the authority's folder. No copy is wrapped to anybody or handed to the
-coordinator, and none is in a backup: whoever loses the folder makes a new epoch.
+coordinator, and none is in a backup: an owner who loses the folder makes a new epoch.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@ A. Shamir, How to share a secret (CACM 22, 1979): the secret is the value at 0 o
 polynomial of degree threshold - 1 over a prime field, and the share of place x its value at x.
 The prime is the smallest one above 2^256, so that every 32-byte secret is an element.
 
-Shares do not say whether they are right. Whoever combines them checks the secret by other means.
+Shares do not say whether they are right. The party that combines them checks the secret by other
+means.
 """
 
 from __future__ import annotations

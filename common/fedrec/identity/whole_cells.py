@@ -1,8 +1,8 @@
 """Whose updates may be added up: whole cores of active cells, and any of their guests.
 
 Nothing has to be remembered of earlier sums: whatever two sums are made in this way, they differ by
-whole cores, or by guests, who agreed to that. Where a roster has no cells, because whoever reads
-sums could read single updates, too, anybody may be summed with anybody.
+whole cores, or by guests, who agreed to that. Where a roster has no cells, because a party that
+reads sums could read single updates, too, anybody may be summed with anybody.
 """
 
 from __future__ import annotations

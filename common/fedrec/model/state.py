@@ -83,7 +83,7 @@ class SharedState:
     def number(self) -> int:
         """What a round that starts from this version draws samples, shuffles and bases from.
 
-        It follows from the version alone: whoever opens rounds cannot choose it, and a round that
+        It follows from the version alone: the key holder cannot choose it, and a round that
         was given up does not move it. The first is 2: where no round is given up it is then the
         round's own number, since round 1 counts, and results keep the bits that they had when
         that was taken.
@@ -174,7 +174,7 @@ class SharedState:
         """Return the state in safetensors form.
 
         Args:
-            initial: what whoever reads it gives to `from_bytes`; its rows are left out.
+            initial: what a reader gives to `from_bytes`; its rows are left out.
         """
         arrays: dict[str, NDArray[np.generic]] = self._counts()
         tables: Mapping[str, NDArray[np.float64]] = {}

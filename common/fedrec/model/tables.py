@@ -1,7 +1,7 @@
 """Users' private tables: in memory, or in files where they outgrow it.
 
 Tables that fit memory are arrays. Others are `BlockedTable`s in the folder of the state that they
-belong to: whoever needs rows reads these alone. What worker processes share of a round, a table
+belong to: a reader of rows reads these alone. What worker processes share of a round, a table
 that fits memory included, are memory-mapped files of the round.
 """
 
@@ -123,7 +123,7 @@ def table_bytes(n_users: int, widths: Mapping[str, tuple[int, ...]]) -> int:
 
 
 def reserve(file: IO[bytes], size: int) -> None:
-    """Take the disk's blocks now: a disk that fills up later would kill whoever writes."""
+    """Take the disk's blocks now: a disk that fills up later would kill the writing process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
         return

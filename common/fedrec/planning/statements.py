@@ -20,7 +20,7 @@ __all__ = [
 NO_DIFFERENTIAL_PRIVACY = (
     "No differential privacy: no noise was added, so there is no epsilon. What was released are "
     "exact sums over all participating users. A user's values are clipped to a public range, "
-    "which bounds an influence but hides nothing. Whoever knows everybody else's data can "
+    "which bounds an influence but hides nothing. Somebody who knows everybody else's data can "
     "compute the last user's from a sum."
 )
 NOT_COVERED = (
@@ -37,7 +37,7 @@ _GAUSSIAN = (
     "present or absent. No amplification by sampling is claimed."
 )
 _WHO_ADDED = (
-    "It holds against whoever sees sums: each has noise of standard deviation {deviation:.4g} "
+    "It holds against every reader of sums: each has noise of standard deviation {deviation:.4g} "
     "times the clip, from {noisy} honest clients at least. It does not hold against the user's own "
     "client, nor against so many clients together that fewer than these are left."
 )

@@ -7,8 +7,8 @@ ciphertext, and it tells about the value. Ciphertexts are integers in frames of 
 A sum is the plain product of its messages: key holders who multiply the same contributions compare
 it, byte by byte, with the coordinator's. Where the coordinator hands its sum out, it does so
 `refreshed`, with random residues of its own, so that a receiver who did not multiply the
-contributions cannot try which ones are in it. Whoever did learns nothing from the plain product
-that its factors do not say.
+contributions cannot try which ones are in it. A party that did learns nothing from the plain
+product that its factors do not say.
 
 What it does not give: what `bfv` does not give either (members share the secret key where they
 open sums, ciphertexts are not authenticated but by tags, the security is classical), and its

@@ -14,8 +14,8 @@ is drawn is all that costs anything, and there are three ways:
   residues are a cyclic group of order p - 1. With a base that generates it, a power with an
   exponent drawn uniformly below p - 1 is a uniform n-th residue, and the same for q. Numbers have
   half the length, exponents are no longer than above, and what comes out is distributed *exactly*
-  as the textbook's: no assumption beyond Paillier's. It is the fastest of the three, so whoever
-  can does this.
+  as the textbook's: no assumption beyond Paillier's. It is the fastest of the three, so a party
+  that can does this.
 
 A generator can only be known where p - 1 is factored. So p is made as 2 c r + 1 from a prime r
 nearly as long as p and a small c: a strong prime, as older standards even ask for. Exponents come

@@ -145,7 +145,7 @@ def _best(
     if split != spec and any(candidates(split, presets[preset])):
         raise SettingsError(
             f"{protection}/{preset} can carry the sum of {spec.max_summands} messages only by "
-            "splitting noisy values into limbs, and whoever opens a sum would see the sums of the "
+            "splitting noisy values into limbs, and the key holder would see the sums of the "
             "limbs, for which the noise is not proven.",
             remedy=_nearest(protection, spec, preset, presets, candidates),
         )

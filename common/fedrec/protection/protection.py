@@ -69,7 +69,7 @@ class Member(ABC):
         """Return the exact sum of ``n_summands`` messages as int64 of shape (length,).
 
         Without names it detects damage and foreign keys, not a coordinator that builds sums of
-        its own: a caller first recomputes ``total`` from signed contributions, because whoever
+        its own: a caller first recomputes ``total`` from signed contributions, because a party that
         may choose what is revealed, or only watch which sums are refused, learns about the key.
 
         Args:

@@ -24,7 +24,7 @@ COUNTER_BITS = 64
 """Width of the counter above the slots; the number of summands takes at most 31 bits of it."""
 
 TAG_MODULUS = 2**61 - 1
-"""A prime; sums of tags below it are whole numbers, and reduced by whoever checks them."""
+"""A prime; sums of tags below it are whole numbers, and reduced by the party that checks them."""
 TAG_BITS = 96
 """Width of a tag's field above the counter: 61 bits, and room for 2^31 summands."""
 N_TAGS = 2

@@ -8,11 +8,11 @@ taken. So every block of a message carries tags of its slots m in slots of its o
 
 with secret weights w, the same for all messages, and a secret pad for each message and block. Tags
 add up like the slots do: those of a sum of the messages i are right for its slots M just if they
-are <w, M> plus the sum of the pads i. Whoever knows neither weights nor pads cannot make a block
-with right tags but by adding up exactly these messages, save for a chance of (1/modulus)^n_tags: a
-sum without one of them, with one twice, with slots masked out, multiplied, or made up, is noticed
-(Wegman and Carter, New hash functions, JCSS 22, 1981; the pad is used once, so that many sums
-under the same weights tell nothing about them).
+are <w, M> plus the sum of the pads i. A party that knows neither weights nor pads cannot make a
+block with right tags but by adding up exactly these messages, save for a chance of
+(1/modulus)^n_tags: a sum without one of them, with one twice, with slots masked out, multiplied, or
+made up, is noticed (Wegman and Carter, New hash functions, JCSS 22, 1981; the pad is used once, so
+that many sums under the same weights tell nothing about them).
 
 A refusal is one bit about a sum of somebody else's choice, and enough of them would tell about the
 key. So a round is answered once, and refusals are counted.

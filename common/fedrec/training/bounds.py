@@ -1,10 +1,10 @@
 """What an opened sum may hold: as much as the users that its contributors can have add up to.
 
 Nobody sees what one client adds, so that a client with other software may add anything. Every
-honest user's values are clipped to a public range, and whoever opens a sum, or applies it, checks
-it value by value: users first, then how many of them touched each row, then what as many may add
-up to. A tensor says by `counted_by` which of these numbers bounds it. What divides a mean bounds
-it, too, or whoever chose the divisor would choose the mean.
+honest user's values are clipped to a public range, and every party that opens a sum, or applies it,
+checks it value by value: users first, then how many of them touched each row, then what as many may
+add up to. A tensor says by `counted_by` which of these numbers bounds it. What divides a mean
+bounds it, too, or the client that chose the divisor would choose the mean.
 
 What it does not give: within the bounds a client can use up what others left of theirs, so that it
 sets the mean of any row anywhere in the range of one user.

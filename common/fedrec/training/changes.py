@@ -49,7 +49,7 @@ class ChangeSink(Protocol):
 def idle_change(rows: torch.Tensor, shrunk: torch.Tensor) -> torch.Tensor:
     """Return how rows change that nobody steps.
 
-    Whoever adds it and whoever takes it off again gets the same bits: one product an entry.
+    Adding it and taking it off again give the same bits: one product an entry.
 
     Args:
         rows: what `whole_decay.decaying` says of them, (n_users or n_steps or 1, n_rows, ...).

@@ -59,7 +59,7 @@ def fit_of(
 
             return train
         trainer, noise = Trainer(algorithm, start, room), algorithm.upload_noise
-        # Whoever carries the round out: every process draws from a source of its own.
+        # With worker processes, too: every process draws from a source of its own.
         sink: ChangeSink = sums
         if noise is not None:
             tables = {**start.shared, **decaying(algorithm, start)}

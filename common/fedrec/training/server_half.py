@@ -1,6 +1,6 @@
 """What a plan means for the shared model alone: its first version, and what sums make of it.
 
-Whoever opens or applies sums needs this and no user's data. It is pure numpy, and nothing here
+A party that opens or applies sums needs this and no user's data. It is pure numpy, and nothing here
 imports torch.
 """
 

@@ -69,7 +69,7 @@ class DeviceTables:
             held = self._of(name, values)
             if held is None:
                 held = torch.from_numpy(array_of(values))
-            # `copy` also where nothing moves: whoever asks writes into them.
+            # `copy` also where nothing moves: the caller writes into them.
             found[name] = held.to(self.device, copy=True)
         return found
 

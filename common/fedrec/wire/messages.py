@@ -142,7 +142,7 @@ class RevealStatement:
         published_digest: BLAKE3 of the sealed sum.
         metrics: the metrics segment of the sum, little-endian int64.
         n_rows, rows_digest: the item rows that vectors of the rounds after it cover; see
-            `StatedRows`. Whoever opens the count round says it first.
+            `StatedRows`. The key holder of the count round says it first.
         refused: why nothing was opened, or nothing is published, for operators; else empty.
         paused: cells that take part no more, because one of their members made a sum unfit: all of
             this key epoch, in ascending order. What is published is over the others.

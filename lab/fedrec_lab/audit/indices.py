@@ -1,14 +1,15 @@
 """The audit of indices in the clear: what the rows that a user sends say about its history.
 
-The papers' Top-K sends (index, value) pairs, and whoever sends only the rows that were touched
-sends indices, too. Encryption does not cover them. Here a vector has its zeros, so that no index
-travels unless `update.indices` is "clear"; this audit measures what is given away then, or would
-be, on the data of this machine, with one user for each client as in the papers. Zeros that fill a
-short message up are left out: they are at the lowest indices in every client's messages.
+The papers' Top-K sends (index, value) pairs, and a client that sends only the rows that were
+touched sends indices, too. Encryption does not cover them. Here a vector has its zeros, so that no
+index travels unless `update.indices` is "clear"; this audit measures what is given away then, or
+would be, on the data of this machine, with one user for each client as in the papers. Zeros that
+fill a short message up are left out: they are at the lowest indices in every client's messages.
 
 The guess is a simple one: the items whose rows had a value that is not zero in every round that was
-seen, since a user's own items come back and its sampled negatives are others each time. Whoever
-knows the seed and the user's id, or looks at values, does better: what is found is a lower bound.
+seen, since a user's own items come back and its sampled negatives are others each time. A reader
+who knows the seed and the user's id, or looks at values, does better: what is found is a lower
+bound.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ that user every other item i is
                if G_ij + G_ik > G_ii: some holder of i holds both j and k, and that is the user.
 
 These are Bonferroni's bounds on how many users hold i, j and k. Where every item is one or the
-other, the user's history among these items is determined. Whoever has it can take it from G, and
+other, the user's history among these items is determined. Its reader can take it from G, and
 what is left is the G of all others: the audit does so until it finds nobody any more.
 
 It is a lower bound. It uses three items at a time and no knowledge from elsewhere; users may be

@@ -77,7 +77,8 @@ class Processes:
         """Start `fedrec ARGUMENTS`; what it prints goes to the log `name`.log.
 
         Args:
-            talks: its stdout goes to a pipe instead, for `first_line`. Whoever prints more than
+            talks: its stdout goes to a pipe instead, for `first_line`. A process that prints more
+            than
                 a pipe holds would wait there for ever.
         """
         environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

@@ -1,8 +1,8 @@
 """Masks: AES-256 in counter mode, added modulo 2^32, or modulo 2^64 where a value needs it.
 
 Words lie in one array of 32 bits: first two for each wide value, the lower one first, then one for
-each narrow value. A wide value is one number to every sum, so that its words carry: whoever adds
-up learns the sum of the values and nothing about the parts that they were written in.
+each narrow value. A wide value is one number to every sum, so that its words carry: a party that
+adds up learns the sum of the values and nothing about the parts that they were written in.
 
 The key has 32 bytes and is used for one mask only, so that the counter starts at 0 (NIST
 SP 800-38A). Nothing here draws a number: masks are a function of keys.

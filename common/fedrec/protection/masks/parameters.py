@@ -134,7 +134,7 @@ def parameters_for(
             f"Masks need {FEWEST_CLIENTS} to {MAX_CLIENTS} clients, not {n_clients}.",
             remedy="With two, each could compute the other's update.",
         )
-    # Whoever is to be protected is honest.
+    # The member that is to be protected is honest.
     corrupt = min(n_clients - 1, tolerance.corrupt_among(max(n_members or 0, n_clients)))
     found = _complete(n_clients, tolerance, corrupt)
     if n_clients >= COMPLETE_BELOW:

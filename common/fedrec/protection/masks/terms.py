@@ -28,7 +28,8 @@ class MaskTerms:
         terms_digest: 32 bytes that stand for everything else a client was told of the round:
             kind, plan, catalogue, model. Clients that were told different things share no keys.
         minimum_summands: the sum has at least so many summands, never fewer than 3.
-        n_members: members of the roster. The corrupt share is of these, whoever takes part: all
+        n_members: members of the roster. The corrupt share is of these and not of those that take
+        part: all
             corrupt ones may be in one list.
         tolerance: decides the graph.
     """

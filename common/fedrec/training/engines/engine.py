@@ -39,7 +39,7 @@ class Job:
         participating: which users train, bool (n_users,); None for all.
         private: the users' private tables (refreshed).
         sums: what users' changes are added up to.
-        memory_bytes: memory that users may take while they train, whoever trains them.
+        memory_bytes: memory that users may take while they train, under every engine.
         room: where private tables lie.
         on_device: what of them lies on the device, which also says what device that is.
         block_room: how many users train there at once, by what they start from and the sums.

@@ -29,7 +29,7 @@ class Kind:
 
     Attributes:
         promise: what the threat model says of it.
-        one_length: whether all of its values have the same length, whoever sends them.
+        one_length: whether all of its values have the same length from every sender.
         sealed: whether its bytes must look random to the coordinator: always, never, only where
             the protection hides updates, or only where it hides sums, too.
         of_epoch: whether every key epoch has its own, so that lengths are compared within one.
