@@ -24,9 +24,9 @@ from fedrec_authority.delivery import AuthorityEvent
 from fedrec_authority.metrics import AuthorityMetrics
 from fedrec_client.events import ClientEvent
 from fedrec_client.metrics import ClientMetrics
-from fedrec_server.last_measured import LastMeasured
 from fedrec_server.metrics import CoordinatorMetrics
 from fedrec_server.rounds.changes import UpdateCounted
+from fedrec_server.run.model_quality import LatestQuality
 
 EVENTS = 20_000
 REPEATS = 5
@@ -54,7 +54,7 @@ def engine() -> Any:
         listeners=[],
         presence=SimpleNamespace(live=lambda: clients, last_heard=lambda who: 0.0),
         federation=SimpleNamespace(epsilon_after=lambda n_sums: None),
-        measured=LastMeasured(),
+        measured=LatestQuality(),
     )
 
 

@@ -29,7 +29,7 @@ from fedrec.identity.authority_key import read_issuer
 from fedrec.identity.certificates import Credentials
 from fedrec.identity.identity import Identity
 from fedrec.training.rows import ROW_STEP
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_lab.demo.processes import Processes
 
 N_CLIENTS = 3

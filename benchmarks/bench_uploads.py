@@ -40,7 +40,7 @@ from fedrec.wire.grpc_channel import open_channel
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Train
 from fedrec_lab.demo.processes import Processes
-from fedrec_server.listening import OPTIONS
+from fedrec_server.service.tls_port import OPTIONS
 
 N_CLIENTS = 8
 N_ITEMS, RANK = 234 * ROW_STEP, 21

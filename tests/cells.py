@@ -9,7 +9,7 @@ from fedrec.identity.cells import Cell, Partition, Standing, guest_consent
 from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.ids import ClientId
-from fedrec_authority.placing import place
+from fedrec_authority.membership.cell_placement import place
 
 __all__ = ["guest", "partition_after", "partition_of"]
 

@@ -25,9 +25,9 @@ from fedrec.identity.application import SignedApplication
 from fedrec.identity.cells import consents
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.members import Member, Membership
-from fedrec_authority.recovery import read_state
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.recovery import read_state
+from fedrec_authority.membership.members import Member, Membership
 
 __all__ = ["AuthorityEvent", "Coordinator", "Delivery", "EventName"]
 

@@ -29,8 +29,8 @@ from fedrec.data.writing import write_interactions
 from fedrec.disk import require_writable
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.placing import cell_size_of
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.membership.cell_placement import cell_size_of
 
 __all__ = [
     "AUTHORITY_KIT",

@@ -28,20 +28,20 @@ from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.v1 import admin_pb2, coordinator_pb2
 from fedrec.wire.v1.admin_pb2_grpc import add_AdminServicer_to_server
 from fedrec.wire.v1.coordinator_pb2_grpc import add_CoordinatorServicer_to_server
-from fedrec_server.admin import AdminService
-from fedrec_server.callers import Callers
-from fedrec_server.descriptors import allow_connections
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation, PublicCatalogue
-from fedrec_server.interceptors import Guard
-from fedrec_server.limits import StreamLimits
-from fedrec_server.listening import OPTIONS, check_protocol, listen, own_credentials
 from fedrec_server.metrics import CoordinatorMetrics
-from fedrec_server.recording import WireRecorder
 from fedrec_server.rounds.state import State
-from fedrec_server.service import CoordinatorService
+from fedrec_server.service.admin_service import AdminService
+from fedrec_server.service.call_guard import CallGuard
+from fedrec_server.service.callers import Callers
+from fedrec_server.service.connection_limit import allow_connections
+from fedrec_server.service.coordinator_service import CoordinatorService
+from fedrec_server.service.stream_limits import StreamLimits
+from fedrec_server.service.tls_port import OPTIONS, check_protocol, listen, own_credentials
+from fedrec_server.service.wire_recorder import WireRecorder
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
-from fedrec_server.store.installed import installed_bundle
+from fedrec_server.store.installed_epoch import installed_bundle
 from fedrec_server.store.sqlite import SqliteStore
 
 __all__ = ["Coordinator", "Ending"]
@@ -274,7 +274,7 @@ class Coordinator:
     def _new_server(self, engine: Engine) -> Any:
         from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 
-        guard = Guard(
+        guard = CallGuard(
             callers=self._callers,
             limits=StreamLimits(),
             stopping=lambda: engine.stopping,

@@ -59,7 +59,7 @@ def run(
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.app import Coordinator
     from fedrec_server.federation import PublicCatalogue
-    from fedrec_server.recording import WireRecorder
+    from fedrec_server.service.wire_recorder import WireRecorder
 
     settings = load_settings(settings_file)
     log_to_stderr(as_json=settings.coordinator.log_format == "json")
@@ -134,7 +134,7 @@ def recover(
     from fedrec.telemetry import log_to_stderr
     from fedrec.training.round_vectors import RoundVectors
     from fedrec_server.federation import PublicCatalogue
-    from fedrec_server.recovering import recover as make_anew
+    from fedrec_server.recovery import recover as make_anew
 
     log_to_stderr()
     settings = load_settings(settings_file)

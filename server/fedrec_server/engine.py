@@ -27,23 +27,17 @@ from fedrec.wire.messages import (
     Wait,
 )
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.absences import Absences
-from fedrec_server.admission import Admission
-from fedrec_server.aggregation import Aggregation
-from fedrec_server.applications import Applications
-from fedrec_server.counted_holders import CountedHolders
-from fedrec_server.counting import Counting
 from fedrec_server.federation import Federation
-from fedrec_server.hearing import Hearing
-from fedrec_server.journal import entry_of, log_entry
-from fedrec_server.last_measured import LastMeasured
-from fedrec_server.limits import Places
-from fedrec_server.mask_collection import MaskCollection
-from fedrec_server.mask_rounds import close_due, reason_of
-from fedrec_server.memories import Memories
-from fedrec_server.presence import Presence
-from fedrec_server.refusals import Refusals, log_unfit
-from fedrec_server.rotation import Rotation, newest
+from fedrec_server.masks.collection import MaskCollection
+from fedrec_server.masks.message_commit import MaskMessageCommit
+from fedrec_server.masks.steps import close_due, reason_of
+from fedrec_server.membership.admission import Admission
+from fedrec_server.membership.applications import Applications
+from fedrec_server.membership.key_rotation import KeyRotation, newest
+from fedrec_server.membership.missing_clients import MissingClients
+from fedrec_server.membership.presence import Presence
+from fedrec_server.membership.refusal_notices import RefusalNotices, log_unfit
+from fedrec_server.membership.rollback_detection import RollbackDetection
 from fedrec_server.rounds.changes import (
     VOLATILE,
     Change,
@@ -72,15 +66,21 @@ from fedrec_server.rounds.machine import step
 from fedrec_server.rounds.selection import has_room
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.rounds.tasks import task_for
-from fedrec_server.snapshots import Snapshots
+from fedrec_server.run.journal import entry_of, log_entry
+from fedrec_server.run.model_quality import LatestQuality
+from fedrec_server.run.waiters import Turns, Waiters
+from fedrec_server.run.work import Work
+from fedrec_server.service.stream_limits import Places
+from fedrec_server.snapshots.snapshots import Snapshots
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.spool import (
     sum_name,
     update_name,
 )
 from fedrec_server.store.store import Store
-from fedrec_server.waiters import Turns, Waiters
-from fedrec_server.work import Work
+from fedrec_server.uploads.item_holders import ItemHolders
+from fedrec_server.uploads.running_sum import RunningSum
+from fedrec_server.uploads.update_counting import UpdateCounting
 
 __all__ = ["Engine", "Listener"]
 
@@ -121,8 +121,8 @@ class Engine:
         self.failpoint = failpoint
         self._maximum_upload_bytes = maximum_upload_bytes
         self.presence = Presence(clock)
-        self._absences = Absences()
-        self._refusals = Refusals()
+        self._absences = MissingClients()
+        self._refusals = RefusalNotices()
         self.waiters: Waiters[ClientId] = Waiters()
         self.watchers: Waiters[str] = Waiters()
         self.uploads: Turns[ClientId] = Turns()
@@ -131,18 +131,18 @@ class Engine:
         self.admission = self._admission()
         self.aggregation = self._empty_sum()
         self.snapshots = self._new_snapshots()
-        self.counting = Counting(self)
-        self.hearing = Hearing(self)
-        self.holders = CountedHolders(lambda: self.federation, store)
+        self.counting = UpdateCounting(self)
+        self.hearing = MaskMessageCommit(self)
+        self.holders = ItemHolders(lambda: self.federation, store)
         self.lock = asyncio.Lock()
         self.stopping = False
         self.finished = asyncio.Event()
         self.journal_version = 0
         self.work = Work()
-        self.memories = Memories(store, self.work)
-        self.rotation = Rotation(self)
+        self.memories = RollbackDetection(store, self.work)
+        self.rotation = KeyRotation(self)
         self.applications = Applications(store, self.work)
-        self.measured = LastMeasured()
+        self.measured = LatestQuality()
         self.listeners: list[Listener] = []
 
     @property
@@ -190,7 +190,7 @@ class Engine:
         protection = self.federation.protection_of(kind, self.state.rows_of(kind))
         return protection.accumulator(self.federation.keys.server_context)
 
-    def _empty_sum(self) -> Aggregation | MaskCollection:
+    def _empty_sum(self) -> RunningSum | MaskCollection:
         """Return what adds updates up, empty; under masks it asks more of them."""
         if self.federation.protection.is_interactive:
             return MaskCollection(
@@ -200,7 +200,7 @@ class Engine:
                 lambda: self.state.current,
                 lambda kind: self.state.rows_of(kind),
             )
-        return Aggregation(self._accumulator, self._read_update)
+        return RunningSum(self._accumulator, self._read_update)
 
     async def tick(self) -> None:
         """Let time pass: deadlines and openings."""

@@ -13,8 +13,9 @@ from fedrec.config.schema import CoordinatorSettings
 from fedrec.errors import ERRORS, InternalError
 from fedrec.monitoring import Numbers
 from fedrec.monitoring.numbers import BYTES, SECONDS
-from fedrec_server.absences import missing
 from fedrec_server.engine import Engine
+from fedrec_server.membership.missing_clients import missing
+from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.changes import (
     Change,
     CollectingEnded,
@@ -23,7 +24,6 @@ from fedrec_server.rounds.changes import (
     RoundPublished,
     UpdateCounted,
 )
-from fedrec_server.rounds.patience import is_stalled
 from fedrec_server.rounds.state import Phase, State
 
 __all__ = ["CoordinatorMetrics"]

@@ -22,7 +22,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.public import PublicIdentity
 from fedrec.wire.admin_link import RunStatus
 from fedrec_authority.delivery import AuthorityEvent, Delivery
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 pytestmark = pytest.mark.slow
 

@@ -18,7 +18,7 @@ sys.meta_path.insert(0, NotInstalled())
 
 import numpy as np
 import fedrec_authority.cli.running
-import fedrec_authority.revealer
+import fedrec_authority.opening.revealer
 from fedrec.config.schema import Plan
 from fedrec.training.layout import Layout
 from fedrec.training.server_half import ServerHalf

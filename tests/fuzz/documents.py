@@ -32,7 +32,7 @@ from fedrec.model.state import PrivateState, SharedState
 from fedrec.privacy import Spent
 from fedrec.protection import BFV, ProtectionPlan, SegmentSpec, VectorSpec
 from fedrec.training.learner import Learner
-from fedrec_authority import backup
+from fedrec_authority.folder import backup
 from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.privacy_ledger import PrivacyLedger, UserAccount
 from fedrec_client.state.stored_state import RunPin, StoredState

@@ -16,8 +16,8 @@ from fedrec.config.schema import Plan
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.link import Link
 from fedrec_authority.delivery import AuthorityEvent
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import Revealer
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.opening.revealer import Revealer
 
 Found = Callable[..., Federation]
 Revealers = Callable[..., list[AuthorityEvent]]

@@ -17,9 +17,9 @@ from integration.support.parties import Federation
 from fedrec.errors import SumOutOfBounds
 from fedrec.training.learner import Contribution
 from fedrec.wire.messages import RoundKind
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import STATE_FOLDER
-from fedrec_authority.revealing import _UNFIT
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_authority.opening.sum_opening import _UNFIT
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_client.state.private_store import PrivateStore

@@ -26,9 +26,9 @@ from fedrec.training.key_epochs import make_epoch
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.link.connecting import open_link
-from fedrec_server.presence import LIVE_SECONDS
+from fedrec_server.membership.presence import LIVE_SECONDS
 
 
 class Authorities:

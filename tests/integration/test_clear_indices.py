@@ -26,7 +26,7 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_lab.audit.wire import audit_wire
 from fedrec_server.app import Coordinator
 from fedrec_server.federation import PublicCatalogue
-from fedrec_server.recording import WireRecorder
+from fedrec_server.service.wire_recorder import WireRecorder
 
 DIM, KEPT = 4, 30
 """An eighth of 60 x 4 values."""

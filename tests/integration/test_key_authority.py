@@ -27,13 +27,13 @@ from fedrec.training.layout import Layout, protection_of
 from fedrec.training.rows import ROW_STEP
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_authority.backup import back_up, restore
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import STATE_FOLDER
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.link.connecting import open_link
 from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_lab.audit.wire import audit_wire
-from fedrec_server.recording import WireRecorder
+from fedrec_server.service.wire_recorder import WireRecorder
 
 
 @pytest.mark.parametrize("protection", ["bfv", "ckks", "paillier"])

@@ -17,7 +17,7 @@ from fedrec.wire.admin_link import RunEvent
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Report
 from fedrec_server import engine
-from fedrec_server.presence import LIVE_SECONDS
+from fedrec_server.membership.presence import LIVE_SECONDS
 
 EVERY = range(1, 100)
 

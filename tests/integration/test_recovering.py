@@ -29,12 +29,12 @@ from fedrec.ids import RoundId
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint
-from fedrec_authority.backup import back_up, restore
 from fedrec_authority.delivery import Delivery
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.recovery import read_state, recovery_point, write_recovery
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.backup import back_up, restore
+from fedrec_authority.folder.recovery import read_state, recovery_point, write_recovery
 from fedrec_server.federation import PublicCatalogue
-from fedrec_server.recovering import Recovery, recover
+from fedrec_server.recovery import Recovery, recover
 from fedrec_server.store.sqlite import SqliteStore
 
 

@@ -25,7 +25,7 @@ from fedrec.ids import RoundId
 from fedrec.training.learner import Contribution
 from fedrec.wire.link import Link
 from fedrec.wire.messages import RoundKind, UploadHeader
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.round.local_model import LocalModel
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS, REFUSED
 

@@ -25,11 +25,11 @@ from fedrec.wire.chunks import Blob
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
 from fedrec.wire.recording import FrameReader
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.events import ClientEvent
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.audit.wire import WireReport, audit_wire
-from fedrec_server.recording import WireRecorder
+from fedrec_server.service.wire_recorder import WireRecorder
 
 N_CLIENTS, N_ROUNDS = 3, 5
 
@@ -265,7 +265,7 @@ def test_a_full_disk_ends_the_recording_and_the_run_goes_on(
     def full(*arguments: Any) -> bool:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedrec_server.recording.FrameWriter.append", full)
+    monkeypatch.setattr("fedrec_server.service.wire_recorder.FrameWriter.append", full)
     federation = recorded("none")
     run(federation)
     assert len(federation.published()) == N_ROUNDS

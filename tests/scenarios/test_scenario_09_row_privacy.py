@@ -26,7 +26,7 @@ from fedrec.protection import PROTECTIONS, SegmentSpec, VectorSpec
 from fedrec.wire.recording import FrameReader
 from fedrec_lab.audit.wire.messages import parse
 from fedrec_lab.demo.workspace import DemoData, prepare
-from fedrec_server.recording import WireRecorder
+from fedrec_server.service.wire_recorder import WireRecorder
 
 TRAINED = (1, 50, N_ITEMS - 2)
 """Training items of the three clients' users; two more of each are held out."""

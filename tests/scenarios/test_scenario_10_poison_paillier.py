@@ -22,8 +22,8 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.identity import Identity
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import STATE_FOLDER
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.audit import AUDIT_FILE
 
 HEADER_BYTES, CONTEXT_HEAD = 44, 56

@@ -34,8 +34,8 @@ from fedrec.protection.residues import ResidueLayout
 from fedrec.training.layout import Layout
 from fedrec.wire.link import Link
 from fedrec.wire.messages import UploadHeader
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import STATE_FOLDER
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_client.state.private_store import PrivateStore
 

@@ -2,7 +2,7 @@
 
 A folder as `kill -9` leaves it, its write-ahead log cut or garbled at offsets over its last 8 kB.
 Flipped bits all over the log are in `tests/server/store/test_highwater.py`, damaged updates in
-`tests/server/test_storage_trouble.py`.
+`tests/server/uploads/test_storage_trouble.py`.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import upload_header_to_proto
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import update_pb2
-from fedrec_server.limits import Places, heard_in_time
+from fedrec_server.service.stream_limits import Places, heard_in_time
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 

@@ -32,7 +32,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.key_files import write_secret
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Application
-from fedrec_server.callers import certificate_of
+from fedrec_server.service.callers import certificate_of
 from fedrec_server.store.tables import DATABASE
 
 DAYS = 86_400
@@ -115,7 +115,7 @@ def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         with pytest.raises(Unreachable, match="Refused before a word was said"):
             apply(found, Identity.create("d"), old)
         monkeypatch.setattr(
-            "fedrec_server.service.certificate_of",
+            "fedrec_server.service.coordinator_service.certificate_of",
             lambda context: certificate_of(context) and old.certificate,
         )
         with pytest.raises(CertificateExpired):

@@ -59,7 +59,7 @@ def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
 def test_scenario_19_after_a_restart(second_round: Recorded, tmp_path: Path) -> None:
     """A coordinator started again on its folder, or on a copy of it, counts it no more than before.
 
-    Of a copy from before the round members notice that it went back; see `test_memories`.
+    Of a copy from before the round members notice that it went back; see `test_rollback_detection`.
     """
     found, header, payload = second_round
     found.do(found.coordinator.stop(grace_seconds=0.0))

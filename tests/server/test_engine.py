@@ -31,7 +31,7 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, Reveal, Train, Wait
-from fedrec_server.receiving import open_update, update_status
+from fedrec_server.uploads.incoming import open_update, update_status
 
 
 class TestWholeRun:

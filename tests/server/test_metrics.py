@@ -17,8 +17,8 @@ from fedrec.errors import NotInRoster, StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.ids import RoundId
 from fedrec_server.engine import Engine
-from fedrec_server.last_measured import Quality
 from fedrec_server.metrics import CoordinatorMetrics
+from fedrec_server.run.model_quality import Quality
 
 Value = Callable[..., float | None]
 

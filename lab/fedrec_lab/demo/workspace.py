@@ -199,7 +199,7 @@ def _make_keys(
 ) -> Mapping[ClientId, bytes]:
     """Make all keys that the authority makes; return the clients' certificates."""
     # The demonstration plays all parties; nothing else in this package knows an authority's folder.
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
     keys = AuthorityFolder(folder)
     keys.keep(keys.begin(plan, n_items).of_exactly(members, int(time.time())))

@@ -28,8 +28,8 @@ def backup(
 
     Make one after every change of membership, and keep it and the passphrase apart.
     """
-    from fedrec_authority.backup import back_up
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.backup import back_up
 
     passphrase = _passphrase(passphrase_file, confirm=True)
     epoch = back_up(AuthorityFolder(into), file, passphrase)
@@ -46,8 +46,8 @@ def restore(
     as_json: AsJson = False,
 ) -> None:
     """Bring an authority's folder back, on this or another machine; then check who is a member."""
-    from fedrec_authority.backup import restore as restore_folder
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.backup import restore as restore_folder
 
     passphrase = _passphrase(passphrase_file, confirm=False)
     folder = AuthorityFolder(into)
@@ -71,8 +71,8 @@ def export_recovery(
     It works while the authority runs. Hand the file to the coordinator's operator, who runs
     `fedrec coordinator recover`; nobody reads the model in it without a member's keys.
     """
-    from fedrec_authority.folder import AuthorityFolder
-    from fedrec_authority.recovery import write_recovery
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.recovery import write_recovery
 
     found = write_recovery(AuthorityFolder(into), file)
     round_id = 0 if found.statement is None else found.statement.round

@@ -26,7 +26,7 @@ _PRESENCE = {"waiting": "waits for others to be summed with", "guest": "guest"}
 def list_members(into: KeysFolder = AUTHORITY_FOLDER, as_json: AsJson = False) -> None:
     """Show present and former members, whether rounds wait for them, and who applies."""
     from fedrec.identity.cells import Partition
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     membership, roster = folder.membership, folder.last_roster
@@ -90,8 +90,8 @@ def sizes(
     rounds.minimum_summands, set before the federation begins, and 3 at least; it stays for good.
     """
     from fedrec.errors import SettingsError
-    from fedrec_authority.cell_sizes import HONEST, size_needed, too_few_honest
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.membership.cell_sizes import HONEST, size_needed, too_few_honest
 
     share = _share(corrupt_share)
     members = clients or len(AuthorityFolder(into).membership.present)
@@ -140,7 +140,7 @@ def resume(
     as_json: AsJson = False,
 ) -> None:
     """Take a paused cell into the next epoch's rounds again."""
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     made = folder.rotate(resume=cell)
@@ -179,7 +179,7 @@ def _share(text: str) -> Fraction:
 
 def _counted(size: int) -> dict[str, float]:
     """Return the share of clients that a round counts while some are away."""
-    from fedrec_authority.cell_sizes import counted_share
+    from fedrec_authority.membership.cell_sizes import counted_share
 
     return {absent: counted_share(size, share) for absent, share in _ABSENT.items()}
 

@@ -13,7 +13,7 @@ from fedrec.identity.identity import KEY_FILE, Identity
 from fedrec.identity.public import PublicIdentity, fingerprint
 from fedrec.identity.revealer_keys import REVEALER_FOLDER
 from fedrec.identity.roster import Roster
-from fedrec_authority.members import Membership
+from fedrec_authority.membership.members import Membership
 
 __all__ = ["describe_keys", "describe_roster"]
 

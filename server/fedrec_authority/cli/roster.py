@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fedrec.identity.epoch import KeyEpoch
-    from fedrec_authority.folder import AuthorityFolder
-    from fedrec_authority.members import Membership
-    from fedrec_authority.renewal import Renewed
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.issuer_renewal import Renewed
+    from fedrec_authority.membership.members import Membership
 
 __all__ = ["AUTHORITY_FOLDER", "KeysFolder", "app", "replace_member", "rotate", "tell"]
 
@@ -64,8 +64,8 @@ def admit(
 ) -> None:
     """Make an applicant a member of the next epoch, after its id was compared by telephone."""
     from fedrec.identity.public import PublicIdentity
-    from fedrec_authority.folder import AuthorityFolder
-    from fedrec_authority.members import find
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.membership.members import find
 
     folder = AuthorityFolder(into)
     consent = b""
@@ -87,7 +87,7 @@ def remove(
 ) -> None:
     """Leave a member out of the next epoch; it keeps what it saw until then."""
     from fedrec.errors import KeysError
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     found = folder.find_member(fingerprint)
@@ -116,7 +116,7 @@ def replace_member(
     were: another party is removed and added.
     """
     from fedrec.identity.public import PublicIdentity
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     before, after = folder.find_member(old), PublicIdentity.load(new)
@@ -158,8 +158,8 @@ def rotate(
     """
     from fedrec.config.loading import load_settings
     from fedrec.data import Catalogue
-    from fedrec_authority.folder import AuthorityFolder
-    from fedrec_authority.renewal import renew_issuer
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
+    from fedrec_authority.folder.issuer_renewal import renew_issuer
 
     folder = AuthorityFolder(into)
     folder.membership  # noqa: B018  # raises where there is no authority
@@ -206,7 +206,7 @@ def _what_to_carry(folder: AuthorityFolder, renewed: Renewed) -> Iterator[str]:
 
 
 def _finish(into: Path, what: str, no_rotate: bool, as_json: bool) -> None:
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
 
     folder = AuthorityFolder(into)
     made = None if no_rotate else folder.rotate()

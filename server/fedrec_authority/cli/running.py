@@ -105,9 +105,9 @@ def run(
     from fedrec.telemetry import log_to_stderr
     from fedrec.wire.grpc_link import GrpcLink
     from fedrec_authority.delivery import Delivery
-    from fedrec_authority.folder import AuthorityFolder
+    from fedrec_authority.folder.authority_folder import AuthorityFolder
     from fedrec_authority.metrics import AuthorityMetrics
-    from fedrec_authority.revealer import Revealer
+    from fedrec_authority.opening.revealer import Revealer
 
     # What it refuses is logged, and must not stand among the objects of --json.
     log_to_stderr(logging.WARNING, as_json=log_format is LogFormat.JSON)

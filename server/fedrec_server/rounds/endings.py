@@ -9,10 +9,10 @@ from fedrec.ids import ClientId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.rounds.backoff import after_silence, pause_seconds
 from fedrec_server.rounds.changes import Change, RoundAbandoned, RoundPublished, RunFinished
 from fedrec_server.rounds.last_count import LastCount
-from fedrec_server.rounds.masking import arrived
-from fedrec_server.rounds.patience import after_silence, pause_seconds
+from fedrec_server.rounds.mask_steps import arrived
 from fedrec_server.rounds.state import Ending, Phase, Reporting, Round, State
 
 __all__ = [

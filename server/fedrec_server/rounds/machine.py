@@ -20,7 +20,14 @@ from fedrec.identity.whole_cells import missing_from
 from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.messages import UploadHeader
-from fedrec_server.rounds import masking, revealing
+from fedrec_server.rounds import mask_steps, revealing
+from fedrec_server.rounds.backoff import (
+    after_silence,
+    after_spoiling,
+    is_left_out,
+    pause_seconds,
+    willing,
+)
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     Change,
@@ -63,13 +70,6 @@ from fedrec_server.rounds.events import (
     Unfit,
     Untrainable,
     Uploaded,
-)
-from fedrec_server.rounds.patience import (
-    after_silence,
-    after_spoiling,
-    is_left_out,
-    pause_seconds,
-    willing,
 )
 from fedrec_server.rounds.selection import asked_of, counted_of, has_all, has_more, joining
 from fedrec_server.rounds.state import Round, Rules, State
@@ -134,7 +134,7 @@ def _tick(state: State, tick: Tick) -> Step:
     if round_.phase in ("summing", "revealing"):
         return state, ()
     if state.rules.masked:
-        return replace(state, current=masking.shortened(state.rules, round_, tick.now)), ()
+        return replace(state, current=mask_steps.shortened(state.rules, round_, tick.now)), ()
     # A clock that was set back must not lengthen the round.
     latest = tick.now + state.rules.rounds.deadline_seconds
     if round_.deadline_at > latest:
@@ -262,7 +262,7 @@ def _uploaded(state: State, event: Uploaded) -> Step:
             )
         return state, (AlreadyCounted(round=round_.number, client_id=header.client_id),)
     if state.rules.masked:
-        round_ = masking.count(round_, header)
+        round_ = mask_steps.count(round_, header)
         return replace(state, current=round_), (UpdateCounted(header=header, at=event.now),)
     if round_.phase != "collecting":
         raise RoundClosed(f"Round {round_.number} no longer collects updates.")
@@ -350,7 +350,7 @@ def _mask_heard(state: State, event: MaskHeard) -> Step:
     if is_new and full and not state.rules.partition.cell_size:
         raise RoundClosed(f"Round {round_.number} has enough clients.")
     may_join = bool(_joining(state, round_, message.client_id))
-    round_, changes = masking.hear(round_, event, may_join=may_join)
+    round_, changes = mask_steps.hear(round_, event, may_join=may_join)
     return replace(state, current=round_), changes
 
 
@@ -360,7 +360,7 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     round_ = state.current
     if round_.phase == event.phase and round_.phase in ("collecting", "sharing", "masking"):
         # As early as may be: a masked vector costs users of their privacy budget.
-        left = masking.arrived(round_) - event.left_out
+        left = mask_steps.arrived(round_) - event.left_out
         if round_.phase == "masking":
             state = after_silence(state, round_, round_.accepted)
         ended = lacks(state, round_, left, event.now)
@@ -370,7 +370,7 @@ def _mask_closed(state: State, event: MaskStepClosed) -> Step:
     # also where the round is then abandoned.
     opens = round_.phase == event.phase == "signing"
     charged = opens and _is_noisy(state, round_)
-    round_, changes = masking.close(state.rules, round_, event, charged=charged)
+    round_, changes = mask_steps.close(state.rules, round_, event, charged=charged)
     return replace(state, current=round_, charged=state.charged + charged), changes
 
 
@@ -430,9 +430,9 @@ def _failed(state: State, event: Failed) -> Step:
     if state.current is None or state.current.number != event.round:
         return state, ()
     round_ = state.current
-    if state.rules.masked and round_.phase in masking.STEP_OF:
+    if state.rules.masked and round_.phase in mask_steps.STEP_OF:
         # Too few are left for the secrets to be put together again.
-        ended = lacks(state, round_, masking.arrived(round_), event.now)
+        ended = lacks(state, round_, mask_steps.arrived(round_), event.now)
         if ended is not None:
             return ended
     return abandon(state, round_, event.reason, event.now)
@@ -484,7 +484,7 @@ def _restarted(state: State, now: float) -> Step:
         return abandon(state, round_, EPOCH_CHANGED, now)
     seconds = state.rules.rounds.deadline_seconds
     if state.rules.masked:
-        seconds = masking.seconds_of(state.rules, round_.phase)
+        seconds = mask_steps.seconds_of(state.rules, round_.phase)
     return replace(state, current=replace(round_, deadline_at=now + seconds)), ()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import Finished, MaskTask, Reveal, Task, Train, Wait
-from fedrec_server.rounds.masking import task_of
+from fedrec_server.rounds.mask_steps import task_of
 from fedrec_server.rounds.state import Round, State
 
 __all__ = ["task_for"]

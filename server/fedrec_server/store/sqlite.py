@@ -16,7 +16,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import Change, RoundPublished
 from fedrec_server.rounds.state import Rules, State
-from fedrec_server.store import reading, recovered, writing
+from fedrec_server.store import reading, recovered_run, writing
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.highwater import REMEDY, Highwater
 from fedrec_server.store.lock import FolderLock
@@ -134,21 +134,21 @@ class SqliteStore(Store):
     def keep_latest(self, header: UploadHeader) -> None:
         """Keep what a member showed of its last update, unless a later one is here."""
         with self._transaction() as rows:
-            recovered.keep_latest(rows, header)
+            recovered_run.keep_latest(rows, header)
 
     def former_revealers(self) -> tuple[PublicIdentity, ...]:
         """Return the key authority's revealers before the present one."""
-        return recovered.former_revealers(self._connection)
+        return recovered_run.former_revealers(self._connection)
 
     def note_former(self, revealer: PublicIdentity) -> None:
         """Remember for good that a revealer was replaced."""
         with self._transaction() as rows:
-            recovered.note_former(rows, revealer)
+            recovered_run.note_former(rows, revealer)
 
-    def begin_from(self, run: recovered.RecoveredRun) -> None:
+    def begin_from(self, run: recovered_run.RecoveredRun) -> None:
         """Fill a new folder with what the key authority knows of a run; its files are here."""
         with self._transaction() as rows:
-            recovered.write_recovered(rows, run)
+            recovered_run.write_recovered(rows, run)
         self.run = run.run
         self._settle()
 

@@ -28,7 +28,7 @@ from fedrec_server.rounds.changes import (
     UpdateCounted,
     UpdatesRefused,
 )
-from fedrec_server.store.recovered import Recovered, note_learnt, write_learnt
+from fedrec_server.store.recovered_run import Recovered, note_learnt, write_learnt
 from fedrec_server.store.spool import sealed_name, sum_name
 from fedrec_server.store.store import Entry
 from fedrec_server.store.tables import Row, header_row, insert, report_row, statement_row

@@ -16,8 +16,8 @@ from fedrec.protection import Member
 from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement
-from fedrec_authority.folder import AuthorityFolder
-from fedrec_authority.revealer import STATE_FOLDER, Revealer
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.opening.revealer import STATE_FOLDER, Revealer
 from fedrec_client.link.stopping import Stopped
 from fedrec_client.state.audit import AUDIT_FILE
 

@@ -39,5 +39,5 @@ def put_watch(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
         watch._member = membership.member
         return replace(membership, member=watch)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("fedrec_authority.revealer.enrol", watched)
+    monkeypatch.setattr("fedrec_authority.opening.revealer.enrol", watched)
     return watch

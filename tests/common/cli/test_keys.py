@@ -17,7 +17,7 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.epoch_secrets import open_epoch
 from fedrec.identity.identity import Identity
 from fedrec.training.layout import protection_of
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 
 from .conftest import Fedrec
 

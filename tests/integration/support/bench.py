@@ -22,7 +22,7 @@ from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.learner import Learner
 from fedrec.wire.messages import PublishedRound, RoundKind
-from fedrec_authority.folder import AuthorityFolder
+from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_lab.demo.workspace import DemoData, Workspace, prepare
 

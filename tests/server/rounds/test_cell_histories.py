@@ -27,7 +27,7 @@ from fedrec.identity.identity import Identity
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import check_whole
 from fedrec.ids import ClientId
-from fedrec_authority.placing import place
+from fedrec_authority.membership.cell_placement import place
 from fedrec_server.rounds import selection
 from fedrec_server.rounds.events import Polled, Spoke, Summed, Tick, Uploaded
 from fedrec_server.rounds.machine import step

@@ -15,10 +15,10 @@ from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob, split
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
-from fedrec_server.receiving import open_reveal, open_snapshot, open_update, take_report
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
+from fedrec_server.uploads.incoming import open_reveal, open_snapshot, open_update, take_report
 
 
 def current(state: State) -> Round:

@@ -27,7 +27,6 @@ from fedrec.disk import DiskFull
 from fedrec.errors import FedrecError, StorageError
 from fedrec.protection import Accumulator
 from fedrec.wire.chunks import Blob
-from fedrec_server.aggregation import Aggregation
 from fedrec_server.rounds.changes import VOLATILE, Change, UpdateCounted
 from fedrec_server.rounds.events import (
     Event,
@@ -42,11 +41,12 @@ from fedrec_server.rounds.events import (
     Uploaded,
 )
 from fedrec_server.rounds.machine import step
-from fedrec_server.rounds.masking import STEP_OF, arrived, invited, is_enough
+from fedrec_server.rounds.mask_steps import STEP_OF, arrived, invited, is_enough
 from fedrec_server.rounds.selection import counted_of, has_all
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.sqlite import SqliteStore
 from fedrec_server.store.store import RunIdentity
+from fedrec_server.uploads.running_sum import RunningSum
 
 __all__ = ["REPLAY", "History", "play"]
 
@@ -180,7 +180,7 @@ class History:
         self._wire: list[Message] = []
         self._disk = Disk()
         self._store = self._opened()
-        self._sums = Aggregation(Sums, payload_of)
+        self._sums = RunningSum(Sums, payload_of)
         self._pending: tuple[State, tuple[Change, ...]] | None = None
         self.invariants = Invariants(self.world)
         self.told: deque[str] = deque(maxlen=30)
@@ -336,7 +336,7 @@ class History:
         self._store = self._opened()
         self._compare(state)
         self.world.state = self._store.load(state.rules, state.roster)
-        self._sums = Aggregation(Sums, payload_of)
+        self._sums = RunningSum(Sums, payload_of)
         self._happen(Restarted(now=self.world.now))
 
     def _follows(self) -> Event | None:

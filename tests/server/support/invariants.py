@@ -12,6 +12,7 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.privacy import BUDGET_SPENT
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import UploadHeader, manifest_digest
+from fedrec_server.rounds.backoff import pause_seconds
 from fedrec_server.rounds.changes import (
     AlreadyCounted,
     Change,
@@ -23,8 +24,7 @@ from fedrec_server.rounds.changes import (
     UpdateCounted,
 )
 from fedrec_server.rounds.events import Event, MaskHeard, Tick, Uploaded
-from fedrec_server.rounds.masking import seconds_of
-from fedrec_server.rounds.patience import pause_seconds
+from fedrec_server.rounds.mask_steps import seconds_of
 from fedrec_server.rounds.revealing import DISAGREE
 from fedrec_server.store.store import Store
 

@@ -32,13 +32,13 @@ from fedrec.protection import Masks, NoProtection
 from fedrec.training.round_vectors import RoundVectors
 from fedrec.wire.chunks import split
 from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
-from fedrec_server import mask_rounds
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation
-from fedrec_server.receiving import open_update
+from fedrec_server.masks import steps
 from fedrec_server.rounds.state import Round
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
+from fedrec_server.uploads.incoming import open_update
 
 
 def federation_of(
@@ -127,9 +127,9 @@ class Masked:
         client_id = client.identity.client_id
         task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
         if isinstance(task, Train):
-            await mask_rounds.hear(engine, client.advertise(task))
+            await steps.hear(engine, client.advertise(task))
         elif isinstance(task, MaskTask):
-            raw = await mask_rounds.material(engine, client_id, task.round, task.step)
+            raw = await steps.material(engine, client_id, task.round, task.step)
             made = await asyncio.to_thread(client.step, task, lambda round_id, step: raw)
             await self.send(made)
         else:
@@ -139,7 +139,7 @@ class Masked:
     async def send(self, made: MaskMessage | tuple[UploadHeader, bytes]) -> bool:
         """Send what a client made; True when it was a duplicate."""
         if isinstance(made, MaskMessage):
-            return await mask_rounds.hear(self.engine, made)
+            return await steps.hear(self.engine, made)
         header, payload = made
         self.engine.admission.check_header(header)
         async with self.engine.uploads.turn(header.client_id):

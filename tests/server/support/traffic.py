@@ -23,7 +23,7 @@ from fedrec_server.rounds.events import (
     Tick,
     Uploaded,
 )
-from fedrec_server.rounds.masking import STEP_OF, arrived, invited
+from fedrec_server.rounds.mask_steps import STEP_OF, arrived, invited
 from fedrec_server.rounds.state import Round, Rules, State
 
 __all__ = ["Traffic", "random_epoch", "random_history", "sealed"]

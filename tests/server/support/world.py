@@ -48,7 +48,7 @@ from fedrec_server.rounds.events import (
 )
 from fedrec_server.rounds.last_count import LastCount
 from fedrec_server.rounds.machine import step
-from fedrec_server.rounds.masking import STEP_OF
+from fedrec_server.rounds.mask_steps import STEP_OF
 from fedrec_server.rounds.state import Round, Rules, State
 
 RUN = "run"

@@ -1,0 +1,396 @@
+"""The authority's state folder, and the only code that makes epochs in it.
+
+::
+
+    authority.pub.json           the public key that clients pin, and the issuer's certificate
+    epoch.json                   the newest epoch's public bundle, for the coordinator
+    coordinator.pem              the coordinator's key and certificate
+    operator.pem                 what the authority's process calls with
+    operator.crt                 the certificates of all operators, for the coordinator
+    clients/NAME.crt             a member's certificate, for its owner
+    authority/authority.key      the private keys: of rosters and of certificates
+    authority/membership.json    members that came and went, the plan, the last epoch's number
+    authority/rosters/NNNNNNNN   the signed roster of every epoch that was made; no secrets
+    invitations/NAME.pem         an invitation, for whoever is to become a member
+    authority/invitations.json   who was invited, and who used which invitation
+    authority/applicants.json    who applied and waits for people's word
+    authority/revealer/          where `protection.key_holder` is "authority": who opens sums
+
+No secret of an epoch is kept: it is wrapped to the members and forgotten. Where the authority opens
+the sums it keeps the epoch's secret key, and members get none. The bundle of an older epoch is
+replaced, so that a member's key that is stolen later opens nothing that lies here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from fedrec.config.plan import plan_from_json, plan_to_json
+from fedrec.config.schema import Plan
+from fedrec.errors import KeysError
+from fedrec.identity.authority import (
+    AUTHORITY_FILE,
+    AUTHORITY_FOLDER,
+    EPOCH_FILE,
+    ROSTERS_FOLDER,
+    Authority,
+)
+from fedrec.identity.authority_key import read_authority_key, read_issuer, write_authority_key
+from fedrec.identity.cells import Partition
+from fedrec.identity.certificates import CERTIFICATE_FILE, Credentials, key_of
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.key_files import read_public, replace_secret, write_public
+from fedrec.identity.public import PublicIdentity
+from fedrec.identity.revealer_keys import REVEALER_FOLDER, RevealerKeys
+from fedrec.identity.roster import MAX_MEMBERS, Roster
+from fedrec.ids import ClientId
+from fedrec.training.key_epochs import make_epoch
+from fedrec_authority.membership.cell_placement import cell_size_of, place, resumed
+from fedrec_authority.membership.invitations import INVITATIONS_FILE, Invitations
+from fedrec_authority.membership.members import Membership, find
+from fedrec_authority.membership.operators import Operators
+from fedrec_client.state.private_store import PrivateStore
+
+__all__ = [
+    "AUTHORITY_PUBLIC_FILE",
+    "MEMBERSHIP_FILE",
+    "STATE_FOLDER",
+    "AuthorityFolder",
+]
+
+STATE_FOLDER = "state"
+"""Of the revealer, in its folder."""
+AUTHORITY_PUBLIC_FILE = "authority.pub.json"
+MEMBERSHIP_FILE = "membership.json"
+APPLICANTS_FILE = "applicants.json"
+MAX_BYTES = 64 << 20
+_APPLICANTS = "fedrec applicants"
+_LOCAL_HOSTS = ("localhost", "127.0.0.1")
+_FILE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+
+
+class AuthorityFolder:
+    """One authority's keys, members and epochs.
+
+    Args:
+        path: the folder of the keys, by convention `keys`.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.private = path / AUTHORITY_FOLDER
+        self.public_key_path = path / AUTHORITY_PUBLIC_FILE
+        self.epoch_path = path / EPOCH_FILE
+        self.coordinator_path = path / "coordinator.pem"
+        self.operators = Operators(path)
+        self.certificates = path / "clients"
+        self.invitations = Invitations(self.private / INVITATIONS_FILE)
+        self.revealer = RevealerKeys(self.private / REVEALER_FOLDER)
+
+    def load_or_create(self) -> tuple[Authority, bool]:
+        """Return the authority whose key is here; a new one only where no other was before.
+
+        Raises:
+            KeysError: the folder belongs to an authority whose private key is gone.
+        """
+        pinned = read_authority_key(self.public_key_path) if self.public_key_path.exists() else b""
+        is_new = not (self.private / AUTHORITY_FILE).exists()
+        if is_new and not pinned:
+            made = Authority.create()
+            made.save(self.private)
+            return made, True
+        found = None if is_new else Authority.load(self.private)
+        if found is None or (pinned and found.public_key != pinned):
+            raise KeysError(
+                f"{self.public_key_path} is of an authority whose private key is not in "
+                f"{self.private}; clients that pinned it would refuse an epoch of another one.",
+                remedy="Restore the folder from a copy (`fedrec keys restore`), or start anew with "
+                "another --into and give every client the new authority.pub.json.",
+            )
+        return found, False
+
+    @property
+    def membership(self) -> Membership:
+        """Members, plan and the last epoch's number.
+
+        Raises:
+            KeysError: nobody made an epoch here yet, or the file is damaged.
+        """
+        path = self.private / MEMBERSHIP_FILE
+        raw = read_public(
+            path,
+            max_bytes=MAX_BYTES,
+            remedy="Check --into; `fedrec provision` makes a federation's keys.",
+        )
+        return Membership.from_json(raw, str(path))
+
+    @property
+    def reveals(self) -> bool:
+        """Whether the plan has this authority hold the secret key and open the sums.
+
+        Raises:
+            KeysError: see `membership`.
+        """
+        plan = plan_from_json(self.membership.plan_json)
+        return plan.authority_opens
+
+    @property
+    def newest(self) -> KeyEpoch | None:
+        """The newest epoch's public bundle; None before the first."""
+        return KeyEpoch.load(self.epoch_path) if self.epoch_path.exists() else None
+
+    @property
+    def last_roster(self) -> Roster | None:
+        """The roster of the last epoch that was made here; None before the first."""
+        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
+        numbers = {int(path.stem): path for path in rosters if path.stem.isdecimal()}
+        if not numbers:
+            return None
+        raw = read_public(
+            numbers[max(numbers)],
+            max_bytes=MAX_BYTES,
+            remedy="Restore the folder from a copy (`fedrec keys restore`).",
+        )
+        return Roster.from_json(raw)
+
+    @property
+    def paused(self) -> tuple[int, ...]:
+        """The cells that the revealer paused since the last roster was made."""
+        if not (self.revealer.folder / STATE_FOLDER).exists() or self.last_roster is None:
+            return ()
+        store = PrivateStore(self.revealer.folder / STATE_FOLDER, read_only=True)
+        if not store.is_bound or store.state.epoch != self.last_roster.epoch:
+            # What was paused before is in the roster already.
+            return ()
+        return tuple(one.cell for one in store.state.paused)
+
+    @property
+    def last_epoch(self) -> int:
+        """The highest number that an epoch was made with; 0 before the first."""
+        # A restored folder has rosters and no bundle; one that was killed may lack the record.
+        rosters = (self.private / ROSTERS_FOLDER).glob("*.json")
+        known = [int(path.stem) for path in rosters if path.stem.isdecimal()]
+        known += [self.newest.roster.epoch] if self.newest is not None else []
+        if (self.private / MEMBERSHIP_FILE).exists():
+            known.append(self.membership.last_epoch)
+        return max(known, default=0)
+
+    def begin(self, plan: Plan, n_items: int) -> Membership:
+        """Return the membership for a plan, with the members that are known already.
+
+        Raises:
+            KeysError: the folder belongs to another federation.
+        """
+        known, newest = (self.private / MEMBERSHIP_FILE).exists(), self.newest
+        name = None if newest is None else newest.roster.federation
+        if known:
+            name = plan_from_json(self.membership.plan_json).federation.name
+        if name not in (None, plan.federation.name):
+            raise KeysError(
+                f"{self.path} belongs to the federation {name!r}, the settings to "
+                f"{plan.federation.name!r}.",
+                remedy="Choose another folder with --into.",
+            )
+        size = cell_size_of(plan)
+        if not known:
+            return Membership(plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
+        found, roster = self.membership, self.last_roster
+        if roster is not None and roster.partition.cells:
+            if not 0 < size <= found.cell_size:
+                raise KeysError(
+                    f"The cells of {self.path} have {found.cell_size} members at least, these "
+                    f"settings need {size}; sums of the present ones were opened already.",
+                    remedy="Leave rounds.minimum_summands and the protection as they were, or "
+                    "begin a federation anew with another --into.",
+                )
+            size = found.cell_size
+        return replace(found, plan_json=plan_to_json(plan), n_items=n_items, cell_size=size)
+
+    def keep(self, membership: Membership) -> None:
+        """Replace the record of members in one step; only its owner may read it."""
+        replace_secret(self.private / MEMBERSHIP_FILE, membership.to_json())
+
+    def check_number(self, wanted: int) -> int:
+        """Return the number of the next epoch: the one after the last, or a higher one.
+
+        Args:
+            wanted: 0 for the one after the last.
+
+        Raises:
+            KeysError: it is not above the last one.
+        """
+        last = self.last_epoch
+        if wanted and wanted <= last:
+            raise KeysError(
+                f"Epoch {wanted} was asked for, but {self.path} made epoch {last} already.",
+                remedy=f"Ask for epoch {last + 1} or leave --epoch out.",
+            )
+        return wanted or last + 1
+
+    def rotate(self, *, number: int = 0, resume: int = 0) -> KeyEpoch:
+        """Make an epoch of the present members, with a new group key and protection secret.
+
+        Killed in between, the next call makes the epoch with the same number, which nobody has
+        seen, or with the next one.
+
+        Args:
+            number: of the epoch; 0 takes the one after the last.
+            resume: a paused cell that is active again; 0 for none. All others stay paused.
+
+        Raises:
+            KeysError: the number is not above the last one, or the cell is not paused.
+        """
+        following = self.check_number(number)
+        authority, _ = self.load_or_create()
+        membership = self.membership
+        plan = plan_from_json(membership.plan_json)
+        previous = self.last_roster
+        before = Partition() if previous is None else previous.partition
+        before = replace(before, cell_size=membership.cell_size).with_paused(self.paused)
+        before = resumed(before, resume)
+        made = make_epoch(
+            authority,
+            plan,
+            membership.n_items,
+            membership.present,
+            number=following,
+            revealer=self.revealer if self.reveals else None,
+            previous=previous,
+            partition=place(before, membership.standings, following),
+        )
+        rosters = self.private / ROSTERS_FOLDER
+        write_public(rosters / f"{made.roster.epoch:08d}.json", made.roster.to_json())
+        write_authority_key(
+            self.public_key_path, authority.public_key, authority.issuer.certificate
+        )
+        made.save(self.epoch_path)
+        self._write_certificates(made)
+        self.keep(replace(membership, last_epoch=made.roster.epoch, is_changed=False))
+        return made
+
+    def serve_at(self, hosts: Sequence[str]) -> None:
+        """Write the coordinator's key and certificate, in place of earlier ones.
+
+        Args:
+            hosts: names and addresses at which clients call it, besides this machine's own.
+        """
+        authority, _ = self.load_or_create()
+        names = tuple(dict.fromkeys((*hosts, *_LOCAL_HOSTS)))
+        made = authority.issuer.credentials("coordinator", names[0], hosts=names)
+        replace_secret(self.coordinator_path, made.to_pem())
+
+    def make_operator(self) -> None:
+        """Write what the authority's process calls with; what is here stays."""
+        self.operators.make_own(self.load_or_create()[0].issuer)
+
+    def certificate_paths(self, members: Sequence[PublicIdentity]) -> dict[ClientId, Path]:
+        """Return where members' certificates lie: under their labels, where these tell them apart.
+
+        Labels are their owners' words, so that only plain ones become names of files.
+        """
+        labels = Counter(member.label for member in members)
+        names = {
+            member.client_id: member.label
+            if labels[member.label] == 1 and _FILE_NAME.fullmatch(member.label)
+            else member.client_id[:16]
+            for member in members
+        }
+        return {client_id: self.certificates / f"{name}.crt" for client_id, name in names.items()}
+
+    def revealer_credentials(self) -> Credentials:
+        """Return what the revealer shows when it calls the coordinator.
+
+        Raises:
+            KeysError: no epoch with a revealer was made here.
+            CertificateExpired: this machine's clock is outside the certificate's dates.
+        """
+        path = self.revealer.folder / CERTIFICATE_FILE
+        certificate = read_public(path, max_bytes=MAX_BYTES, remedy="Run `fedrec keys rotate`.")
+        issuer = read_issuer(self.public_key_path)
+        found = self.revealer.load().credentials(certificate, issuer)
+        found.check(str(path))
+        return found
+
+    def _write_certificates(self, epoch: KeyEpoch) -> None:
+        members, revealer = epoch.roster.members, epoch.roster.revealer
+        paths = self.certificate_paths(members)
+        for member in members:
+            path = paths[member.client_id]
+            if not path.exists() or key_of(path.read_bytes(), str(path)) != member.tls_key:
+                write_public(path, epoch.certificates[member.client_id])
+        if revealer is not None:
+            path = self.revealer.folder / CERTIFICATE_FILE
+            write_public(path, epoch.certificates[revealer.client_id])
+
+    def invite(self, name: str, *, confirm: bool, now: int) -> Path:
+        """Make an invitation; return its file, which is for its holder alone.
+
+        Raises:
+            KeysError: the name cannot be a file's, or was given before.
+        """
+        if not _FILE_NAME.fullmatch(name):
+            raise KeysError(
+                f"{name!r} is no name for an invitation.",
+                remedy="Use letters, digits, dots, dashes and underscores.",
+            )
+        self.membership  # noqa: B018  # raises where there is no federation to join
+        authority, _ = self.load_or_create()
+        path = self.path / "invitations" / f"{name}.pem"
+        self.invitations.make(authority.issuer, name, path, confirm=confirm, now=now)
+        return path
+
+    def find_joiner(self, fingerprint: str) -> tuple[PublicIdentity, bytes]:
+        """Return an applicant or former member by what people compared of its client id.
+
+        The other value is its word as a guest, if it gave one when it applied.
+
+        Raises:
+            KeysError: nobody's or several ones'.
+        """
+        words = dict(self.applicants())
+        former = [m.identity for m in self.membership.members if not m.is_present]
+        known = {identity.client_id: identity for identity in (*former, *words)}
+        found = find(fingerprint, known.values(), "applicants and former members")
+        return found, words.get(found, b"")
+
+    def find_member(self, fingerprint: str) -> PublicIdentity:
+        """Return a present member by its client id or the beginning of it.
+
+        Raises:
+            KeysError: nobody's or several ones'.
+        """
+        return find(fingerprint, self.membership.present, "members")
+
+    def applicants(self) -> tuple[tuple[PublicIdentity, bytes], ...]:
+        """Return who asked to become a member, as the coordinator last told, and words as guests.
+
+        Proofs are checked.
+        """
+        path = self.private / APPLICANTS_FILE
+        if not path.exists():
+            return ()
+        raw = read_public(path, max_bytes=MAX_BYTES, remedy="Run `fedrec keys authority run`.")
+        document = Document.parse(raw, _APPLICANTS, str(path))
+        entries = document.objects("applicants")
+        document.finish()
+        found = []
+        for entry in entries:
+            consent = entry.raw("consent")
+            identity = PublicIdentity.from_fields(entry)
+            identity.check_proof()
+            found.append((identity, consent))
+        return tuple(found)
+
+    def keep_applicants(self, applicants: Iterable[tuple[PublicIdentity, bytes]]) -> None:
+        """Replace the list of applicants; at most as many as a roster has members."""
+        ordered = sorted(applicants, key=lambda found: found[0].client_id)[:MAX_MEMBERS]
+        entries: list[JsonValue] = [
+            {**identity.fields(), "consent": encode_bytes(consent)} for identity, consent in ordered
+        ]
+        document = write_document(_APPLICANTS, {"applicants": entries})
+        write_public(self.private / APPLICANTS_FILE, document)

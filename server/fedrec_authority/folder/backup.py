@@ -1,0 +1,233 @@
+"""An encrypted copy of an authority's folder in one file, and the way back.
+
+The key follows from a passphrase by scrypt (RFC 7914, 128 MiB of memory for each guess); the
+content is encrypted with AES-256-GCM. There is no way in without the passphrase.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from pathlib import Path
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+
+from fedrec.errors import KeysError, StorageError
+from fedrec.identity.authority import AUTHORITY_FILE, AUTHORITY_FOLDER, EPOCH_FILE, ROSTERS_FOLDER
+from fedrec.identity.document import Document, JsonValue, encode_bytes, write_document
+from fedrec.identity.key_files import read_public, replace_secret, write_public, write_secret
+from fedrec.identity.revealer_keys import REVEALER_FOLDER
+from fedrec.ids import canonical
+from fedrec_authority.folder.authority_folder import (
+    AUTHORITY_PUBLIC_FILE,
+    MEMBERSHIP_FILE,
+    AuthorityFolder,
+)
+from fedrec_authority.folder.recovery import STATE_FOLDER, read_state
+from fedrec_authority.membership.invitations import INVITATIONS_FILE
+from fedrec_client.state.private_store import STATE_FILE
+from fedrec_client.state.stored_state import StoredState
+
+__all__ = ["FEWEST_PASSPHRASE_CHARS", "back_up", "restore"]
+
+KIND = "fedrec authority backup"
+_CONTENT = "fedrec authority folder"
+FEWEST_PASSPHRASE_CHARS = 12
+MAX_BYTES = 512 << 20
+SALT_BYTES = 16
+NONCE_BYTES = 12
+KEY_BYTES = 32
+COST = 2**17
+BLOCK_SIZE = 8
+LARGEST_COST = 2**20
+"""A damaged or forged file must not take more than 1 GiB before it is refused."""
+SECRETS = (f"{AUTHORITY_FOLDER}/{AUTHORITY_FILE}", f"{AUTHORITY_FOLDER}/{MEMBERSHIP_FILE}")
+"""Written last, the key first: a folder with both is complete."""
+OPERATOR = ("operator.pem", "operator.crt")
+"""Whose certificate the coordinator knows."""
+RUN = f"{AUTHORITY_FOLDER}/{REVEALER_FOLDER}/{STATE_FOLDER}/"
+"""What the revealer knows of the run that it opens sums of."""
+_SHARED = re.compile(r"shared-[0-9a-f]{32}\.bin")
+_TRIES = 20
+INVITED = f"{AUTHORITY_FOLDER}/{INVITATIONS_FILE}"
+
+
+def back_up(folder: AuthorityFolder, path: Path, passphrase: str) -> int:
+    """Write an encrypted copy of the keys, the members, the rosters and the operator's key.
+
+    Where the authority opens sums, the model is in it, the last statement, and what privacy cost;
+    no secret key of an epoch, and none of a revealer. It may run meanwhile.
+
+    The newest epoch's bundle stays out of it: a backup lives long, and with a member's key that is
+    stolen later whoever opens it would have the secrets of an epoch that is over. A restored
+    authority makes a new epoch anyway.
+
+    Args:
+        path: the file, which must not exist.
+
+    Returns:
+        The number of the last epoch.
+
+    Raises:
+        KeysError: the folder holds no authority, the file exists, or the passphrase is short.
+    """
+    if len(passphrase) < FEWEST_PASSPHRASE_CHARS:
+        raise KeysError(
+            f"The passphrase has {len(passphrase)} characters; at least "
+            f"{FEWEST_PASSPHRASE_CHARS} are needed.",
+            remedy="Choose several random words.",
+        )
+    folder.membership  # noqa: B018  # raises where there is nothing worth keeping
+    rosters = folder.private / ROSTERS_FOLDER
+    names = [*SECRETS, AUTHORITY_PUBLIC_FILE, *OPERATOR, INVITED]
+    names += [f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}/{found.name}" for found in rosters.glob("*")]
+    entries: list[JsonValue] = [
+        {
+            "name": name,
+            "content": encode_bytes(
+                read_public(folder.path / name, max_bytes=MAX_BYTES, remedy="Restore a backup.")
+            ),
+        }
+        for name in names
+        if (folder.path / name).exists()
+    ]
+    entries += _of_run(folder)
+    content = write_document(_CONTENT, {"files": entries})
+    salt, nonce = secrets.token_bytes(SALT_BYTES), secrets.token_bytes(NONCE_BYTES)
+    key = _key(passphrase, salt, COST, BLOCK_SIZE)
+    fields: dict[str, JsonValue] = {
+        "cost": COST,
+        "block_size": BLOCK_SIZE,
+        "salt": encode_bytes(salt),
+        "nonce": encode_bytes(nonce),
+        "sealed": encode_bytes(AESGCM(key).encrypt(nonce, content, _bound(COST, BLOCK_SIZE, salt))),
+    }
+    write_secret(path, write_document(KIND, fields))
+    return folder.last_epoch
+
+
+def restore(path: Path, folder: AuthorityFolder, passphrase: str) -> int:
+    """Write what `back_up` kept into a folder without an authority.
+
+    Killed in between, the next call on the same folder goes on.
+
+    Returns:
+        The number of the last epoch; its bundle is not restored.
+
+    Raises:
+        KeysError: the folder holds a complete authority, the file is damaged, or the passphrase
+            is another.
+    """
+    if all((folder.path / name).exists() for name in SECRETS):
+        raise KeysError(
+            f"{folder.path} holds an authority already.",
+            remedy="Choose an empty folder with --into.",
+        )
+    files = _opened(path, passphrase)
+    key = SECRETS[0]
+    if (folder.path / key).exists() and folder.load_or_create()[0].public_key != _public(files):
+        raise KeysError(
+            f"{folder.path} holds the key of another authority.",
+            remedy="Choose an empty folder with --into.",
+        )
+    # The first file in it may be a roster, whose folder others may enter.
+    folder.private.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, content in files.items():
+        if name not in (*SECRETS, EPOCH_FILE):
+            secret = name in (OPERATOR[0], INVITED) or name.startswith(RUN)
+            write = replace_secret if secret else write_public
+            write(folder.path / name, content)
+    if not (folder.path / key).exists():
+        write_secret(folder.path / key, files[key])
+    replace_secret(folder.path / SECRETS[1], files[SECRETS[1]])
+    return folder.last_epoch
+
+
+def _of_run(folder: AuthorityFolder) -> list[JsonValue]:
+    """Return what a restored authority goes on from: the model and the last statement."""
+    for left in reversed(range(_TRIES)):
+        store = read_state(folder)
+        if store is None:
+            return []
+        state = store.state
+        kept = StoredState(
+            pin=state.pin,
+            epoch=state.epoch,
+            version=state.version,
+            shared=state.shared,
+            statement=state.statement,
+            head=state.head,
+            paused=state.paused,
+            left_runs=state.left_runs,
+        )
+        try:
+            files = [] if state.shared is None else [(state.shared.name, store.read(state.shared))]
+        except StorageError:
+            # A running revealer went on to the next round.
+            if not left:
+                raise
+            continue
+        # The state comes last: what it names is there then.
+        files.append((STATE_FILE, kept.to_bytes()))
+        return [{"name": f"{RUN}{name}", "content": encode_bytes(raw)} for name, raw in files]
+    return []
+
+
+def _opened(path: Path, passphrase: str) -> dict[str, bytes]:
+    raw = read_public(path, max_bytes=MAX_BYTES, remedy="Check the path.")
+    document = Document.parse(raw, KIND, str(path))
+    cost = document.integer("cost", minimum=2)
+    block_size = document.integer("block_size", minimum=1)
+    salt = document.raw("salt", length=SALT_BYTES)
+    nonce = document.raw("nonce", length=NONCE_BYTES)
+    sealed = document.raw("sealed")
+    document.finish()
+    if cost > LARGEST_COST or cost & (cost - 1) or block_size > BLOCK_SIZE:
+        raise document.problem("asks for more memory than any backup needs")
+    try:
+        key = _key(passphrase, salt, cost, block_size)
+        content = AESGCM(key).decrypt(nonce, sealed, _bound(cost, block_size, salt))
+    except InvalidTag:
+        raise KeysError(
+            f"{path} does not open: the passphrase is another, or the file is damaged.",
+            remedy="Check the passphrase; try another copy of the file.",
+        ) from None
+    inside = Document.parse(content, _CONTENT, str(path))
+    files = {entry.text("name"): entry.raw("content") for entry in inside.objects("files")}
+    inside.finish()
+    missing = [name for name in (*SECRETS, AUTHORITY_PUBLIC_FILE) if name not in files]
+    strange = [name for name in files if not _is_ours(name)]
+    if missing or strange:
+        raise inside.problem("is not the copy of an authority's folder")
+    return files
+
+
+def _is_ours(name: str) -> bool:
+    """Tell whether a file may be written: nothing outside the folder, nothing unknown."""
+    if name in (*SECRETS, AUTHORITY_PUBLIC_FILE, EPOCH_FILE, *OPERATOR, INVITED):
+        return True
+    if name.startswith(RUN):
+        file = name.removeprefix(RUN)
+        return file == STATE_FILE or _SHARED.fullmatch(file) is not None
+    folder, _, file = name.rpartition("/")
+    number, _, ending = file.partition(".")
+    return (
+        folder == f"{AUTHORITY_FOLDER}/{ROSTERS_FOLDER}" and number.isdecimal() and ending == "json"
+    )
+
+
+def _public(files: dict[str, bytes]) -> bytes:
+    document = Document.parse(files[AUTHORITY_PUBLIC_FILE], "fedrec authority key", "The backup")
+    return document.raw("public_key", length=32)
+
+
+def _key(passphrase: str, salt: bytes, cost: int, block_size: int) -> bytes:
+    return Scrypt(salt=salt, length=KEY_BYTES, n=cost, r=block_size, p=1).derive(
+        passphrase.encode()
+    )
+
+
+def _bound(cost: int, block_size: int, salt: bytes) -> bytes:
+    return canonical("fedrec authority backup v1", cost, block_size, salt)

@@ -1,0 +1,1 @@
+"""Opening the sums of rounds: the only use of the decryption key."""

@@ -1,0 +1,273 @@
+"""The key authority's revealer: it follows a run and opens its sums, and does nothing else.
+
+Where `protection.key_holder` is "authority" nobody else can. It has no data and trains nothing. It
+keeps the shared model, which follows from the sums that it opens, because it signs what each sum
+leads to and refuses updates that start from another model. Its state lies beside its keys and
+survives being killed at any moment: a round that was opened is never opened with another list.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import numpy as np
+
+from fedrec.clock import Clock, SystemClock
+from fedrec.config.plan import plan_from_json, plan_to_json
+from fedrec.data import UserSplit
+from fedrec.errors import FedrecError, KeysError, NotInRoster, Unreachable
+from fedrec.identity.authority_key import read_authority_key
+from fedrec.ids import RoundId
+from fedrec.training.server_half import ServerHalf
+from fedrec.wire.link import Link
+from fedrec.wire.messages import Finished, Reveal
+from fedrec_authority.delivery import AuthorityEvent, EventName
+from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
+from fedrec_authority.opening.statement_chain import go_on_from
+from fedrec_authority.opening.sum_opening import SumOpening
+from fedrec_client.events import ClientEvent
+from fedrec_client.link.backoff import Backoff
+from fedrec_client.link.metered_link import Meter, MeteredLink
+from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.stopping import Stopped, StopSwitch
+from fedrec_client.membership.enrolment import enrol
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.local_model import SharedModel
+from fedrec_client.session import EpochChanged, PullLoop, Work
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.stored_state import RunPin, users_digest
+
+__all__ = ["STATE_FOLDER", "Revealer"]
+
+_TOLD: dict[str, EventName] = {
+    "joined": "revealer joined",
+    "waiting_for_snapshot": "revealer waits",
+    "revealed": "sum revealed",
+    "reveal_refused": "reveal refused",
+    "cell_paused": "cell paused",
+    "finished": "run finished",
+}
+_JOIN_SECONDS = 10.0
+
+
+class Revealer:
+    """Opens sums in a thread of its own until it is closed.
+
+    Args:
+        folder: the authority's; members and plan are read anew for every epoch.
+        link: the coordinator.
+        tell: hears of events, in the revealer's thread.
+        new_run: leave the run that it opened sums of before for the coordinator's.
+        clock: the time.
+        sleep: waits.
+        jitter: draws from 0 to 1.
+    """
+
+    def __init__(
+        self,
+        folder: AuthorityFolder,
+        link: Link,
+        tell: Callable[[AuthorityEvent], None],
+        *,
+        new_run: bool = False,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+        jitter: Callable[[], float] = random.random,
+    ) -> None:
+        self._folder = folder
+        self._state = folder.revealer.folder / STATE_FOLDER
+        self._new_run = new_run
+        self._clock = clock or SystemClock()
+        self._tell = tell
+        self._stop = StopSwitch()
+        self._backoff = Backoff(self._stop, sleep=sleep, jitter=jitter)
+        meter = Meter()
+        self._bare_link = link
+        # Whoever delivers epochs tells that the coordinator is away.
+        self._link = PatientLink(
+            MeteredLink(link, meter), self._stop, self._backoff, lambda error: None
+        )
+        self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
+        self._epoch = 0
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="revealer", daemon=True)
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+        self._thread.start()
+
+    def wait(self, seconds: float) -> None:
+        """Return after so many seconds, or raise what ended the revealer.
+
+        Raises:
+            FedrecError: it cannot, or must not, go on.
+        """
+        self._thread.join(seconds)
+        if self._error is not None:
+            raise self._error
+
+    def close(self) -> None:
+        """End it, wherever it is; what it opened is on disk."""
+        with suppress(Stopped, KeyboardInterrupt):
+            self._stop.request()
+        self._bare_link.close()
+        if self._thread.ident is not None:
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        try:
+            with PrivateStore(self._state) as store:
+                while True:
+                    self._work(store)
+        except Stopped:
+            pass
+        except BaseException as error:
+            # Told in the thread that waits.
+            self._error = None if self._stop.requested else error
+
+    def _work(self, store: PrivateStore) -> None:
+        """Open the sums of one key epoch, to its end or the run's."""
+        membership = self._enrolled(store)
+        try:
+            self._bind(store, membership)
+            self._epoch = membership.epoch
+            # Rounds of an earlier epoch are over for good once this one began.
+            self._folder.revealer.destroy_before(membership.epoch)
+            half = ServerHalf(membership.plan, len(membership.catalogue))
+            model = SharedModel(half, store)
+            audit = AuditLog(self._state, self._clock)
+            ended = _Session(
+                membership,
+                self._link,
+                model,
+                store,
+                audit,
+                self._journal,
+                self._stop,
+                self._backoff,
+                self._clock,
+                self._folder,
+            ).run()
+        finally:
+            membership.close()
+            membership.secrets.destroy()
+        if not isinstance(ended, EpochChanged):
+            self._await_resumption(membership, store.state.version)
+
+    def _enrolled(self, store: PrivateStore) -> Membership:
+        """Enrol in the coordinator's epoch, as soon as its secret key is here.
+
+        In a folder that was restored there is none until a new epoch was made and delivered.
+        """
+        attempt = 0
+        while True:
+            folder = self._folder
+            try:
+                return enrol(
+                    self._link,
+                    folder.revealer.load(),
+                    authority_key=read_authority_key(folder.public_key_path),
+                    catalogue_cache=store.catalogue_path,
+                    expected=plan_from_json(folder.membership.plan_json),
+                    # It has no users, so that nobody of its own is exposed.
+                    accept_exposure=True,
+                    secret_of=folder.revealer.secret_of,
+                )
+            except (KeysError, NotInRoster) as error:
+                if attempt == 0:
+                    self._tell(AuthorityEvent(name="revealer waits", detail=str(error)))
+            self._backoff.pause(attempt)
+            attempt += 1
+
+    def _bind(self, store: PrivateStore, membership: Membership) -> None:
+        pin = RunPin(
+            federation=membership.federation,
+            run=membership.run,
+            plan_json=plan_to_json(membership.plan).decode(),
+            catalogue_fingerprint=membership.catalogue_fingerprint,
+            users=users_digest(_nobody()),
+        )
+        store.bind(pin, membership.epoch, new_run=self._new_run)
+
+    def _await_resumption(self, membership: Membership, version: RoundId) -> None:
+        """Return once the run goes on again: an operator may resume it, or begin another one."""
+        attempt = 0
+        while True:
+            self._backoff.pause(attempt)
+            attempt += 1
+            try:
+                found = self._link.next_task(
+                    membership.client_id, membership.run, version, wait_seconds=0.0
+                )
+            except Unreachable:
+                continue
+            except FedrecError:
+                # Of another run or epoch: enrolling says what to do about it.
+                return
+            if not isinstance(found.task, Finished):
+                return
+
+    def _on_event(self, event: ClientEvent) -> None:
+        name = _TOLD.get(event.name)
+        if name is None:
+            return
+        seconds = f"{event.seconds:.2f} s" if event.seconds else ""
+        self._tell(
+            AuthorityEvent(
+                name=name,
+                epoch=self._epoch,
+                round=event.round or 0,
+                detail=event.detail or seconds,
+                seconds=event.seconds,
+            )
+        )
+
+
+class _Session(PullLoop):
+    """The key authority's work: follow what is published, and open sums.
+
+    Whatever else a coordinator asks of it is not done: it trains nothing and sends no model.
+    """
+
+    def __init__(
+        self,
+        membership: Membership,
+        link: Link,
+        model: SharedModel,
+        store: PrivateStore,
+        audit: AuditLog,
+        journal: RoundJournal,
+        stop: StopSwitch,
+        backoff: Backoff,
+        clock: Clock,
+        folder: AuthorityFolder,
+    ) -> None:
+        super().__init__(membership, link, model, store, audit, journal, stop, backoff, clock)
+        self._revealing = SumOpening(membership, link, model, store, audit, journal)
+        self._folder = folder
+
+    def _answer(self, work: Work) -> bool:
+        if not isinstance(work, Reveal):
+            return False
+        # Once a round is open the coordinator goes back to none, and forward to none.
+        go_on_from(self._link, self._membership, self._store, self._folder)
+        self._revealing.reveal(work)
+        return True
+
+
+def _nobody() -> UserSplit:
+    """Return the users of a party without data."""
+    none = np.zeros(0, dtype=np.int64)
+    return UserSplit(
+        user_ids=(),
+        train_indptr=np.zeros(1, dtype=np.int64),
+        train_items=none,
+        validation_items=none,
+        test_items=none,
+    )

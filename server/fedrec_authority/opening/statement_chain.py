@@ -1,0 +1,51 @@
+"""The chain of statements goes on where another folder of this authority said the last one."""
+
+from __future__ import annotations
+
+from fedrec.errors import AuthorityIsOld
+from fedrec.identity.public import verify
+from fedrec.wire.link import Link
+from fedrec_authority.folder.authority_folder import AuthorityFolder
+from fedrec_authority.folder.recovery import former_rosters
+from fedrec_client.membership.membership import Membership
+from fedrec_client.state.private_store import PrivateStore
+
+__all__ = ["go_on_from"]
+
+
+def go_on_from(
+    link: Link, membership: Membership, store: PrivateStore, folder: AuthorityFolder
+) -> None:
+    """Learn what was said last, before the first statement in an epoch.
+
+    A backup may be older than that: members and the coordinator take none for a later statement
+    that does not follow.
+
+    Raises:
+        AuthorityIsOld: somebody said it whom this folder does not know.
+        BadSignature: the coordinator made it up.
+    """
+    head = store.state.head
+    if head is not None and head.epoch == membership.epoch:
+        return
+    shown = link.federation(membership.client_id).statement
+    if shown is None or (head is not None and head.sequence >= shown.sequence):
+        return
+    present = membership.roster
+    rosters = (present, *former_rosters(folder, present))
+    known = {one.revealer.client_id: one.revealer for one in rosters if one.revealer}
+    signer = known.get(shown.client_id)
+    if signer is None or (shown.federation, shown.run) != (present.federation, membership.run):
+        raise AuthorityIsOld(
+            f"Statement {shown.sequence}, on round {shown.round}, is of a revealer that "
+            f"{folder.path} does not know.",
+            remedy="Restore the newest backup of the authority (`fedrec keys restore`).",
+        )
+    verify(signer.signing_key, shown.statement(), shown.signature)
+    # What this folder knew of is in its rosters, or was resumed in one.
+    known_before = head.paused if head is not None and head.epoch == shown.epoch else ()
+    active = {cell.id for cell in present.partition.cells if cell.state == "active"}
+    unknown = active.intersection(shown.paused).difference(known_before)
+    if unknown:
+        store.keep_paused(unknown)
+    store.record_statement(shown)

@@ -1,0 +1,1 @@
+"""Rounds under pairwise masks: messages collected, steps closed, what participants fetch."""

@@ -1,0 +1,1 @@
+"""Who belongs to the run, who is there, and what is checked of their word."""

@@ -1,0 +1,137 @@
+"""For whom a round waits before it opens, in words for operators."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+import structlog
+
+from fedrec.identity.roster import Roster
+from fedrec.identity.whole_cells import core_among
+from fedrec.ids import ClientId
+from fedrec_server.membership.presence import LIVE_SECONDS, Presence
+from fedrec_server.rounds import mask_steps
+from fedrec_server.rounds.backoff import is_stalled
+from fedrec_server.rounds.machine import NOT_ENOUGH, absent, awaited
+from fedrec_server.rounds.state import State
+
+__all__ = ["MissingClients", "labels_of", "missing", "waits_for"]
+
+_MOST_NAMED = 3
+_UNITS = ((86_400.0, "d"), (3_600.0, "h"), (60.0, "min"))
+
+
+class MissingClients:
+    """Logs whom a round waits for: once for each such wait that lasts."""
+
+    def __init__(self) -> None:
+        self._missing: frozenset[ClientId] = frozenset()
+        self._since = 0.0
+        self._is_told = False
+        self._stall_is_told = False
+
+    def notice(self, run: str, state: State, roster: Roster, presence: Presence) -> None:
+        """Look who is here; called as time passes."""
+        stalled = is_stalled(state)
+        if stalled and not self._stall_is_told and state.current is None:
+            log = structlog.get_logger().bind(run=run)
+            log.warning("run stalled", waits_for=waits_for(state, roster, presence))
+            self._stall_is_told = True
+        if self._stall_is_told and not stalled:
+            structlog.get_logger().info("run goes on", run=run)
+            self._stall_is_told = False
+        missing, now = absent(state, presence.live()), presence.now()
+        if missing != self._missing:
+            self._missing, self._since, self._is_told = missing, now, False
+        # Clients that come one after the other are no news.
+        if missing and not self._is_told and now >= self._since + LIVE_SECONDS:
+            log = structlog.get_logger().bind(run=run)
+            log.info("round waits", waits_for=waits_for(state, roster, presence))
+            self._is_told = True
+
+
+def waits_for(state: State, roster: Roster, presence: Presence) -> str:
+    """Return who has to come before a round opens, and when each was last heard of; maybe empty."""
+    if is_stalled(state) and state.current is None and state.ending is None:
+        return _stalled(state, roster, presence)
+    live = presence.live()
+    why, missing = awaited(state, live), absent(state, live)
+    if not why or not missing:
+        return _more(state) if why == NOT_ENOUGH else why
+    return f"{_named(missing, roster, presence)}; goes on by itself when {_back(missing)}"
+
+
+def missing(state: State, presence: Presence) -> frozenset[ClientId]:
+    """Return for whom the round in progress waits now, or the next one before it opens.
+
+    Not for clients where the key authority, or the coordinator itself, has the next word.
+    """
+    round_ = state.current
+    if round_ is not None:
+        if round_.phase in ("summing", "revealing"):
+            return frozenset()
+        if state.rules.masked:
+            return mask_steps.invited(round_) - mask_steps.arrived(round_)
+        return round_.asked - round_.accepted.keys()
+    if is_stalled(state) and state.ending is None:
+        return state.unanswered & state.roster
+    return absent(state, presence.live())
+
+
+def labels_of(clients: Collection[ClientId], roster: Roster) -> list[str]:
+    """Return what people call clients; the beginning of an id where one has no label."""
+    return sorted(roster.member(one).label or one[:16] for one in clients)
+
+
+def _stalled(state: State, roster: Roster, presence: Presence) -> str:
+    """Say who did not answer, where rounds were given up again and again."""
+    silent = state.unanswered & state.roster
+    who = f"{_named(silent, roster, presence)}, to answer" if silent else "a round that succeeds"
+    left = max(0.0, state.retry_at - presence.now())
+    return (
+        f"{who}; stalled: {state.abandoned_in_row} rounds in a row were given up, the last because "
+        f"{state.gave_up}; tried again by itself in {left:.0f} s"
+    )
+
+
+def _named(clients: frozenset[ClientId], roster: Roster, presence: Presence) -> str:
+    named = [
+        f"{roster.member(one).label or one[:16]}, {_heard(presence, one)}"
+        for one in islice(sorted(clients, key=presence.last_heard), _MOST_NAMED)
+    ]
+    if len(clients) > _MOST_NAMED:
+        named.append(f"{len(clients) - _MOST_NAMED} more")
+    return _joined(named)
+
+
+def _more(state: State) -> str:
+    """Say that more have to join, where all are here without whom no round opens."""
+    rules, everybody = state.rules, state.rules.summable(state.roster)
+    here, wanted = len(core_among(rules.partition, everybody)), rules.needed
+    if here >= wanted:
+        return NOT_ENOUGH
+    return (
+        f"more clients: {here} are left that sums are over, {wanted} are needed "
+        "(rounds.minimum_clients, rounds.minimum_summands); the key authority invites others with "
+        "`fedrec provision --add`"
+    )
+
+
+def _heard(presence: Presence, client_id: ClientId) -> str:
+    at = presence.last_heard(client_id)
+    if not at:
+        return "not heard since the coordinator started"
+    ago = presence.now() - at
+    for seconds, unit in _UNITS:
+        if ago >= seconds:
+            return f"last heard {ago / seconds:.0f} {unit} ago"
+    return "last heard just now"
+
+
+def _back(missing: Collection[ClientId]) -> str:
+    return "it is back" if len(missing) == 1 else "they are back"
+
+
+def _joined(words: list[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])}, and {words[-1]}"

@@ -1,0 +1,219 @@
+"""A coordinator's folder made anew from what the key authority knows of the run.
+
+The folder that is there is set aside, whatever it holds, and nothing of it is deleted. What the
+key authority sealed stays sealed: the coordinator serves it to members, as it always did.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from fedrec.config.schema import Settings
+from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
+from fedrec.identity.epoch import KeyEpoch
+from fedrec.identity.key_files import read_public
+from fedrec.identity.public import verify
+from fedrec.ids import RoundId
+from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import RevealStatement, manifest_digest
+from fedrec.wire.recovery import MAX_BYTES, RecoveryPoint
+from fedrec_server.federation import Federation, PublicCatalogue
+from fedrec_server.membership.key_rotation import keep_epoch
+from fedrec_server.rounds.revealing import numbers_used
+from fedrec_server.store.former_folder import Found, look
+from fedrec_server.store.installed_epoch import installed_bundle
+from fedrec_server.store.lock import FolderLock
+from fedrec_server.store.recovered_run import Recovered, RecoveredRun
+from fedrec_server.store.spool import sealed_name, snapshot_name
+from fedrec_server.store.sqlite import SqliteStore
+
+__all__ = ["Recovery", "recover"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recovery:
+    """What was made.
+
+    Attributes:
+        round: the last published round that is known.
+        aside: where the folder is that was there; None where none was.
+        has_model: whether members can take the model from here.
+    """
+
+    run: str
+    round: RoundId
+    aside: Path | None
+    has_model: bool
+
+
+def recover(
+    settings: Settings, catalogue: PublicCatalogue, vectors: RoundVectors, file: Path, *, now: float
+) -> Recovery:
+    """Make the state folder anew; the coordinator goes on with the next round.
+
+    Args:
+        file: what `fedrec keys export-recovery` wrote.
+        now: unix seconds.
+
+    Raises:
+        SettingsError: a coordinator runs on the folder, or the settings are of another federation.
+        StateWentBack: the folder knows of later rounds than the file.
+        FedrecError: the file is damaged, of another federation, or not the key authority's.
+        StorageError: the folder cannot be written.
+    """
+    raw = read_public(file, max_bytes=MAX_BYTES, remedy="Check the path.")
+    point = RecoveryPoint.from_bytes(raw, str(file))
+    federation = _federation(settings, catalogue, vectors, point)
+    _check(point, federation)
+    state = Path(settings.coordinator.state)
+    lock = FolderLock(state) if state.is_dir() else None
+    try:
+        found = look(state)
+        said = point.statement
+        if found.run == point.run and found.published > (0 if said is None else said.round):
+            raise StateWentBack(
+                f"{str(state)!r} knows round {found.published} of this run; {file} ends before.",
+                remedy="Nothing was changed. Start the coordinator on the folder as it is, or run "
+                "`fedrec keys export-recovery` again.",
+            )
+        if found.run != point.run:
+            found = Found()
+        draft = state.parent / f".{state.name}-{secrets.token_hex(8)}"
+        state.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            _write(draft, federation, point, found, now)
+            aside = _swap(state, draft)
+        finally:
+            shutil.rmtree(draft, ignore_errors=True)
+    except OSError as error:
+        raise StorageError(
+            f"The folder cannot be made anew: {error}.", remedy="Free disk space; try again."
+        ) from error
+    finally:
+        if lock is not None:
+            lock.release()
+    return Recovery(
+        run=point.run,
+        round=RoundId(0) if said is None else said.round,
+        aside=aside,
+        has_model=bool(point.model),
+    )
+
+
+def _federation(
+    settings: Settings, catalogue: PublicCatalogue, vectors: RoundVectors, point: RecoveryPoint
+) -> Federation:
+    """Return the federation in the newest epoch: the file's, or that of the settings."""
+    path, given = Path(settings.coordinator.epoch), None
+    if path.exists():
+        given = KeyEpoch.load(path)
+    else:
+        installed = installed_bundle(Path(settings.coordinator.state))
+        given = None if installed is None else KeyEpoch.from_json(installed)
+    found = Federation.of(settings.plan, catalogue, vectors, point.keys)
+    if given is None or given == point.keys:
+        return found
+    if given.roster.epoch > point.keys.roster.epoch:
+        return found.following(given)
+    return replace(found, keys=given).following(point.keys)
+
+
+def _check(point: RecoveryPoint, federation: Federation) -> None:
+    """Refuse what is not this federation's key authority's word.
+
+    Raises:
+        RefusedError: it is another's, or not about an opened round.
+        BadSignature: it was changed.
+    """
+    known = {revealer.client_id: revealer for revealer in point.revealers}
+    wanted = (federation.identity.federation, point.run)
+    for said in (point.statement, point.head):
+        if said is None:
+            continue
+        signer = known.get(said.client_id)
+        if signer is None or (said.federation, said.run) != wanted:
+            raise RefusedError("The file holds no word of this federation's key authority.")
+        verify(signer.signing_key, said.statement(), said.signature)
+    opened = point.statement
+    if opened is None:
+        return
+    if opened.refused:
+        raise RefusedError(f"The key authority refused round {opened.round}.")
+    listed = manifest_digest(point.run, opened.round, point.contributions)
+    if point.sealed and (Blob.of(point.sealed).digest, listed) != (
+        opened.published_digest,
+        opened.manifest_digest,
+    ):
+        raise RefusedError(f"The sum of round {opened.round} is not what was signed.")
+
+
+def _write(
+    draft: Path, federation: Federation, point: RecoveryPoint, found: Found, now: float
+) -> None:
+    store = SqliteStore(draft, federation.identity)
+    try:
+        keep_epoch(store, federation.keys, federation.keys.to_json(), now)
+        store.begin_from(_rows(store, point, found, now))
+    finally:
+        store.close()
+
+
+def _rows(store: SqliteStore, point: RecoveryPoint, found: Found, now: float) -> RecoveredRun:
+    said, sealed, model = point.statement, None, None
+    words: list[RevealStatement] = [one for one in (said, point.head) if one is not None]
+    if said is not None and point.sealed:
+        name = sealed_name(said.round, Blob.of(point.sealed))
+        sealed = (name, store.spool.write(name, point.sealed))
+    if said is not None and point.model:
+        model = Blob.of(point.model)
+        store.spool.write(snapshot_name(said.round, model), point.model)
+    present = store.installed_epoch()
+    epoch = 0 if present is None else present.epoch
+    # Later words name all of the epoch's; a refusal may be the first to name one.
+    paused = {cell: one.round for one in words if one.epoch == epoch for cell in one.paused}
+    used = [(one.round, one.epoch, epoch) for one in words]
+    before = Recovered.after(
+        said,
+        last_round=max(found.last_round, *(numbers_used(*one) for one in used), 0),
+        charged=max(found.charged, *(one.charged for one in words), 0),
+    )
+    return RecoveredRun(
+        run=point.run,
+        before=before,
+        statement=said,
+        contributions=point.contributions if sealed is not None else (),
+        latest=tuple(header for header in found.latest if header.round <= before.round),
+        sealed=sealed,
+        model=model,
+        former=point.revealers[1:],
+        at=now,
+        epoch=epoch,
+        paused=paused,
+    )
+
+
+def _swap(state: Path, draft: Path) -> Path | None:
+    """Put the new folder in its place; return where the old one is now.
+
+    Killed in between, there is no folder, and the next call makes it.
+    """
+    aside = None
+    if state.exists():
+        numbers = (f"{state.name}.before-recovery-{number}" for number in range(1, 10_000))
+        names = (state.with_name(name) for name in numbers)
+        aside = next((path for path in names if not path.exists()), None)
+        if aside is None:
+            raise SettingsError(f"There is no name left to set {str(state)!r} aside under.")
+        os.replace(state, aside)
+    os.replace(draft, state)
+    opened = os.open(state.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)
+    return aside

@@ -1,0 +1,92 @@
+"""What the last measured round said of the model; it outlives a restart, as the journal does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fedrec.evaluation.metrics import METRIC_NAMES, MetricSums, Rates
+from fedrec.ids import RoundId
+from fedrec_server.rounds.changes import Change, RoundLearnt, RoundMeasured, RoundPublished
+from fedrec_server.rounds.state import NO_ROUND
+from fedrec_server.store.store import Store
+
+__all__ = ["LatestQuality", "Quality"]
+
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """What sums over all clients' users say.
+
+    Attributes:
+        round: the last published round in which anything was measured; 0 before the first.
+        loss: of the last round that trained.
+        validation, test: of the last round that ranked such items.
+    """
+
+    round: RoundId = NO_ROUND
+    loss: float | None = None
+    validation: Rates | None = None
+    test: Rates | None = None
+
+    def after(self, round_id: RoundId, values: Iterable[int]) -> Quality:
+        """Return what is known once a further round's metric sums are."""
+        given = np.array(list(values), dtype=np.int64)
+        if len(given) != len(METRIC_NAMES):
+            return self
+        sums = MetricSums(given)
+        loss = self.loss if sums.loss is None else sums.loss
+        found = replace(
+            self,
+            loss=loss,
+            validation=sums.rates("model", "validation") or self.validation,
+            test=sums.rates("model", "test") or self.test,
+        )
+        return self if found == self else replace(found, round=round_id)
+
+
+class LatestQuality:
+    """Remembers the newest of everything that rounds measured."""
+
+    def __init__(self) -> None:
+        self.quality = Quality()
+
+    def read(self, store: Store) -> None:
+        """Take what the journal knows, from its end as far back as it takes; in the store's thread.
+
+        A round of every kind that measures is among the newest entries, so that a long run's
+        journal is not read to its beginning.
+        """
+        before = store.last_entry()
+        newest: list[tuple[RoundId, list[int]]] = []
+        found = Quality()
+        while before > 0 and (found.validation is None or found.loss is None):
+            first = max(0, before - _PAGE)
+            for entry in reversed(store.entries(first, before - first)):
+                values = json.loads(entry.fields_json).get("metrics")
+                if values:
+                    newest.insert(0, (RoundId(entry.round), values))
+            found = Quality()
+            for round_id, measured in newest:
+                found = found.after(round_id, measured)
+            before = first
+        self.quality = found
+
+    def note(self, changes: Iterable[Change]) -> None:
+        """Take what was just committed."""
+        for change in changes:
+            if isinstance(change, RoundPublished):
+                self._take(change.round, change.metrics)
+            elif isinstance(change, RoundLearnt):
+                self._take(change.statement.round, change.statement.metrics)
+            elif isinstance(change, RoundMeasured) and change.agreed is not None:
+                self._take(change.round, change.agreed.metrics)
+
+    def _take(self, round_id: RoundId, metrics: bytes) -> None:
+        values = np.frombuffer(metrics[: len(metrics) // 8 * 8], dtype="<i8")
+        self.quality = self.quality.after(round_id, map(int, values))

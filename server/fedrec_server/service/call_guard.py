@@ -1,0 +1,169 @@
+"""What every call passes: identity, deadline, limits; and how errors leave.
+
+A peer gets the public sentence of an error; what else there is to know goes to the log under
+the incident id that the peer got too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+
+from fedrec.errors import FedrecError, ProtocolError, Unreachable
+from fedrec.wire.chunk_parts import part_reader
+from fedrec.wire.chunks import Chunk
+from fedrec.wire.status import new_incident, to_details
+from fedrec_server.service.callers import REFLECTION, Caller, Callers
+from fedrec_server.service.stream_limits import StreamLimits, heard_in_time
+from fedrec_server.store.spool import DurabilityLost
+
+__all__ = ["CallGuard"]
+
+HEALTH = "/grpc.health.v1.Health/"
+ENDLESS = ("/fedrec.wire.v1.Admin/WatchEvents",)
+CALL_SECONDS = 15 * 60.0
+STREAM_SECONDS = 3 * 3600.0
+"""Streams get the time that a slow line needs; they are cut sooner when they are silent."""
+
+Message = Any
+Context = Any
+"""gRPC's objects are untyped."""
+Read = Callable[[bytes], Message]
+
+
+class CallGuard(grpc.aio.ServerInterceptor):  # type: ignore[misc]  # grpc is untyped
+    """Checks calls before a method sees them and translates what it raises.
+
+    Nothing of a message is read before it is known who sends it.
+
+    Args:
+        callers: looks up who calls.
+        limits: of incoming streams.
+        stopping: tells whether the coordinator takes no more uploads.
+        on_refused: hears which method's call is answered with which error.
+    """
+
+    def __init__(
+        self,
+        *,
+        callers: Callers,
+        limits: StreamLimits,
+        stopping: Callable[[], bool],
+        on_refused: Callable[[str, Exception], None] | None = None,
+    ) -> None:
+        self._on_refused = on_refused
+        self._callers = callers
+        self._limits = limits
+        self._stopping = stopping
+        self._guarded: dict[str, tuple[Message, Message]] = {}
+
+    async def intercept_service(
+        self, continuation: Callable[[Message], Awaitable[Message]], details: Message
+    ) -> Message:
+        """Put the checks around a method's handler."""
+        handler = await continuation(details)
+        method: str = details.method
+        if handler is None or method.startswith(HEALTH):
+            return handler
+        # Made once for each method: ten thousand clients that wait call the same one.
+        known = self._guarded.get(method)
+        if known is None or known[0] is not handler:
+            make = self._streaming if handler.response_streaming else self._answering
+            known = self._guarded[method] = (handler, make(handler, method))
+        return known[1]
+
+    def _answering(self, handler: Message, method: str) -> Message:
+        inner = handler.stream_unary if handler.request_streaming else handler.unary_unary
+        read = handler.request_deserializer
+        if handler.request_streaming:
+            read = part_reader(method)
+
+        async def limited(request: Message, context: Context) -> Message:
+            caller = self._check(method, context, streams=handler.request_streaming)
+            if not handler.request_streaming:
+                return await inner(_read(request, read, caller), context)
+            if self._stopping():
+                raise Unreachable("The coordinator is stopping.")
+            async with self._limits.stream(caller.client_id or context.peer()):
+                return await inner(_parts(heard_in_time(aiter(request)), read, caller), context)
+
+        async def guarded(request: Message, context: Context) -> Message:
+            try:
+                return await limited(request, context)
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await self._abort(error, method, context)
+
+        kind = grpc.unary_unary_rpc_method_handler
+        if handler.request_streaming:
+            kind = grpc.stream_unary_rpc_method_handler
+        return kind(guarded, None, handler.response_serializer)
+
+    def _streaming(self, handler: Message, method: str) -> Message:
+        inner = handler.stream_stream if handler.request_streaming else handler.unary_stream
+        read = handler.request_deserializer
+
+        async def guarded(request: Message, context: Context) -> AsyncIterator[Message]:
+            try:
+                caller = self._check(method, context, streams=True)
+                asked = (_parts if handler.request_streaming else _read)(request, read, caller)
+                async for part in inner(asked, context):
+                    yield part
+            except grpc.aio.AbortError:
+                raise
+            except Exception as error:
+                await self._abort(error, method, context)
+
+        kind = grpc.unary_stream_rpc_method_handler
+        if handler.request_streaming:
+            kind = grpc.stream_stream_rpc_method_handler
+        return kind(guarded, None, handler.response_serializer)
+
+    async def _abort(self, error: Exception, method: str, context: Context) -> NoReturn:
+        if self._on_refused is not None:
+            self._on_refused(method, error)
+        await _abort(error, method, context)
+
+    def _check(self, method: str, context: Context, *, streams: bool) -> Caller:
+        caller = self._callers.of(context)
+        self._callers.check(caller, method)
+        if method in ENDLESS or method.startswith(REFLECTION):
+            return caller
+        most = STREAM_SECONDS if streams else CALL_SECONDS
+        left = context.time_remaining()
+        if left is None or left > most:
+            raise ProtocolError(f"Every call needs a deadline, here of at most {most:.0f} seconds.")
+        return caller
+
+
+def _read(raw: bytes, read: Read, caller: Caller) -> Message:
+    try:
+        message = read(raw)
+    except Exception:
+        raise ProtocolError("The message cannot be read.") from None
+    if not isinstance(message, Chunk):
+        caller.check_named(message)
+    return message
+
+
+async def _parts(parts: AsyncIterator[bytes], read: Read, caller: Caller) -> AsyncIterator[Message]:
+    async for raw in parts:
+        yield _read(raw, read, caller)
+
+
+async def _abort(error: Exception, method: str, context: Context) -> NoReturn:
+    if isinstance(error, DurabilityLost):
+        error = Unreachable("The store failed; the coordinator stops.")
+    incident = new_incident()
+    log = structlog.get_logger().bind(method=method.rpartition("/")[2], incident=incident)
+    if isinstance(error, FedrecError):
+        log.info("call refused", code=error.code, why=error.message)
+    else:
+        log.error("call failed", exc_info=error)
+    code, message, metadata = to_details(error, incident=incident)
+    await context.abort(code, message, metadata)
+    raise error

@@ -1,0 +1,306 @@
+"""The Coordinator service: each method turns messages into values and asks the engine."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from fedrec.errors import RefusedError, RoundError
+from fedrec.identity.certificates import check_dates, is_invitation, key_of
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Blob, split
+from fedrec.wire.convert import (
+    application_to_proto,
+    blob_from_proto,
+    blob_to_proto,
+    federation_to_proto,
+    part_of,
+    published_to_proto,
+    report_from_proto,
+    reveal_statement_from_proto,
+    snapshot_to_proto,
+    upload_header_from_proto,
+    upload_status_to_proto,
+)
+from fedrec.wire.convert_task import remembered_from_proto, task_to_proto
+from fedrec.wire.limits import (
+    MAX_REPORTS,
+    check_client_id,
+    check_exact,
+    check_mask_step,
+    check_refused,
+    check_round,
+    check_seconds,
+    check_version,
+)
+from fedrec.wire.mask_bodies import mask_message_from_proto
+from fedrec.wire.messages import Application, PublishedRound, Snapshot
+from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
+from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
+from fedrec_server.engine import Engine
+from fedrec_server.masks import steps as mask_steps
+from fedrec_server.rounds.state import Round
+from fedrec_server.service.callers import certificate_of
+from fedrec_server.service.message_parts import chunks_of, next_part
+from fedrec_server.store.spool import snapshot_name, sum_name, update_name
+from fedrec_server.uploads.incoming import (
+    Incoming,
+    open_reveal,
+    open_snapshot,
+    open_update,
+    take_report,
+    update_status,
+)
+
+__all__ = ["CoordinatorService"]
+
+CACHED_ROUNDS = 2
+
+Message = Any
+"""Generated messages and gRPC's objects are untyped."""
+T = TypeVar("T")
+
+
+class CoordinatorService(CoordinatorServicer):
+    """What clients call."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        # All clients fetch the same round at about the same time.
+        self._published: OrderedDict[RoundId, tuple[Message, bytes]] = OrderedDict()
+        self._handed_out: tuple[tuple[RoundId, bytes], bytes] | None = None
+
+    async def GetFederation(self, request: Message, context: Message) -> Message:
+        """Describe the federation to anybody who may connect."""
+        check_version(request.protocol_version, "request.protocol_version")
+        client_id = check_client_id(request.client_id, "request.client_id")
+        engine = self._engine
+        published = engine.state.published
+        info = engine.federation.info(engine.run, client_id, published)
+        if published and client_id == engine.state.rules.revealer:
+            record = await engine.work.in_thread(engine.store.published, published)
+            info = replace(info, statement=None if record is None else record.statement)
+        return federation_to_proto(info)
+
+    async def GetCatalogue(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the public catalogue file."""
+        for part in _parts(coordinator_pb2.CataloguePart, self._engine.federation.catalogue.data):
+            yield part
+
+    async def NextTask(self, request: Message, context: Message) -> Message:
+        """Answer when there is something to do."""
+        task = await self._engine.next_task(
+            check_client_id(request.client_id, "request.client_id"),
+            request.run,
+            check_round(request.version, "request.version"),
+            check_seconds(request.wait_seconds, "request.wait_seconds"),
+            remembered_from_proto(request),
+        )
+        return task_to_proto(task)
+
+    async def SubmitUpdate(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in an update; answered when it is durable."""
+        engine = self._engine
+        header = upload_header_from_proto(await next_part(parts, "header"))
+        engine.admission.check_header(header)
+        async with engine.uploads.turn(header.client_id):
+            incoming = await open_update(engine, header)
+            duplicate = True if incoming is None else await self._receive(incoming, parts)
+        return update_pb2.UploadReceipt(round=header.round, duplicate=duplicate)
+
+    async def GetUploadStatus(self, request: Message, context: Message) -> Message:
+        """Tell where an interrupted upload can go on."""
+        status = await update_status(
+            self._engine,
+            request.run,
+            check_round(request.round, "request.round"),
+            check_client_id(request.client_id, "request.client_id"),
+            check_exact(request.digest, "request.digest", 32),
+        )
+        return upload_status_to_proto(status)
+
+    async def FetchContribution(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send one contribution to the key authority."""
+        round_ = self._revealing(request)
+        header = round_.accepted.get(check_client_id(request.contributor, "request.contributor"))
+        if header is None:
+            raise RoundError(f"Round {round_.number} has no contribution of that client.")
+        blob = header.blob
+        data = await self._read(update_name(round_.number, header.client_id), blob)
+        for part in _parts(coordinator_pb2.ContributionPart, data, blob):
+            yield part
+
+    async def FetchSum(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the coordinator's sum to the key authority, refreshed where the protection can."""
+        round_ = self._revealing(request)
+        if round_.total is None:
+            raise RoundError(f"Round {round_.number} has no sum.")
+        key = (round_.number, round_.total.digest)
+        if self._handed_out is None or self._handed_out[0] != key:
+            data = await self._read(sum_name(round_.number), round_.total)
+            federation = self._engine.federation
+            rows = self._engine.state.rows_of(round_.kind)
+            protection = federation.protection_of(round_.kind, rows)
+            fresh = await self._engine.work.beside(
+                protection.refreshed, federation.keys.server_context, data
+            )
+            # One for all calls: the authority looks at one sum of a round only.
+            if self._handed_out is None or self._handed_out[0] != key:
+                self._handed_out = (key, fresh)
+        for part in _parts(coordinator_pb2.ContributionPart, self._handed_out[1]):
+            yield part
+
+    async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in the key authority's word."""
+        statement = reveal_statement_from_proto(await next_part(parts, "statement"))
+        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
+        async with self._engine.uploads.turn(statement.client_id):
+            await self._receive(await open_reveal(self._engine, statement, blob), parts)
+        return model_pb2.RoundReceipt(round=statement.round)
+
+    async def SubmitReport(self, request: Message, context: Message) -> Message:
+        """Take in what a client found in a published sum; answered when it is durable."""
+        report = report_from_proto(request)
+        await take_report(self._engine, report)
+        return model_pb2.RoundReceipt(round=report.round)
+
+    async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
+        """Take in a copy of the model."""
+        report = report_from_proto(await next_part(parts, "report"))
+        blob = blob_from_proto(await next_part(parts, "blob"), "blob")
+        async with self._engine.uploads.turn(report.client_id):
+            await self._receive(await open_snapshot(self._engine, report, blob), parts)
+        return model_pb2.RoundReceipt(round=report.round)
+
+    async def Apply(self, request: Message, context: Message) -> Message:
+        """Keep an application for the key authority, and tell whether it was granted."""
+        engine, certificate = self._engine, certificate_of(context)
+        invited = is_invitation(certificate)
+        if invited:
+            # A connection may be older than the day on which its invitation ran out.
+            check_dates(certificate, "The invitation")
+        client_id = await engine.applications.apply(
+            request.application, key_of(certificate), invited=invited
+        )
+        keys = engine.federation.keys
+        listed = keys.roster.contains(client_id)
+        issued = keys.certificates[client_id] if listed else b""
+        return application_to_proto(
+            Application(epoch=keys.roster.epoch, listed=listed, certificate=issued)
+        )
+
+    async def SubmitMasks(self, request: Message, context: Message) -> Message:
+        """Take in a client's step of a round under masks; answered when it is durable."""
+        message = mask_message_from_proto(request)
+        duplicate = await mask_steps.hear(self._engine, message)
+        return masks_pb2.MaskReceipt(round=message.round, duplicate=duplicate)
+
+    async def FetchMasks(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send what a participant needs for its next step."""
+        client_id = self._member(request)
+        data = await mask_steps.material(
+            self._engine,
+            client_id,
+            check_round(request.round, "request.round"),
+            check_mask_step(request.step, "request.step"),
+        )
+        for part in _parts(coordinator_pb2.ContributionPart, data):
+            yield part
+
+    async def FetchPublished(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the first round published after the client's version; nothing if there is none."""
+        self._member(request)
+        after = check_round(request.after_round, "request.after_round")
+        found = await self._next_published(after)
+        if found is None:
+            return
+        yield model_pb2.PublishedPart(published=found[0])
+        for chunk in _chunks(model_pb2.PublishedPart, found[1]):
+            yield chunk
+
+    async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
+        """Send the snapshot where it serves the client better than the rounds."""
+        client_id = self._member(request)
+        engine = self._engine
+        after = check_round(request.after_round, "request.after_round")
+        refused = check_refused(request.refused, "request.refused")
+        if refused:
+            await engine.work.in_thread(engine.snapshots.note_refused, client_id, refused)
+        found = await engine.work.in_thread(engine.snapshots.for_client, after, refused)
+        if found is None:
+            return
+        stored, record = found
+        data = await self._read(snapshot_name(stored.round, stored.blob), stored.blob)
+        snapshot = Snapshot(
+            round=stored.round,
+            epoch=stored.epoch,
+            statement=record.statement if not stored.reports else None,
+            reports=(stored.reports or record.reports)[:MAX_REPORTS],
+            blob=data,
+        )
+        yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(snapshot))
+        for chunk in _chunks(model_pb2.SnapshotPart, data):
+            yield chunk
+
+    async def _next_published(self, after: RoundId) -> tuple[Message, bytes] | None:
+        if after >= self._engine.state.published:
+            return None
+        if after not in self._published:
+            record = await self._engine.work.in_thread(self._engine.store.next_published, after)
+            if record is None or not record.is_for(after):
+                return None
+            published = PublishedRound(
+                round=record.round,
+                epoch=record.epoch,
+                kind=record.kind,
+                contributions=record.contributions,
+                statement=record.statement,
+                blob=await self._read(record.name, record.blob),
+            )
+            self._published[after] = (published_to_proto(published), published.blob)
+            while len(self._published) > CACHED_ROUNDS:
+                self._published.popitem(last=False)
+        return self._published[after]
+
+    def _member(self, request: Message) -> ClientId:
+        """Return the calling roster client."""
+        client_id = check_client_id(request.client_id, "request.client_id")
+        self._engine.admission.check_run(request.run)
+        self._engine.admission.check_member(client_id)
+        self._engine.presence.heard(client_id)
+        return client_id
+
+    def _revealing(self, request: Message) -> Round:
+        """Return the round that the calling key authority is to open."""
+        client_id = self._member(request)
+        round_ = self._engine.state.current
+        wanted = check_round(request.round, "request.round")
+        if round_ is None or round_.number != wanted or round_.phase != "revealing":
+            raise RefusedError(f"Round {wanted} is not being revealed.")
+        if client_id != self._engine.state.rules.revealer:
+            raise RefusedError(f"The key authority alone opens round {wanted}.")
+        return round_
+
+    async def _receive(self, incoming: Incoming, parts: AsyncIterator[Message]) -> bool:
+        """Take in what follows a verified header, in the client's turn."""
+        try:
+            async with self._engine.places.place():
+                await incoming.take(chunks_of(parts))
+                return await incoming.finish()
+        finally:
+            await incoming.leave()
+
+    async def _read(self, name: str, blob: Blob) -> bytes:
+        return await self._engine.work.in_thread(self._engine.store.spool.read, name, blob)
+
+
+def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:
+    yield kind(blob=blob_to_proto(blob or Blob.of(data)))  # type: ignore[call-arg]  # generated
+    yield from _chunks(kind, data)
+
+
+def _chunks(kind: type[T], data: bytes) -> Iterator[T]:
+    for offset, piece in split(data):
+        yield part_of(kind, offset, piece)

@@ -1,0 +1,1 @@
+"""Copies of the model for clients that are too far behind."""

@@ -1,0 +1,213 @@
+"""Copies of the model for clients that join late, made by clients that are up to date.
+
+Under encryption a snapshot counts when its state tag is the one that the key authority signed for
+the round, or two clients reported. Where nobody did under the present epoch's key, two clients have
+to send the same bytes with the same tag.
+
+In the papers' protocol old sums are not kept, so that whoever is far behind needs one, too.
+
+The coordinator cannot open what is sealed. A joiner that can, and finds that it is not what was
+signed, says so when it asks again; then others are asked for another copy.
+"""
+
+from __future__ import annotations
+
+import structlog
+
+from fedrec.clock import Clock
+from fedrec.errors import RefusedError, RoundError
+from fedrec.ids import ClientId, RoundId
+from fedrec.training.layout import shared_values
+from fedrec.wire.chunks import Blob
+from fedrec.wire.messages import MakeSnapshot, Report, Task
+from fedrec_server.federation import Federation
+from fedrec_server.snapshots.makers import SnapshotMakers
+from fedrec_server.store.store import PublishedRecord, SnapshotRecord, Store
+
+__all__ = ["Snapshots"]
+
+MOST_COMPLAINTS = 8
+"""What one member can make others do again: each snapshot that it refuses costs one."""
+BYTES_PER_VALUE = 8
+
+
+class Snapshots:
+    """Decides when a snapshot is worth making and whether it counts.
+
+    What clients said is forgotten with the process and the epoch; the next late joiner asks again.
+
+    Args:
+        lacks_rounds: some published rounds are not here: the folder was made anew.
+    """
+
+    def __init__(
+        self, federation: Federation, store: Store, clock: Clock, *, lacks_rounds: bool = False
+    ) -> None:
+        self._federation = federation
+        self._store = store
+        self._makers = SnapshotMakers(clock)
+        self._behind: dict[ClientId, RoundId] = {}
+        self._sent: dict[ClientId, tuple[Report, bytes]] = {}
+        self._refused: bytes | None = None
+        self._complaints: dict[ClientId, int] = {}
+        self._made_by: dict[bytes, ClientId] = {}
+        oldest = store.next_published(RoundId(0))
+        mixed_epochs = oldest is not None and oldest.epoch != self._epoch
+        shared_key = federation.protection.needs_reveal and federation.keys.roster.revealer is None
+        self._has_gaps = mixed_epochs or shared_key or lacks_rounds
+
+    def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
+        """Tell at once whether it is worth asking the store about a client that is behind.
+
+        A member that crosses into this epoch may still open the rounds before it: only who comes
+        back with the same version could not.
+        """
+        if version == 0 or not self._has_gaps:
+            return version == 0
+        came_back = self._behind.get(client_id) == version
+        self._behind[client_id] = version
+        return came_back
+
+    def worth_making(self, version: RoundId) -> bool:
+        """Tell whether a client that is behind is better off with a snapshot not yet made."""
+        first = self._store.next_published(version)
+        if first is None:
+            return False
+        stored = self._believed()
+        if not self._is_served(first, version):
+            if stored is None:
+                return True
+            following = self._store.next_published(stored.round)
+            return not self._is_served(following, stored.round)
+        if version or self._store.next_published(first.round) is None:
+            # Whoever misses one round fetches it, as all do.
+            return False
+        since = RoundId(0) if stored is None else stored.round
+        price = self._estimate if stored is None else stored.blob.length
+        return self._store.bytes_after(since) > price
+
+    def ask(self, waiting: frozenset[ClientId], published: RoundId) -> frozenset[ClientId]:
+        """Choose who makes a snapshot, and return whom to wake; nobody while others are at it."""
+        n_makers = 2 if self._needs_two(self._store.published(published)) else 1
+        return self._makers.ask(waiting, published, n_makers)
+
+    def task_for(self, client_id: ClientId, published: RoundId) -> Task | None:
+        """Return the task of an idle client that is up to date, if it was asked."""
+        if not self._makers.has_task(client_id, published):
+            return None
+        return Task(
+            published_round=published, task=MakeSnapshot(round=published), epoch=self._epoch
+        )
+
+    def check(self, report: Report) -> None:
+        """Refuse a snapshot that nobody can use.
+
+        Raises:
+            RoundError: when its round is not published, a later snapshot is here, the epoch
+                changed meanwhile, or nobody asked this client for it.
+            RefusedError: when it is not the model that is known of the round.
+        """
+        record = self._store.published(report.round)
+        if record is None:
+            raise RoundError(f"Round {report.round} is not published.")
+        if report.epoch != self._epoch:
+            raise RoundError(f"The key epoch is {self._epoch}, not {report.epoch}.")
+        if self._is_vouched(record) and record.known != (report.epoch, report.state_tag):
+            raise RefusedError("The snapshot is not the model that others named.")
+        stored = self._believed()
+        if stored is not None and stored.round >= report.round:
+            raise RoundError(f"A snapshot of round {report.round} or later is here already.")
+        if not self._makers.may_send(report.client_id, report.round):
+            raise RoundError(f"Nobody asked for a snapshot of round {report.round}.")
+
+    def accepts(self, report: Report, blob: Blob) -> tuple[Report, ...] | None:
+        """Note an admitted snapshot; return who vouches for it where it counts now, else None.
+
+        Nobody has to where the model was named in this epoch when its round was published.
+        """
+        self._makers.answered(report.client_id)
+        record = self._store.published(report.round)
+        vouching: tuple[Report, ...] = ()
+        if self._needs_two(record):
+            sealed = self._federation.protection.needs_reveal
+            # All who have the same model make the same bytes of it.
+            self._sent[report.client_id] = (report, blob.digest)
+            alike = [
+                other
+                for other, told in self._sent.values()
+                if (other.round, told) == (report.round, blob.digest)
+                and (not sealed or other.model == report.model)
+            ]
+            if len(alike) < 2:
+                return None
+            self._sent.clear()
+            vouching = tuple(alike) if sealed else ()
+        self._made_by = {blob.digest: report.client_id}
+        self._refused = None
+        return vouching
+
+    def note_refused(self, client_id: ClientId, refused: frozenset[bytes]) -> None:
+        """Take a member's word that it cannot use the snapshot that is here: others are asked.
+
+        Everybody else is still given it, since nobody knows who of them lies.
+        """
+        stored = self._believed()
+        complaints = self._complaints.get(client_id, 0)
+        if stored is None or stored.blob.digest not in refused or complaints >= MOST_COMPLAINTS:
+            return
+        self._complaints[client_id] = complaints + 1
+        self._refused = stored.blob.digest
+        maker = self._made_by.get(stored.blob.digest)
+        if maker is not None:
+            self._makers.distrust(maker)
+        log = structlog.get_logger().bind(run=self._store.run, round=stored.round)
+        log.warning("snapshot refused by a joiner")
+
+    def for_client(
+        self, after: RoundId, refused: frozenset[bytes] = frozenset()
+    ) -> tuple[SnapshotRecord, PublishedRecord] | None:
+        """Return the snapshot where it serves a client at `after` better than the aggregates.
+
+        Args:
+            refused: digests of snapshots that the client could not use.
+        """
+        stored = self._store.snapshot()
+        if stored is None or stored.round <= after or stored.epoch != self._epoch:
+            return None
+        if stored.blob.digest in refused:
+            return None
+        record = self._store.published(stored.round)
+        first = self._store.next_published(after)
+        if record is None or first is None:
+            return None
+        saved = self._store.bytes_after(after) - self._store.bytes_after(stored.round)
+        if stored.blob.length > saved and self._is_served(first, after):
+            return None
+        return stored, record
+
+    def _believed(self) -> SnapshotRecord | None:
+        """Return the snapshot that is here, unless it is of another epoch or was refused."""
+        stored = self._store.snapshot()
+        if stored is None or stored.epoch != self._epoch or stored.blob.digest == self._refused:
+            return None
+        return stored
+
+    def _is_vouched(self, record: PublishedRecord) -> bool:
+        """Tell whether the model after a round is known under the present epoch's key."""
+        return record.known is not None and record.known[0] == self._epoch
+
+    def _is_served(self, record: PublishedRecord | None, version: RoundId) -> bool:
+        """Tell whether members of this epoch at a version can take a round, and all later ones."""
+        return record is None or (record.epoch == self._epoch and record.is_for(version))
+
+    def _needs_two(self, record: PublishedRecord | None) -> bool:
+        return record is None or not self._is_vouched(record)
+
+    @property
+    def _epoch(self) -> int:
+        return self._federation.keys.roster.epoch
+
+    @property
+    def _estimate(self) -> int:
+        n_items = self._federation.catalogue.n_items
+        return BYTES_PER_VALUE * (shared_values(self._federation.plan, n_items) + n_items)

@@ -1,0 +1,52 @@
+"""How many users hold each item, where the coordinator can read it: what later sums are held to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedrec.ids import RoundId
+from fedrec.wire.stated_rows import StatedRows
+from fedrec_server.federation import Counted, Federation
+from fedrec_server.store.store import Store
+
+__all__ = ["ItemHolders"]
+
+
+class ItemHolders:
+    """Reads published count rounds, each once; to be used in the store's thread.
+
+    Args:
+        federation: returns the constant part.
+        store: what was published.
+    """
+
+    def __init__(self, federation: Callable[[], Federation], store: Store) -> None:
+        self._federation = federation
+        self._store = store
+        self._seen = RoundId(0)
+        self._found: Counted | None = None
+
+    def known(self) -> Counted | None:
+        """Return what the published count rounds say.
+
+        Returns:
+            None before it, or where nobody knows how vectors lie.
+
+        Raises:
+            DamagedFile: it cannot be read any more.
+        """
+        vectors = self._federation().vectors
+        if vectors.layouts is None:
+            return None
+        while (record := self._store.next_published(self._seen)) is not None:
+            if record.kind == "count":
+                rows = StatedRows.whole(vectors.n_items)
+                total = self._store.spool.read(record.name, record.blob)
+                vector = self._federation().unpacked(
+                    "count", rows, total, len(record.contributions)
+                )
+                last = vector[vectors.layouts("count", vectors.n_items).count_slice]
+                first = last if self._found is None else self._found.first
+                self._found = Counted(first=first, last=last)
+            self._seen = record.round
+        return self._found

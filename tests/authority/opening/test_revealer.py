@@ -1,0 +1,230 @@
+"""The key authority's revealer: it opens honest sums, once, alone, and does nothing else."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from client.support.authority_federation import AuthorityWorld, refused
+from client.support.fake_federation import Killed
+from client.support.key_watch import KeyWatch, put_watch
+
+from fedrec.config.plan import plan_to_json
+from fedrec.errors import PlanMismatch
+from fedrec.identity.public import verify
+from fedrec.ids import RoundId
+from fedrec.wire.messages import MakeSnapshot, Wait
+from fedrec_authority.opening.revealer import STATE_FOLDER
+from fedrec_client.state.private_store import PrivateStore
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> AuthorityWorld:
+    return AuthorityWorld(tmp_path)
+
+
+@pytest.fixture
+def key(monkeypatch: pytest.MonkeyPatch) -> KeyWatch:
+    return put_watch(monkeypatch)
+
+
+def state_of(world: AuthorityWorld) -> Any:
+    return PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True).state
+
+
+@pytest.mark.parametrize("protection", ["bfv", "paillier"])
+def test_an_honest_sum_is_opened_by_its_word_alone(tmp_path: Path, protection: str) -> None:
+    world = AuthorityWorld(tmp_path, protection=protection)
+    round_ = world.honest_round()
+    world.run_revealer(lambda: world.reveal(round_))
+    ((statement, sealed),) = world.link.reveals
+    revealer = world.revealer
+    assert statement.client_id == revealer.client_id
+    verify(revealer.public.signing_key, statement.statement(), statement.signature)
+    known = world.membership(world.puppets[0])
+    opened = known.vector_of("train", len(known.catalogue)).unpack(
+        known.seal_of(round_.number).unseal_aggregate(sealed), 1
+    )
+    assert np.array_equal(opened, sum(world.vector(n) for n in range(3)))
+    assert statement.metrics == opened[world.layout.metrics_slice].astype("<i8").tobytes()
+    assert world.refusals() == ""
+    assert "sum revealed" in world.event_names()
+
+
+def test_it_trains_nothing_and_sends_no_model(world: AuthorityWorld) -> None:
+    round_ = world.honest_round()
+    tasks: list[Callable[[], Any]] = [
+        lambda: world.train(round_),
+        lambda: MakeSnapshot(round=RoundId(0)),
+        Wait,
+        lambda: world.reveal(round_),
+    ]
+    world.run_revealer(*tasks)
+    assert world.link.uploads == [] and world.link.snapshots == []
+    assert len(world.link.reveals) == 1
+
+
+def test_it_follows_what_is_published(world: AuthorityWorld) -> None:
+    """Each sum starts from the model that the sums before led to."""
+    first = world.honest_round(1)
+
+    def publish() -> Wait:
+        world.publish(first)
+        return Wait()
+
+    def second() -> Any:
+        return world.reveal(world.honest_round(2))
+
+    world.run_revealer(lambda: world.reveal(first), publish, second)
+    assert [statement.round for statement, _ in world.link.reveals] == [1, 2]
+    assert world.refusals() == ""
+    assert state_of(world).version == 1
+
+
+def test_updates_that_start_from_another_model(world: AuthorityWorld, key: KeyWatch) -> None:
+    round_ = world.open(1)
+    world.contribute(round_, *world.puppets[:2])
+    member, nonce = world.puppets[2], b"n" * 16
+    payload = world.half(member).protect(world.vector(3), b"any")
+    world.put(round_, member, payload, nonce=nonce, base_state=bytes(32))
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "from another model")
+
+
+def test_killed_before_its_word_arrived(world: AuthorityWorld, key: KeyWatch) -> None:
+    """It says the same again, and never anything about another list of the same round."""
+    round_ = world.honest_round()
+
+    def killed(name: str) -> None:
+        if name == "submit_reveal":
+            raise Killed
+
+    world.link.before = killed
+    with pytest.raises(Killed):
+        world.run_revealer(lambda: world.reveal(round_))
+    world.link.before = lambda name: None
+    assert key.opened == [world.total(round_)]
+    world.run_revealer(lambda: world.reveal(round_))
+    ((again, sealed),) = world.link.reveals
+    expected, opened = world.state_of(round_)
+    assert sealed == opened
+    assert again.sequence == 1
+    assert replace(again, sequence=expected.sequence, signature=expected.signature) == expected
+    # What was said is on disk: the key is not used again.
+    assert len(key.opened) == 1
+    world.link.reveals.clear()
+    key.opened.clear()
+    world.put_vector(round_, world.identity, world.vector(8))
+    world.run_revealer(lambda: world.reveal(round_))
+    refused(world, key, "was opened with other contributions before")
+
+
+def test_a_round_that_is_published_is_over(world: AuthorityWorld, key: KeyWatch) -> None:
+    round_ = world.honest_round()
+
+    def publish() -> Wait:
+        world.publish(round_)
+        return Wait()
+
+    world.run_revealer(lambda: world.reveal(round_), publish)
+    world.link.reveals.clear()
+    key.opened.clear()
+    world.run_revealer(lambda: world.reveal(round_, base_round=RoundId(1)))
+    assert world.link.reveals == [] and key.opened == []
+
+
+def test_sums_refused_in_vain_end_the_answers_until_the_next_epoch(tmp_path: Path) -> None:
+    """Every answer about a message made to depend on the key tells a bit of the key."""
+    world = AuthorityWorld(tmp_path)
+
+    def wild(number: int) -> Callable[[], Any]:
+        def task() -> Any:
+            round_ = world.open(number)
+            world.contribute(round_, *world.puppets[:2])
+            vector = world.vector(1)
+            vector[world.layout.metrics_slice] = world.plan.federation.maximum_users << 20
+            world.put_vector(round_, world.puppets[2], vector)
+            return world.reveal(round_)
+
+        return task
+
+    # Asking again is no new answer.
+    repeated = [wild(1)]
+    repeated += [lambda: world.reveal(world.rounds[1])] * 2
+    world.run_revealer(*repeated)
+    assert state_of(world).refused_sums == 1
+    world.run_revealer(*(wild(number) for number in range(2, 17)))
+    assert state_of(world).refused_sums == 16
+    world.run_revealer(lambda: world.reveal(world.honest_round(17)))
+    assert world.link.reveals == []
+    assert "every further answer would tell about the key" in world.refusals()
+    world.epoch = world.make_epoch(epoch=2)
+    world.run_revealer(lambda: world.reveal(world.honest_round(18)))
+    assert len(world.link.reveals) == 1
+
+
+def test_above_the_limit_the_tags_alone_are_looked_at(tmp_path: Path) -> None:
+    rounds = {"recompute_limit": 3, "cells_per_round": 2}
+    world = AuthorityWorld(tmp_path, n_puppets=5, rounds=rounds)
+    round_ = world.honest_round()
+    world.run_revealer(lambda: world.reveal(round_))
+    assert len(world.link.reveals) == 1
+    assert world.link.calls.count("contribution") == 0
+    assert state_of(world).refused_sums == 0
+
+
+def test_secrets_of_earlier_epochs_are_destroyed(world: AuthorityWorld) -> None:
+    round_ = world.honest_round()
+    world.run_revealer(lambda: world.reveal(round_))
+    assert world.keys.revealer.epochs == (1,)
+    world.epoch = world.make_epoch(epoch=2)
+    assert world.keys.revealer.epochs == (1, 2), "the epoch before may not be over"
+    world.run_revealer(Wait)
+    assert world.keys.revealer.epochs == (2,)
+
+
+def test_a_folder_without_the_epochs_secret_waits_for_a_new_one(world: AuthorityWorld) -> None:
+    """After a backup was restored nobody can open sums until there is a new epoch."""
+    (world.keys.revealer.folder / "epoch-00000001.secret").unlink()
+    waited: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 3:
+            world.epoch = world.make_epoch(epoch=2)
+
+    world.clock.advance = sleep  # type: ignore[method-assign]
+    world.run_revealer(lambda: world.reveal(world.honest_round()))
+    (event,) = [event for event in world.events if event.name == "revealer waits"]
+    assert "fedrec keys rotate" in event.detail
+    assert len(world.link.reveals) == 1 and len(waited) >= 3
+
+
+def test_another_run_takes_somebodys_word(world: AuthorityWorld) -> None:
+    round_ = world.honest_round()
+    world.run_revealer(lambda: world.reveal(round_))
+    world.link.reveals.clear()
+    world.run = "run-2"
+    with pytest.raises(PlanMismatch, match="run"):
+        world.run_revealer(lambda: world.reveal(world.honest_round()))
+    assert world.link.reveals == []
+    world.link.script.clear()
+    world.run_revealer(lambda: world.reveal(world.honest_round()), new_run=True)
+    assert len(world.link.reveals) == 1
+    world.run = "run-1"
+    with pytest.raises(PlanMismatch, match="left it"):
+        world.run_revealer(new_run=True)
+
+
+def test_another_plan_than_the_data_owners_is_refused(world: AuthorityWorld) -> None:
+    told = world.info
+    other = world.plan.model_copy(
+        update={"rounds": world.plan.rounds.model_copy(update={"total": 7})}
+    )
+    world.info = lambda **changes: replace(told(), plan_json=plan_to_json(other))  # type: ignore[method-assign]
+    with pytest.raises(PlanMismatch, match=r"rounds\.total"):
+        world.run_revealer()

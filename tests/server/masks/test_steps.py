@@ -1,0 +1,352 @@
+"""Rounds under masks at the coordinator, without a wire: steps, drop-outs, restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from server.support.federations import identity
+from server.support.many import play_round
+from server.support.masked import Masked, federation_of, masked
+
+from fedrec.errors import (
+    BadSignature,
+    ConflictingUpload,
+    MalformedUpdate,
+    ProtocolError,
+    RoundClosed,
+    StorageError,
+)
+from fedrec.ids import RoundId
+from fedrec.wire.mask_bodies import keys_from_bytes, keys_to_bytes
+from fedrec.wire.messages import MaskMessage, MaskTask, Train
+from fedrec_server.masks import steps
+from fedrec_server.rounds.machine import awaited
+
+STEP_SECONDS = 30.0
+PHASES = ("sharing", "masking", "signing", "unmasking")
+
+
+async def task_of(world: Masked, number: int) -> Train | MaskTask:
+    engine = world.engine
+    client_id = identity(number).client_id
+    task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+    assert isinstance(task, Train | MaskTask)
+    return task
+
+
+def table(folder: Path, query: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(folder / "state" / "coordinator.sqlite") as rows:
+        return rows.execute(query).fetchall()
+
+
+@pytest.mark.parametrize("n_clients", [3, 5, 12, 40])
+def test_the_published_sum_is_the_sum(tmp_path: Path, n_clients: int) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, n_clients) as world:
+            while world.engine.state.ending is None:
+                await world.all_act()
+            for round_id in (1, 2, 3):
+                wanted = world.sum_of(range(n_clients), round_id)
+                assert np.array_equal(world.published(round_id), wanted)
+            published = [
+                entry
+                for entry in world.engine.store.entries(0, 10_000)
+                if entry.kind == "round published"
+            ]
+            assert f'"metrics": {world.sum_of(range(n_clients), 3)[-2:].tolist()}' in (
+                published[-1].fields_json
+            )
+
+    asyncio.run(scenario())
+    assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_client_that_drops_out_in_a_step(tmp_path: Path, phase: str) -> None:
+    """Its cell's sum is lost with it, but both others of the cell help with those of the rest."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 9) as world:
+            await world.to_phase(phase)
+            await world.all_act(without=[2])
+            assert world.engine.state.published == 0
+            if phase == "unmasking":
+                # Enough answered; the others get a third of the time, and no more.
+                world.clock.advance(STEP_SECONDS / 3 + 1)
+            else:
+                world.clock.advance(STEP_SECONDS + (31 if phase == "masking" else 1))
+            await world.engine.tick()
+            if phase in ("sharing", "masking"):
+                await world.to_phase("unmasking", without=[2])
+                assert len(world.round.accepted) == 6
+                assert len(world.round.messages["signature"]) == 8
+            while world.engine.state.published == 0:
+                await world.all_act(without=[2])
+            gone = {0, 1, 2} if phase in ("sharing", "masking") else set()
+            wanted = world.sum_of(set(range(9)) - gone, 1)
+            assert np.array_equal(world.published(1), wanted)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("phase", ["signing", "unmasking"])
+def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(
+    tmp_path: Path, phase: str
+) -> None:
+    federation = federation_of(9)
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 9, federation=federation) as world:
+            await world.to_phase("masking")
+            await world.all_act(without=[2])
+            world.clock.advance(STEP_SECONDS + 31)
+            await world.engine.tick()
+            await world.to_phase(phase, without=[2])
+            await world.act(0)
+            await world.act(5)
+            clients, before = world.clients, world.round
+        async with masked(tmp_path, 9, federation=federation) as world:
+            world.clients = clients
+            assert world.round.messages == before.messages
+            assert world.round.accepted == before.accepted
+            assert before.messages["vector"].keys() == {identity(n).client_id for n in (0, 1)}
+            while world.engine.state.published == 0:
+                await world.all_act(without=[2])
+            assert np.array_equal(world.published(1), world.sum_of(range(3, 9), 1))
+
+    asyncio.run(scenario())
+    assert table(tmp_path, "SELECT count(*) FROM mask_messages") == [(0,)]
+
+
+def test_of_one_cell_none_may_drop_out(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 5) as world:
+            await world.to_phase("masking")
+            await world.all_act(without=[2])
+            world.clock.advance(STEP_SECONDS + 31)
+            await world.engine.tick()
+            assert (world.engine.state.abandoned, world.engine.state.published) == (1, 0)
+
+    asyncio.run(scenario())
+    reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned'")
+    assert reasons == [("Too few whole cells are left with 4 clients",)]
+
+
+def test_no_round_opens_that_clients_would_take_for_a_trap(tmp_path: Path) -> None:
+    """Nine members, of whom one may be corrupt: a cell of three is no list, though it is whole."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 9, cells_per_round=1) as world:
+            assert len(world.round.asked) == 6
+            live = frozenset(identity(number).client_id for number in range(3))
+            idle = replace(world.engine.state, current=None)
+            assert awaited(idle, live) == "clients"
+            more = live | {identity(number).client_id for number in range(6)}
+            assert awaited(idle, more) == ""
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("phase", ["collecting", *PHASES])
+def test_of_three_none_may_drop_out(tmp_path: Path, phase: str) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 3) as world:
+            await world.to_phase(phase)
+            await world.all_act(without=[2])
+            world.clock.advance(100)
+            await world.engine.tick()
+            assert world.engine.state.abandoned == 1
+            assert world.engine.state.published == 0
+            # The next round starts afresh, and works.
+            while world.engine.state.published == 0:
+                await world.engine.tick()
+                await world.all_act()
+            assert world.engine.state.published == 2
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path: Path, phase: str) -> None:
+    federation = federation_of(5)
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 5, federation=federation) as world:
+            await world.to_phase(phase)
+            for number in (0, 3):
+                await world.act(number)
+            clients, before = world.clients, world.round
+        async with masked(tmp_path, 5, federation=federation) as world:
+            world.clients = clients
+            assert world.round.messages == before.messages
+            assert world.round.accepted == before.accepted
+            assert world.round.phase == phase
+            while world.engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
+
+    asyncio.run(scenario())
+
+
+def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoever_is_there(
+    tmp_path: Path,
+) -> None:
+    """Both sums may be known: they differ by a whole cell."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 9) as world:
+            engine = world.engine
+            await world.to_phase("unmasking")
+            await world.all_act(without=[6, 7, 8])
+            world.clock.advance(STEP_SECONDS + 1)
+            await engine.tick()
+            assert engine.state.abandoned == 1
+            while engine.state.published == 0:
+                await engine.tick()
+                await world.all_act(without=[6, 7, 8])
+            number = int(engine.state.published)
+            assert np.array_equal(world.published(number), world.sum_of(range(6), number))
+
+    asyncio.run(scenario())
+    reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned'")
+    assert reasons[0] == ("Too few answered to put all clients' secrets together",)
+
+
+def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 4) as world:
+            task = await task_of(world, 0)
+            assert isinstance(task, Train)
+            first = world.clients[0].advertise(task)
+            other = world.clients[0].advertise(task)
+            assert not await steps.hear(world.engine, first)
+            assert await steps.hear(world.engine, first)
+            with pytest.raises(ConflictingUpload):
+                await steps.hear(world.engine, other)
+            with pytest.raises(BadSignature):
+                await steps.hear(world.engine, replace(other, body=first.body[:-1]))
+            with pytest.raises(RoundClosed, match="no step shares"):
+                await steps.material(world.engine, identity(0).client_id, RoundId(1), "shares")
+            assert len(world.round.messages["keys"]) == 1
+
+    asyncio.run(scenario())
+
+
+def signed(number: int, message: MaskMessage, body: bytes) -> MaskMessage:
+    changed = replace(message, body=body, signature=b"")
+    return replace(changed, signature=identity(number).sign(changed.statement()))
+
+
+@pytest.mark.parametrize("which", ["mask", "share", "equal"])
+def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path: Path, which: str) -> None:
+    """The point 0 has order 2, and 1 order 4: whatever they are combined with gives zeros."""
+
+    async def scenario() -> None:
+        async with masked(tmp_path, 5) as world:
+            task = await task_of(world, 2)
+            assert isinstance(task, Train)
+            message = world.clients[2].advertise(task)
+            keys, base_state = keys_from_bytes(message.client_id, message.body)
+            bad = {
+                "mask": {"mask_key": (1).to_bytes(32, "little")},
+                "share": {"share_key": bytes(32)},
+                "equal": {"share_key": keys.mask_key},
+            }[which]
+            who, terms = identity(2), world.clients[2]._terms(task)
+            forged = replace(keys, **bad, signature=b"")
+            forged = replace(forged, signature=who.sign(forged.statement(terms)))
+            wrong = replace(message, body=keys_to_bytes(forged, base_state))
+            wrong = replace(wrong, signature=who.sign(wrong.statement()))
+            with pytest.raises(MalformedUpdate):
+                await steps.hear(world.engine, wrong)
+            while world.engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
+
+    asyncio.run(scenario())
+
+
+def test_keys_must_be_of_the_round_and_its_owner(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with masked(tmp_path, 4) as world:
+            task = await task_of(world, 0)
+            assert isinstance(task, Train)
+            honest = world.clients[0].advertise(task)
+            keys, _ = keys_from_bytes(honest.client_id, honest.body)
+            another_model = keys_to_bytes(keys, b"x" * 32)
+            with pytest.raises(BadSignature):
+                await steps.hear(world.engine, signed(0, honest, another_model))
+            wrong = world.clients[1].advertise(replace(task, kind="evaluate"))
+            with pytest.raises(BadSignature):
+                await steps.hear(world.engine, wrong)
+            with pytest.raises(ProtocolError):
+                await steps.hear(world.engine, signed(0, honest, b"\xff"))
+
+    asyncio.run(scenario())
+
+
+def test_whoever_starts_from_another_model_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        from server.support import light
+
+        async with masked(tmp_path, 9) as world:
+            with monkeypatch.context() as patch:
+                patch.setattr(light, "BASE_STATE", b"x" * 32)
+                await world.act(8)
+            while world.engine.state.published == 0:
+                await world.all_act(without=[8])
+            assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
+
+    asyncio.run(scenario())
+
+
+def failing_once(name: str, world: list[Masked], phase: str) -> Callable[[str], None]:
+    left = [1]
+
+    def failpoint(found: str) -> None:
+        if found == name and world and world[0].round.phase == phase and left[0]:
+            left[0] -= 1
+            raise StorageError("The disk is full.")
+
+    return failpoint
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) -> None:
+    known: list[Masked] = []
+
+    async def scenario() -> None:
+        failpoint = failing_once("rows.begin", known, phase)
+        async with masked(tmp_path, 5, failpoint=failpoint) as world:
+            await world.to_phase(phase)
+            known.append(world)
+            held = world.round.messages, world.round.accepted
+            task = await task_of(world, 1)
+            assert isinstance(task, MaskTask)
+            raw = await steps.material(world.engine, identity(1).client_id, task.round, task.step)
+            made = world.clients[1].step(task, lambda round_id, step: raw)
+            with pytest.raises(StorageError):
+                await world.send(made)
+            assert (world.round.messages, world.round.accepted) == held
+            assert not await world.send(made)
+            while world.engine.state.published == 0:
+                await world.all_act()
+            assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.long
+def test_a_thousand_clients_of_whom_a_tenth_drops_out(tmp_path: Path) -> None:
+    """Half before their vectors, so that 50 cells of three are in no sum, and half after."""
+    before, after = range(0, 1000, 20), range(1, 1000, 20)
+    counted = asyncio.run(play_round(tmp_path, 1000, before=before, after=after))
+    assert counted == 850

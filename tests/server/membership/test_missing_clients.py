@@ -1,0 +1,107 @@
+"""Whom a round waits for, in words that say who has to do what."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from server.support.driving import running
+from server.support.federations import Bench, identity
+from structlog.testing import capture_logs
+
+from fedrec.clock import FakeClock
+from fedrec_server.engine import Engine
+from fedrec_server.membership.missing_clients import waits_for
+
+
+def words(engine: Engine) -> str:
+    return waits_for(engine.state, engine.federation.keys.roster, engine.presence)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [(10, "just now"), (59, "just now"), (300, "5 min"), (3 * 3600, "3 h"), (2 * 86_400, "2 d")],
+)
+def test_one_of_three_is_away(tmp_path: Path, seconds: float, told: str) -> None:
+    bench, clock = Bench.of(3, reveals=True), FakeClock()
+    label = identity(2).public.label
+
+    async def scenario() -> str:
+        async with running(bench, tmp_path, clock=clock) as engine:
+            engine.presence.heard(identity(2).client_id)
+            clock.advance(max(seconds, 31.0))
+            for number in range(2):
+                engine.presence.heard(identity(number).client_id)
+            if seconds < 31.0:
+                engine.presence.heard(identity(2).client_id)
+            return words(engine)
+
+    found = asyncio.run(scenario())
+    if seconds < 31.0:
+        assert found == "", "all are here"
+        return
+    ago = told if told == "just now" else f"{told} ago"
+    assert found == f"{label}, last heard {ago}; goes on by itself when it is back"
+
+
+def test_nobody_came_yet(tmp_path: Path) -> None:
+    bench = Bench.of(5, reveals=True)
+
+    async def scenario() -> str:
+        async with running(bench, tmp_path) as engine:
+            engine.presence.heard(identity(0).client_id)
+            return words(engine)
+
+    found = asyncio.run(scenario())
+    assert found.count("not heard since the coordinator started") == 3
+    assert found.endswith(", and 1 more; goes on by itself when they are back")
+
+
+def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:
+    """One of five left for good, and the plan wants five: who joins is all that helps."""
+    bench = Bench.of(4, reveals=True, minimum_clients=5)
+
+    async def scenario() -> str:
+        async with running(bench, tmp_path) as engine:
+            for number in range(4):
+                engine.presence.heard(identity(number).client_id)
+            return words(engine)
+
+    found = asyncio.run(scenario())
+    assert found.startswith("more clients: 4 are left that sums are over, 5 are needed")
+    assert "rounds.minimum_clients" in found and "`fedrec provision --add`" in found
+
+
+def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path: Path) -> None:
+    bench, clock = Bench.of(3, reveals=True), FakeClock()
+
+    async def scenario() -> list[str]:
+        with capture_logs() as logs:
+            async with running(bench, tmp_path, clock=clock) as engine:
+                for _ in range(8):
+                    for number in range(2):
+                        engine.presence.heard(identity(number).client_id)
+                    await engine.tick()
+                    clock.advance(20.0)
+        return [line["waits_for"] for line in logs if line["event"] == "round waits"]
+
+    (told,) = asyncio.run(scenario())
+    assert told.startswith(identity(2).public.label)
+    assert "goes on by itself when it is back" in told
+
+
+def test_the_papers_protocol_waits_for_anybody(tmp_path: Path) -> None:
+    bench = Bench.of(4, veiled=True, minimum_clients=3)
+
+    async def scenario() -> tuple[str, str]:
+        async with running(bench, tmp_path) as engine:
+            for number in range(2):
+                engine.presence.heard(identity(number).client_id)
+            before = words(engine)
+            engine.presence.heard(identity(2).client_id)
+            return before, words(engine)
+
+    before, after = asyncio.run(scenario())
+    assert "not heard since the coordinator started" in before
+    assert after == ""

@@ -1,0 +1,56 @@
+"""A peer that hangs up while its update is being made durable."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from pathlib import Path
+
+import pytest
+from server.support.driving import gather, running
+from server.support.federations import Bench
+
+from fedrec.wire.chunks import split
+from fedrec_server.uploads.incoming import open_update
+
+
+@pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
+def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) -> None:
+    bench = Bench.of(3)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def failpoint(name: str) -> None:
+        if name == place:
+            reached.set()
+            assert go_on.wait(60)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path, failpoint=failpoint) as engine:
+            await gather(engine, range(3))
+            payload = bench.payload(0, 1, 0)
+            incoming = await open_update(engine, bench.header(0, 1, payload, engine.run))
+            assert incoming is not None
+
+            async def call() -> None:
+                for offset, data in split(payload):
+                    await incoming.add(offset, data)
+                await incoming.finish()
+
+            calling = asyncio.ensure_future(call())
+            await asyncio.to_thread(reached.wait, 60)
+            calling.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await calling
+            leaving = asyncio.ensure_future(incoming.leave())
+            await asyncio.wait((leaving,), timeout=0.05)
+            assert not leaving.done()
+            go_on.set()
+            await leaving
+            await engine.work.settled()
+            assert engine.state.current is not None
+            counted = len(engine.state.current.accepted)
+            assert counted == (0 if place == "draft.write" else 1)
+            left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
+            assert left == ([] if counted else [len(payload)])
+
+    asyncio.run(scenario())

@@ -1,0 +1,142 @@
+"""A stream goes on arriving while its earlier bytes are written, and only so far."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+from server.support.driving import gather, running
+from server.support.federations import Bench
+
+from fedrec.errors import CorruptUpload
+from fedrec.ids import RoundId
+from fedrec.wire.chunks import Chunk
+from fedrec_server.engine import Engine
+from fedrec_server.uploads import incoming
+from fedrec_server.uploads.incoming import Incoming, open_update, update_status
+
+
+async def opened(engine: Engine, bench: Bench, payload: bytes) -> Incoming:
+    await gather(engine, range(3))
+    incoming = await open_update(engine, bench.header(0, 1, payload, engine.run))
+    assert incoming is not None
+    return incoming
+
+
+async def pieces(payload: bytes, size: int) -> AsyncIterator[Chunk]:
+    for offset in range(0, len(payload), size):
+        yield Chunk(offset=offset, data=payload[offset : offset + size])
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("size", [1, 7, 20, 1 << 20])
+@pytest.mark.parametrize("waiting", [1, 10, 1 << 20])
+def test_every_byte_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, waiting: int
+) -> None:
+    monkeypatch.setattr(incoming, "WAITING_BYTES", waiting)
+    bench = Bench.of(3)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            payload = bench.payload(0, 1, 0)
+            incoming = await opened(engine, bench, payload)
+            await incoming.take(pieces(payload, size))
+            assert not await incoming.finish()
+            await incoming.leave()
+            (file,) = tmp_path.rglob("updates/*")
+            assert file.read_bytes() == payload
+
+    asyncio.run(scenario())
+
+
+def test_no_more_is_read_than_may_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One byte is being written and three wait; the fifth is not asked for."""
+    monkeypatch.setattr(incoming, "WAITING_BYTES", 3)
+    bench = Bench.of(3)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def failpoint(name: str) -> None:
+        if name == "draft.write":
+            reached.set()
+            assert go_on.wait(60)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path, failpoint=failpoint) as engine:
+            payload, read = bench.payload(0, 1, 0), 0
+            incoming = await opened(engine, bench, payload)
+
+            async def counted() -> AsyncIterator[Chunk]:
+                nonlocal read
+                async for chunk in pieces(payload, 1):
+                    read += 1
+                    yield chunk
+
+            taking = asyncio.ensure_future(incoming.take(counted()))
+            await asyncio.to_thread(reached.wait, 60)
+            for _ in range(50):
+                await asyncio.sleep(0)
+            assert read == 4
+            go_on.set()
+            await taking
+            assert read == len(payload) and not await incoming.finish()
+            await incoming.leave()
+
+    asyncio.run(scenario())
+
+
+def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def failpoint(name: str) -> None:
+        if name == "draft.write":
+            reached.set()
+            assert go_on.wait(60)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path, failpoint=failpoint) as engine:
+            payload = bench.payload(0, 1, 0)
+            header = bench.header(0, 1, payload, engine.run)
+            incoming = await opened(engine, bench, payload)
+
+            async def broken() -> AsyncIterator[Chunk]:
+                async for chunk in pieces(payload[:20], 10):
+                    yield chunk
+                await asyncio.to_thread(reached.wait, 60)
+                raise CorruptUpload("The stream was silent.")
+
+            with pytest.raises(CorruptUpload, match="silent"):
+                await incoming.take(broken())
+            go_on.set()
+            await incoming.leave()
+            ask = (engine, engine.run, RoundId(1), header.client_id, header.digest)
+            assert (await update_status(*ask)).offset == 20
+
+    asyncio.run(scenario())
+
+
+def test_what_does_not_follow_ends_the_stream(tmp_path: Path) -> None:
+    bench = Bench.of(3)
+
+    async def scenario() -> None:
+        async with running(bench, tmp_path) as engine:
+            payload = bench.payload(0, 1, 0)
+            header = bench.header(0, 1, payload, engine.run)
+            incoming = await opened(engine, bench, payload)
+
+            async def gap() -> AsyncIterator[Chunk]:
+                yield Chunk(offset=0, data=payload[:10])
+                yield Chunk(offset=11, data=payload[11:20])
+                yield Chunk(offset=20, data=payload[20:])
+
+            with pytest.raises(CorruptUpload, match="begins at 11, expected 10"):
+                await incoming.take(gap())
+            await incoming.leave()
+            ask = (engine, engine.run, RoundId(1), header.client_id, header.digest)
+            assert (await update_status(*ask)).offset == 10
+
+    asyncio.run(scenario())

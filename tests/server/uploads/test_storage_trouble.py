@@ -1,0 +1,132 @@
+"""Damaged files, full disks and writes that fail: refused, undone, or the end of the service."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from pathlib import Path
+
+import pytest
+from server.support.driving import current, files, gather, play, running, upload
+from server.support.federations import Bench
+
+from fedrec.errors import RoundClosed, StorageError
+from fedrec.ids import RoundId
+from fedrec_server.store.spool import DurabilityLost
+from fedrec_server.uploads.incoming import open_update, update_status
+
+
+class TestTrouble:
+    def test_damaged_update_abandons_and_never_publishes_another_sum(self, tmp_path: Path) -> None:
+        bench = Bench.of(3)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(3))
+                await upload(engine, bench, 0)
+            (update,) = (tmp_path / "state" / "updates").iterdir()
+            raw = bytearray(update.read_bytes())
+            raw[-1] ^= 1
+            update.write_bytes(raw)
+            async with running(bench, tmp_path) as engine:
+                with pytest.raises(RoundClosed):
+                    await upload(engine, bench, 1)
+                await engine.work.settled()
+                assert engine.state.abandoned == 1
+                await play(engine, bench, range(3))
+                assert engine.state.published == 4
+
+        asyncio.run(scenario())
+
+    @pytest.mark.parametrize("where", ["draft.write", "file.rename", "rows.commit"])
+    def test_full_disk_refuses_and_goes_on_with_space(self, tmp_path: Path, where: str) -> None:
+        bench = Bench.of(3)
+        full: list[str] = []
+
+        def failpoint(name: str) -> None:
+            if name in full:
+                raise StorageError("The disk is full.")
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path, failpoint=failpoint) as engine:
+                await gather(engine, range(3))
+                await upload(engine, bench, 0)
+                full.append(where)
+                for _ in range(2):
+                    with pytest.raises(StorageError):
+                        await upload(engine, bench, 1)
+                full.clear()
+                await play(engine, bench, range(3))
+                record = engine.store.next_published(RoundId(0))
+                assert record is not None and len(record.contributions) == 3
+                data = engine.store.spool.read(record.name, record.blob)
+                assert data == bench.sum_of({0, 1, 2}, 1), "the unfinished try was not counted"
+
+        asyncio.run(scenario())
+
+    def test_reserve_refuses_before_anything_is_written(self, tmp_path: Path) -> None:
+        bench = Bench.of(3)
+
+        async def scenario() -> None:
+            store = bench.store(tmp_path, reserve_bytes=1 << 60)
+            async with running(bench, tmp_path, store=store) as engine:
+                await gather(engine, range(3))
+                with pytest.raises(StorageError, match="reserve"):
+                    await upload(engine, bench, 0)
+                assert files(tmp_path) == []
+
+        asyncio.run(scenario())
+
+    def test_failed_fsync_ends_the_service(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        bench = Bench.of(3)
+
+        def failing(file: int) -> None:
+            raise OSError(errno.EIO, "Input/output error")
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(3))
+                with monkeypatch.context() as patch:
+                    patch.setattr(os, "fsync", failing)
+                    with pytest.raises(DurabilityLost):
+                        await upload(engine, bench, 0)
+                assert engine.work.lost.is_set()
+                with pytest.raises(StorageError):
+                    await upload(engine, bench, 1)
+            async with running(bench, tmp_path) as engine:
+                assert not current(engine.state).accepted
+                await play(engine, bench, range(3))
+
+        asyncio.run(scenario())
+
+    def test_short_write_is_undone(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        bench = Bench.of(3)
+        payload = bench.payload(0, 1)
+        whole = os.pwrite
+
+        def short(file: int, data: bytes, offset: int) -> int:
+            if offset >= 10:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return whole(file, bytes(data)[:10], offset)
+
+        async def scenario() -> None:
+            async with running(bench, tmp_path) as engine:
+                await gather(engine, range(3))
+                header = bench.header(0, 1, payload, engine.run)
+                incoming = await open_update(engine, header)
+                assert incoming is not None
+                with monkeypatch.context() as patch:
+                    patch.setattr(os, "pwrite", short)
+                    with pytest.raises(StorageError, match="full"):
+                        await incoming.add(0, payload)
+                await incoming.leave()
+                status = await update_status(
+                    engine, engine.run, RoundId(1), header.client_id, header.digest
+                )
+                assert status.offset == 0
+                await play(engine, bench, range(3))
+
+        asyncio.run(scenario())
