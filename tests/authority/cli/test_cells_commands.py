@@ -15,7 +15,7 @@ from fedrec.errors import KeysError
 from fedrec.identity.cell_rules import check
 from fedrec.identity.key_files import write_public
 from fedrec.ids import RoundId
-from fedrec_authority import backup as backup_module
+from fedrec_authority.folder import backup as backup_module
 from fedrec_authority.folder.authority_folder import STATE_FOLDER, AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_client.state.private_store import PrivateStore
