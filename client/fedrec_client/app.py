@@ -28,13 +28,14 @@ from fedrec.wire.messages import Finished
 from fedrec_client.events import OnEvent, log_event
 from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.connecting import certificate_path, invited_link, open_link
-from fedrec_client.link.metered_link import Meter, MeteredLink
-from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.metering import Meter
+from fedrec_client.link.patient_link import patient_link
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.joining import SHOWN_CHARS, Applying, waiting_detail
 from fedrec_client.membership.membership import Membership
 from fedrec_client.membership.roster_chain import RosterChain
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.session import EpochChanged, Session
 from fedrec_client.state.audit import AuditLog
@@ -233,15 +234,16 @@ class ClientApp:
                 "one after `fedrec client leave`",
             )
 
-    def _patient(self, link: Link, journal: RoundJournal) -> PatientLink:
+    def _patient(self, link: Link, journal: RoundJournal) -> Link:
         def trouble(error: FedrecError) -> None:
             journal.tell("unreachable", detail=f"{error} Tried again until it answers.")
 
         def answer(failed: int) -> None:
             journal.tell("reached", detail=f"after {failed} calls that failed")
 
-        return PatientLink(
-            MeteredLink(link, self._meter),
+        return patient_link(
+            link,
+            self._meter,
             self._stop,
             self._backoff,
             trouble,
@@ -254,7 +256,7 @@ class ClientApp:
         store: PrivateStore,
         identity: Identity,
         authority_key: bytes,
-        link: PatientLink,
+        link: Link,
     ) -> Membership | None:
         """Enrol in the present key epoch; None where its roster does not list this client yet.
 
@@ -289,7 +291,7 @@ class ClientApp:
         self,
         store: PrivateStore,
         membership: Membership,
-        link: PatientLink,
+        link: Link,
         journal: RoundJournal,
         *,
         is_told: bool,
@@ -319,17 +321,15 @@ class ClientApp:
             learner = self._learner(membership, len(users), store.state.provenance)
             if is_told:
                 journal.tell("prepared", seconds=self._clock.now() - began)
-            session = Session(
-                membership,
-                link,
-                LocalModel(learner, users, store, membership.catalogue.item_ids),
-                store,
-                AuditLog(self._folder, self._clock),
-                journal,
-                self._stop,
-                self._backoff,
-                self._clock,
+            context = RoundContext(
+                membership=membership,
+                link=link,
+                model=LocalModel(membership, learner, users, store),
+                store=store,
+                audit=AuditLog(self._folder, self._clock),
+                journal=journal,
             )
+            session = Session(context, self._stop, self._backoff, self._clock)
             ended = session.run()
         finally:
             if learner is not None:

@@ -8,21 +8,15 @@ from dataclasses import dataclass
 from fedrec.clock import Clock
 from fedrec.errors import RevealRefused, RoundError
 from fedrec.ids import RoundId
-from fedrec.wire.link import Link
 from fedrec.wire.messages import Finished, MakeSnapshot, MaskTask, Reveal, Task, Train, Wait
 from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.stopping import StopSwitch
-from fedrec_client.membership.membership import Membership
 from fedrec_client.round.catching_up import CatchingUp
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel, SharedModel
 from fedrec_client.round.masking import Masking
-from fedrec_client.round.outbox import Outbox
 from fedrec_client.round.participation import Participation
 from fedrec_client.round.rollback_detection import RollbackDetection
-from fedrec_client.round.snapshots import send_snapshot
-from fedrec_client.state.audit import AuditLog
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
 
 __all__ = ["EpochChanged", "PullLoop", "Session"]
 
@@ -43,12 +37,6 @@ class PullLoop(ABC):
     """The pull loop of one run and key epoch, whatever the work.
 
     Args:
-        membership: what enrolment found.
-        link: the coordinator; patient, so that it raises nothing that passes by itself.
-        model: the local model.
-        store: the state folder.
-        audit: where refusals go.
-        journal: where costs go, and who is told of events.
         stop: the request to stop.
         backoff: how long to pause when there is nothing to do.
         clock: the time.
@@ -56,28 +44,21 @@ class PullLoop(ABC):
 
     def __init__(
         self,
-        membership: Membership,
-        link: Link,
-        model: SharedModel,
-        store: PrivateStore,
-        audit: AuditLog,
-        journal: RoundJournal,
+        context: RoundContext[SharedModel],
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
     ) -> None:
-        self._membership = membership
-        self._link = link
-        self._model = model
-        self._store = store
-        self._audit = audit
-        self._journal = journal
+        self._membership = context.membership
+        self._link = context.link
+        self._model = context.model
+        self._store = context.store
+        self._journal = context.journal
         self._stop = stop
         self._backoff = backoff
         self._clock = clock
-        self._rollbacks = RollbackDetection(membership, store, audit, journal)
-        self._outbox = Outbox(store, link)
-        self._catching_up = CatchingUp(membership, link, model, store, self._outbox, audit, journal)
+        self._rollbacks = RollbackDetection(context)
+        self._catching_up = CatchingUp(context)
         self._pause_is_told = False
 
     def run(self) -> Finished | EpochChanged:
@@ -178,19 +159,14 @@ class Session(PullLoop):
 
     def __init__(
         self,
-        membership: Membership,
-        link: Link,
-        model: LocalModel,
-        store: PrivateStore,
-        audit: AuditLog,
-        journal: RoundJournal,
+        context: RoundContext[LocalModel],
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
     ) -> None:
-        super().__init__(membership, link, model, store, audit, journal, stop, backoff, clock)
-        self._participation = Participation(membership, model, store, self._outbox, audit, journal)
-        self._masking = Masking(membership, link, model, store, self._participation, audit, journal)
+        super().__init__(context, stop, backoff, clock)
+        self._participation = Participation(context)
+        self._masking = Masking(context, self._participation)
 
     def _answer(self, work: Work) -> bool:
         match work:
@@ -219,7 +195,8 @@ class Session(PullLoop):
     def _begin(self) -> None:
         """Send what a crash kept from being sent, the same bytes."""
         super()._begin()
-        if self._outbox.undelivered is None:
+        staged = self._store.state.staged
+        if staged is None or staged.acknowledged or staged.closed:
             return
         try:
             self._participation.send()
@@ -227,13 +204,22 @@ class Session(PullLoop):
             self._journal.tell("stale", detail=error.message)
 
     def _send_snapshot(self, task: MakeSnapshot) -> None:
-        send_snapshot(
-            task,
-            membership=self._membership,
-            link=self._link,
-            model=self._model,
-            journal=self._journal,
-        )
+        """Send the model for those that join late, sealed where the protection hides it.
+
+        Raises:
+            RoundError: this client does not have that version.
+        """
+        member, model = self._membership, self._model
+        if task.round != model.version or task.round == 0:
+            raise RoundError(
+                f"A snapshot of round {task.round} was asked for; this client has {model.version}."
+            )
+        blob = model.stored(model.shared)
+        if member.is_encrypted:
+            blob = member.seal_of(task.round).seal_snapshot(blob)
+        rows = model.rows_after(model.shared)
+        self._link.submit_snapshot(member.report_on(task.round, model.shared, rows), blob)
+        self._journal.tell("snapshot_sent", task.round)
 
 
 def _round_of(task: Task) -> RoundId | None:

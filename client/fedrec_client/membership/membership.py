@@ -33,7 +33,6 @@ from fedrec.wire.messages import (
     RevealStatement,
     RoundKind,
     UploadHeader,
-    manifest_digest,
 )
 from fedrec.wire.stated_rows import StatedRows
 from fedrec_client.membership.round_seal import RoundSeal
@@ -411,10 +410,6 @@ class Membership:
 
     def _about(self, round_id: RoundId) -> About:
         return self.federation, self.run, round_id, self.epoch
-
-    def manifest_digest(self, round_id: RoundId, contributions: tuple[UploadHeader, ...]) -> bytes:
-        """Return the digest that names a round's contributions."""
-        return manifest_digest(self.run, round_id, contributions)
 
 
 def _key_list_of(contributions: tuple[UploadHeader, ...]) -> bytes:

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from fedrec.errors import (
     BadSignature,
-    FedrecError,
     PartialCell,
     ProtocolError,
     RefusedError,
@@ -29,14 +28,9 @@ from fedrec.training.layout import METRICS_SLICE
 from fedrec.training.shapes import shape_problem
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_REFUSED
-from fedrec.wire.link import Link
-from fedrec.wire.messages import PublishedRound, Snapshot
-from fedrec_client.membership.membership import Membership
+from fedrec.wire.messages import PublishedRound, Snapshot, manifest_digest
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
-from fedrec_client.round.outbox import Outbox
-from fedrec_client.state.audit import AuditLog
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
 
 __all__ = ["CatchingUp"]
 
@@ -44,23 +38,13 @@ __all__ = ["CatchingUp"]
 class CatchingUp:
     """Brings the local model to the last published round."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        link: Link,
-        model: SharedModel,
-        store: PrivateStore,
-        outbox: Outbox,
-        audit: AuditLog,
-        journal: RoundJournal,
-    ) -> None:
-        self._membership = membership
-        self._link = link
-        self._model = model
-        self._store = store
-        self._outbox = outbox
-        self._audit = audit
-        self._journal = journal
+    def __init__(self, context: RoundContext[SharedModel]) -> None:
+        self._context = context
+        self._membership = context.membership
+        self._link = context.link
+        self._model = context.model
+        self._store = context.store
+        self._journal = context.journal
         self._waits = False
         self._reported = RoundId(0)
         self._refused_snapshots: tuple[bytes, ...] = ()
@@ -103,7 +87,7 @@ class CatchingUp:
         if not (member.shares_key and metrics and is_new):
             return
         shared = self._model.shared
-        rows = self._model.rows_after(member, shared)
+        rows = self._model.rows_after(shared)
         try:
             self._link.submit_report(member.report_on(round_id, shared, rows, metrics))
         except RoundError as error:
@@ -116,12 +100,12 @@ class CatchingUp:
         try:
             aggregate, shared = self._checked(found)
         except PartialCell as error:
-            self._refused("published_partial_cell", found.round, error)
+            self._context.refused("published_partial_cell", found.round, error)
             raise
         except (RefusedError, ProtocolError) as error:
-            self._refused("published_round_refused", found.round, error)
+            self._context.refused("published_round_refused", found.round, error)
             raise
-        member, staged = self._membership, self._outbox.pending
+        member, staged = self._membership, self._store.state.staged
         answered = staged is not None and staged.header.round == found.round
         counted = answered and staged is not None and staged.header in found.contributions
         before = self._store.in_progress
@@ -154,9 +138,9 @@ class CatchingUp:
                 f"The coordinator sent round {found.round} as newer than {self._model.version}."
             )
         # Every round starts from the one published before it, which is the model's version here.
-        terms = self._model.terms(member, found.round, found.kind)
+        terms = self._model.terms(found.round, found.kind)
         member.check_contributions(terms, found.contributions)
-        manifest = member.manifest_digest(found.round, found.contributions)
+        manifest = manifest_digest(member.run, found.round, found.contributions)
         opened = self._store.revealed(found.round)
         if opened is not None and (opened.kept or opened.manifest_digest) != manifest:
             raise RefusedError(
@@ -172,14 +156,14 @@ class CatchingUp:
                 "names no key authority that opens sums."
             )
         aggregate = self._read(found)
-        shared = self._model.after(member, found.kind, aggregate, found.contributions)
+        shared = self._model.after(found.kind, aggregate, found.contributions)
         if found.statement is not None:
             self._compare(found, manifest, aggregate, shared)
         return aggregate, shared
 
     def _read(self, found: PublishedRound) -> NDArray[np.int64]:
         """Return the integers of a published sum."""
-        member, vector = self._membership, self._model.vector(self._membership, found.kind)
+        member, vector = self._membership, self._model.vector(found.kind)
         if member.shares_key:
             with self._journal.timed(found.round, "seconds_revealing", "revealed"):
                 return vector.member.reveal(found.blob, len(found.contributions))
@@ -196,7 +180,7 @@ class CatchingUp:
     ) -> None:
         """Refuse a round of which anything is not what the key authority signed."""
         member, said = self._membership, found.statement
-        rows = self._model.rows_after(member, shared)
+        rows = self._model.rows_after(shared)
         expected = {
             "manifest_digest": manifest,
             "state_tag": member.seal_of(found.round).state_tag(shared.canonical_bytes()),
@@ -230,7 +214,7 @@ class CatchingUp:
                 f"this client follows epoch {self._membership.epoch}.",
                 remedy="Do not go on; tell the data owners that the coordinator published this.",
             )
-            self._refused("published_round_refused", found.round, error)
+            self._context.refused("published_round_refused", found.round, error)
             raise error
         return self._pass_over(
             f"round {found.round} is of key epoch {found.epoch}, this client is in "
@@ -281,7 +265,7 @@ class CatchingUp:
             try:
                 shared = self._checked_snapshot(snapshot)
             except (RefusedError, ProtocolError) as error:
-                self._refused("snapshot_refused", snapshot.round, error)
+                self._context.refused("snapshot_refused", snapshot.round, error)
                 self._journal.tell("snapshot_refused", snapshot.round, detail=error.message)
                 self._refused_snapshots += (digest,)
                 continue
@@ -328,11 +312,8 @@ class CatchingUp:
             raise BadSignature(
                 f"The snapshot of round {snapshot.round} is not the model that others signed."
             )
-        if found[1] != self._model.rows_after(member, shared):
+        if found[1] != self._model.rows_after(shared):
             raise BadSignature(
                 f"The snapshot of round {snapshot.round} leads to other item rows than the "
                 f"{found[1].n_rows} that others signed."
             )
-
-    def _refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
-        self._audit.refused(event, run=self._membership.run, round_id=round_id, error=error)

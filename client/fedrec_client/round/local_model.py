@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,7 @@ from fedrec.config.algorithm import divides_by_count
 from fedrec.data import UserSplit
 from fedrec.errors import TrainingError
 from fedrec.evaluation.metrics import MetricSums
-from fedrec.ids import ItemId, RoundId
+from fedrec.ids import RoundId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.training.bounds import most_users
 from fedrec.training.rows import ActiveRows
@@ -42,11 +42,12 @@ class SharedModel:
     It is all that one has who opens sums and has no users.
     """
 
-    def __init__(self, half: ServerHalf, store: PrivateStore) -> None:
+    def __init__(self, membership: Membership, half: ServerHalf, store: PrivateStore) -> None:
+        self._membership = membership
         self._half = half
         self._store = store
         self._shared: SharedState | None = None
-        self._base_state: tuple[RoundId, int, bytes] | None = None
+        self._base_state: tuple[RoundId, bytes] | None = None
 
     @property
     def version(self) -> RoundId:
@@ -75,39 +76,38 @@ class SharedModel:
         """Return a version without the rows that everybody draws from the run's seed."""
         return shared.to_bytes(self._half.initial_shared())
 
-    def terms(self, membership: Membership, round_id: RoundId, kind: RoundKind) -> RoundTerms:
+    def terms(self, round_id: RoundId, kind: RoundKind) -> RoundTerms:
         """Return the terms of a round that follows from the present model."""
         return RoundTerms(
             round=round_id,
             kind=kind,
             base_round=self.version,
-            base_state=self._digest(membership),
-            rows=membership.stated_rows(self.rows(kind)),
+            base_state=self._digest(),
+            rows=self._membership.stated_rows(self.rows(kind)),
         )
 
     def rows(self, kind: RoundKind) -> ActiveRows:
         """Return the item rows that the vectors of a round from the present model cover."""
         return self._half.travelling.rows(kind, self.shared)
 
-    def vector(self, membership: Membership, kind: RoundKind) -> RoundVector:
+    def vector(self, kind: RoundKind) -> RoundVector:
         """Return what belongs to the vectors of a round from the present model."""
-        return membership.vector_of(kind, self.rows(kind).n_rows)
+        return self._membership.vector_of(kind, self.rows(kind).n_rows)
 
-    def rows_after(self, membership: Membership, shared: SharedState) -> StatedRows:
+    def rows_after(self, shared: SharedState) -> StatedRows:
         """Return what is said of the rows that vectors cover once a model is published."""
-        return membership.stated_rows(self._half.travelling.rows("train", shared))
+        return self._membership.stated_rows(self._half.travelling.rows("train", shared))
 
-    def _digest(self, membership: Membership) -> bytes:
-        """Return the digest of the present model, made once for each version and epoch."""
+    def _digest(self) -> bytes:
+        """Return the digest of the present model, made once for each version."""
         known = self._base_state
-        if known is None or known[:2] != (self.version, membership.epoch):
-            made = membership.base_state(self.version, self.shared)
-            known = self._base_state = (self.version, membership.epoch, made)
-        return known[2]
+        if known is None or known[0] != self.version:
+            made = self._membership.base_state(self.version, self.shared)
+            known = self._base_state = (self.version, made)
+        return known[1]
 
     def after(
         self,
-        membership: Membership,
         kind: RoundKind,
         aggregate: NDArray[np.int64],
         contributions: Collection[UploadHeader],
@@ -117,12 +117,11 @@ class SharedModel:
         Raises:
             SumOutOfBounds: the contributors' users cannot add up to it.
         """
-        self.check_sum(membership, kind, aggregate, contributions)
+        self.check_sum(kind, aggregate, contributions)
         return self._half.apply(kind, self.shared.number, self.shared, aggregate)
 
     def check_sum(
         self,
-        membership: Membership,
         kind: RoundKind,
         aggregate: NDArray[np.int64],
         contributions: Collection[UploadHeader],
@@ -137,7 +136,9 @@ class SharedModel:
             self.shared,
             aggregate,
             most_users=most_users(
-                membership.plan, membership.roster, [one.client_id for one in contributions]
+                self._membership.plan,
+                self._membership.roster,
+                [one.client_id for one in contributions],
             ),
             n_clients=len(contributions),
         )
@@ -203,23 +204,18 @@ class SharedModel:
 
 
 class LocalModel(SharedModel):
-    """Shared and private state at the store's version.
-
-    Args:
-        item_ids: the catalogue's, in its order.
-    """
+    """Shared and private state at the store's version."""
 
     def __init__(
         self,
+        membership: Membership,
         learner: Learner,
         users: UserSplit,
         store: PrivateStore,
-        item_ids: Sequence[ItemId] = (),
     ) -> None:
-        super().__init__(learner, store)
+        super().__init__(membership, learner, store)
         self._learner = learner
         self._private: PrivateState | None = None
-        self._item_ids = item_ids
         self._counted: CountedData | None = None
         self.users = users
 
@@ -260,7 +256,8 @@ class LocalModel(SharedModel):
         if self._counted is not None:
             return self._counted
         state, least = self._store.state, self._learner.plan.federation.minimum_new_users
-        counted = CountedData.of(self.users, self._item_ids, run=state.pin.run, whole=whole)
+        item_ids = self._membership.catalogue.item_ids
+        counted = CountedData.of(self.users, item_ids, run=state.pin.run, whole=whole)
         if state.counted is not None:
             before = CountedData.from_bytes(self._store.read(state.counted))
             if before.stands_against(counted, least):

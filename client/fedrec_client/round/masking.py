@@ -30,7 +30,6 @@ from fedrec.errors import (
     SettingsError,
 )
 from fedrec.protection.masks import MaskTerms, MaskWords, Participant
-from fedrec.wire.link import Link
 from fedrec.wire.mask_bodies import (
     answer_to_bytes,
     inbox_from_bytes,
@@ -41,12 +40,9 @@ from fedrec.wire.mask_bodies import (
 )
 from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
 from fedrec.wire.messages import MaskMessage, MaskStep, MaskTask, Train
-from fedrec_client.membership.membership import Membership
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.round.participation import Participation
-from fedrec_client.state.audit import AuditLog
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
 from fedrec_client.state.stored_state import MaskedRound, StagedRound
 
 __all__ = ["Masking"]
@@ -64,23 +60,14 @@ EVENTS = {
 class Masking:
     """Takes each step of a round at most once, whatever happens in between."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        link: Link,
-        model: LocalModel,
-        store: PrivateStore,
-        participation: Participation,
-        audit: AuditLog,
-        journal: RoundJournal,
-    ) -> None:
-        self._membership = membership
-        self._link = link
-        self._model = model
-        self._store = store
+    def __init__(self, context: RoundContext[LocalModel], participation: Participation) -> None:
+        self._context = context
+        self._membership = context.membership
+        self._link = context.link
+        self._model = context.model
+        self._store = context.store
+        self._journal = context.journal
         self._participation = participation
-        self._audit = audit
-        self._journal = journal
 
     def take_part(self, task: Train) -> bool:
         """Train and advertise keys for a round, made now or before a crash.
@@ -177,13 +164,13 @@ class Masking:
         member = self._membership
         if record.vector is None:
             raise RoundError(f"The vector of round {record.round} was masked already.")
-        own = self._model.vector(member, record.kind)
+        own = self._model.vector(record.kind)
         words = MaskWords(own.layout.vector_spec, own.protection.chosen)
         vector = np.frombuffer(self._store.read(record.vector), dtype="<i8").astype(np.int64)
         inbox = inbox_from_bytes(raw)
         masked = participant.mask(inbox, words.encode(vector), n_wide=words.n_wide)
         payload = words.message(masked)
-        terms = self._model.terms(member, record.round, record.kind)
+        terms = self._model.terms(record.round, record.kind)
         if (terms.base_round, terms.base_state) != (record.base_round, record.base_state):
             raise RoundError(f"Round {record.round} starts from another model than this client's.")
         header = member.header_for(
@@ -253,9 +240,7 @@ class Masking:
             self._journal.tell("closed", record.round, detail=error.message)
             return False
         except ConflictingUpload as error:
-            self._audit.refused(
-                "conflicting_upload", run=member.run, round_id=record.round, error=error
-            )
+            self._context.refused("conflicting_upload", record.round, error)
             self._journal.tell("closed", record.round, detail="conflict")
             return False
         self._journal.tell("sent", record.round, detail=record.step)
@@ -263,9 +248,8 @@ class Masking:
 
     def _refuse(self, record: MaskedRound, step: MaskStep, error: FedrecError) -> None:
         """Note what was wrong and take no further step in this round."""
-        run = self._membership.run
         event = "partial_cell" if isinstance(error, PartialCell) else EVENTS[step]
-        self._audit.refused(event, run=run, round_id=record.round, error=error)
+        self._context.refused(event, record.round, error)
         self._store.keep_masking(record.model_copy(update={"refused": True}))
         self._journal.tell("reveal_refused", record.round, detail=error.message)
 

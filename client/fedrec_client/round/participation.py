@@ -1,49 +1,50 @@
-"""Taking part in a round: train, protect, sign, keep, send."""
+"""Taking part in a round: train, protect, sign, keep, send.
+
+What a round gets from this client is on disk before its first byte is sent. Ciphertexts are
+randomised, so that an update that was made again would be a second, different answer to the round:
+after a crash the same bytes go out.
+"""
 
 from __future__ import annotations
 
 import secrets
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from fedrec.config.algorithm import divides_by_count
-from fedrec.errors import ConflictingUpload, RoundError
+from fedrec.errors import ConflictingUpload, RoundClosed, RoundError
 from fedrec.wire.limits import NONCE_BYTES
 from fedrec.wire.messages import Train, UploadHeader
-from fedrec_client.membership.membership import Membership
 from fedrec_client.membership.round_terms import RoundTerms
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import LocalModel
-from fedrec_client.round.outbox import Outbox
 from fedrec_client.round.user_selection import select_users, selection_secret
-from fedrec_client.state.audit import AuditLog
 from fedrec_client.state.privacy_ledger import PrivacyLedger
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.state.stored_state import StagedRound
 
 if TYPE_CHECKING:
     from fedrec.training.learner import Contribution
 
 __all__ = ["Participation"]
 
+Delivery = Literal["accepted", "duplicate", "closed", "conflict"]
+_TOLD: dict[Delivery, Literal["sent", "closed"]] = {
+    "accepted": "sent",
+    "duplicate": "sent",
+    "closed": "closed",
+    "conflict": "closed",
+}
+
 
 class Participation:
     """Answers a round with exactly one update, whatever happens in between."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        model: LocalModel,
-        store: PrivateStore,
-        outbox: Outbox,
-        audit: AuditLog,
-        journal: RoundJournal,
-    ) -> None:
-        self._membership = membership
-        self._model = model
-        self._store = store
-        self._outbox = outbox
-        self._audit = audit
-        self._journal = journal
+    def __init__(self, context: RoundContext[LocalModel]) -> None:
+        self._context = context
+        self._membership = context.membership
+        self._model = context.model
+        self._store = context.store
+        self._journal = context.journal
 
     def take_part(self, task: Train) -> bool:
         """Send this client's update of a round, made now or before a crash.
@@ -54,12 +55,12 @@ class Participation:
         Raises:
             RoundError: the round is not one that follows from the local model.
         """
-        pending = self._outbox.pending
-        if pending is None or pending.header.round != task.round:
+        staged = self._store.state.staged
+        if staged is None or staged.header.round != task.round:
             self.check(task)
             self.give_up_before(task)
             self._make(task)
-        elif _about(pending.header) != _about(task):
+        elif _about(staged.header) != _about(task):
             # A coordinator that was recovered took a number that was in use.
             raise RoundError(
                 f"Round {task.round} was answered as one of another kind, model or key epoch."
@@ -67,23 +68,40 @@ class Participation:
         return self.send()
 
     def send(self) -> bool:
-        """Deliver what is in the outbox; tell whether the coordinator has it."""
-        pending = self._outbox.pending
-        if pending is None:
+        """Deliver the staged update, the same bytes as every time before.
+
+        A late update stays until the round's end is known: only the list of contributions says
+        whether it was counted.
+
+        Returns:
+            Whether the coordinator has it.
+        """
+        staged = self._store.state.staged
+        if staged is None:
             return False
-        round_id = pending.header.round
-        delivery = self._outbox.deliver()
-        if delivery == "conflict":
+        delivery: Delivery = "closed"
+        if not staged.closed:
+            delivery = self._deliver(staged)
+            has_it = delivery in ("accepted", "duplicate")
+            self._store.mark_staged(acknowledged=has_it, closed=not has_it)
+        self._journal.tell(_TOLD[delivery], staged.header.round, detail=delivery)
+        return _TOLD[delivery] == "sent"
+
+    def _deliver(self, staged: StagedRound) -> Delivery:
+        round_id = staged.header.round
+        try:
+            update = self._store.read(staged.update)
+            duplicate = self._context.link.submit_update(staged.header, update)
+        except RoundClosed:
+            return "closed"
+        except ConflictingUpload:
             error = ConflictingUpload(
                 f"The coordinator holds another update of this client for round {round_id}.",
                 remedy="Check that no copy of this state folder is in use elsewhere.",
             )
-            self._audit.refused(
-                "conflicting_upload", run=self._membership.run, round_id=round_id, error=error
-            )
-        has_it = delivery in ("accepted", "duplicate")
-        self._journal.tell("sent" if has_it else "closed", round_id, detail=delivery)
-        return has_it
+            self._context.refused("conflicting_upload", round_id, error)
+            return "conflict"
+        return "duplicate" if duplicate else "accepted"
 
     def give_up_before(self, task: Train) -> None:
         """Roll back an earlier round that ended without being published."""
@@ -127,7 +145,7 @@ class Participation:
         its users' privacy has to be kept with it before it is sent.
         """
         member = self._membership
-        terms = self._model.terms(member, task.round, task.kind)
+        terms = self._model.terms(task.round, task.kind)
         # Counting and measuring are about all users; the selection is about who trains.
         participating = None
         mechanism = member.layout.mechanism if task.kind == "train" else None
@@ -164,10 +182,10 @@ class Participation:
             # Tags of two updates under one name would tell about their difference.
             nonce = secrets.token_bytes(NONCE_BYTES) if member.is_tagged else b""
             name = member.tag_name(task.round, member.client_id, nonce)
-            vector = self._model.vector(member, task.kind)
+            vector = self._model.vector(task.kind)
             payload = vector.member.protect(made.vector, name)
             header = member.header_for(terms, payload, nonce)
-        self._outbox.put(header, payload, made.private.parts, spent=charged)
+        self._store.stage(header, payload, made.private.parts, spent=charged)
 
 
 def _about(round_: Train | UploadHeader) -> tuple[str, int, int]:

@@ -19,10 +19,8 @@ from fedrec.errors import (
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.wire.messages import NOTHING, Remembered, Task, UploadHeader
-from fedrec_client.membership.membership import Membership
-from fedrec_client.state.audit import AuditLog
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
+from fedrec_client.round.context import RoundContext
+from fedrec_client.round.local_model import SharedModel
 from fedrec_client.state.stored_state import SentUpdate
 
 __all__ = ["RollbackDetection"]
@@ -31,13 +29,11 @@ __all__ = ["RollbackDetection"]
 class RollbackDetection:
     """Recognises who was set back: the coordinator, or this folder."""
 
-    def __init__(
-        self, membership: Membership, store: PrivateStore, audit: AuditLog, journal: RoundJournal
-    ) -> None:
-        self._membership = membership
-        self._store = store
-        self._audit = audit
-        self._journal = journal
+    def __init__(self, context: RoundContext[SharedModel]) -> None:
+        self._context = context
+        self._membership = context.membership
+        self._store = context.store
+        self._journal = context.journal
         self._went_back: tuple[RoundId, RoundId] | None = None
 
     def remembered(self) -> Remembered:
@@ -114,7 +110,7 @@ class RollbackDetection:
         )
 
     def _refuse(self, event: str, round_id: RoundId, error: FedrecError) -> None:
-        self._audit.refused(event, run=self._membership.run, round_id=round_id, error=error)
+        self._context.refused(event, round_id, error)
         raise error
 
     def _wait_for(self, known: RoundId, said: RoundId) -> bool:
@@ -124,7 +120,6 @@ class RollbackDetection:
                 f"The coordinator went back from round {known} to {said}. This client waits and "
                 "keeps what it has."
             )
-            run = self._membership.run
-            self._audit.refused("coordinator_went_back", run=run, round_id=known, error=error)
+            self._context.refused("coordinator_went_back", known, error)
             self._journal.tell("coordinator_went_back", known, detail=error.message)
         return False

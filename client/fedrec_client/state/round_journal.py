@@ -12,7 +12,7 @@ from typing import Literal
 from fedrec.clock import Clock
 from fedrec.ids import RoundId
 from fedrec_client.events import ClientEvent, EventName, OnEvent
-from fedrec_client.link.metered_link import Meter
+from fedrec_client.link.metering import Meter
 from fedrec_client.state.durable import append_durably
 
 __all__ = ["JOURNAL_FILE", "Outcome", "RoundCost", "RoundJournal"]

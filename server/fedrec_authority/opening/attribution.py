@@ -28,8 +28,8 @@ from fedrec.wire.limits import MAX_PAUSED
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Reveal, UploadHeader
 from fedrec_client.membership.membership import Membership
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
-from fedrec_client.state.private_store import PrivateStore
 
 __all__ = ["Attribution", "Parts", "fetch"]
 
@@ -77,13 +77,11 @@ def fetch(link: Link, member: Membership, task: Reveal, header: UploadHeader) ->
 class Attribution:
     """Finds the cells that make a round's sum unfit."""
 
-    def __init__(
-        self, membership: Membership, link: Link, model: SharedModel, store: PrivateStore
-    ) -> None:
-        self._membership = membership
-        self._link = link
-        self._model = model
-        self._store = store
+    def __init__(self, context: RoundContext[SharedModel]) -> None:
+        self._membership = context.membership
+        self._link = context.link
+        self._model = context.model
+        self._store = context.store
 
     @property
     def paused(self) -> tuple[int, ...]:
@@ -142,7 +140,7 @@ class Attribution:
         self, task: Reveal, cell: int, contributions: Contributions, payloads: list[bytes]
     ) -> NDArray[np.int64]:
         member = self._membership
-        vector = self._model.vector(member, task.kind)
+        vector = self._model.vector(task.kind)
         total = vector.accumulator()
         for payload in payloads:
             total.add(payload)
@@ -151,7 +149,7 @@ class Attribution:
             raise RefusedError(f"Another sum of cell {cell} was opened for round {task.round}.")
         names = member.tag_names(task.round, contributions) if member.is_tagged else None
         opened = vector.member.reveal(added, len(contributions), names)
-        self._model.check_sum(member, task.kind, opened, contributions)
+        self._model.check_sum(task.kind, opened, contributions)
         return opened
 
     def _by_cell(self, task: Reveal) -> dict[int, Contributions]:

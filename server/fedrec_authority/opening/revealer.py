@@ -31,11 +31,12 @@ from fedrec_authority.opening.statement_chain import go_on_from
 from fedrec_authority.opening.sum_opening import SumOpening
 from fedrec_client.events import ClientEvent
 from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.metered_link import Meter, MeteredLink
-from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.metering import Meter
+from fedrec_client.link.patient_link import patient_link
 from fedrec_client.link.stopping import Stopped, StopSwitch
 from fedrec_client.membership.enrolment import enrol
 from fedrec_client.membership.membership import Membership
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
 from fedrec_client.session import EpochChanged, PullLoop, Work
 from fedrec_client.state.audit import AuditLog
@@ -90,9 +91,7 @@ class Revealer:
         meter = Meter()
         self._bare_link = link
         # Whoever delivers epochs tells that the coordinator is away.
-        self._link = PatientLink(
-            MeteredLink(link, meter), self._stop, self._backoff, lambda error: None
-        )
+        self._link = patient_link(link, meter, self._stop, self._backoff, lambda error: None)
         self._journal = RoundJournal(self._state, self._clock, meter, self._on_event)
         self._epoch = 0
         self._error: BaseException | None = None
@@ -140,20 +139,15 @@ class Revealer:
             # Rounds of an earlier epoch are over for good once this one began.
             self._folder.revealer.destroy_before(membership.epoch)
             half = ServerHalf(membership.plan, len(membership.catalogue))
-            model = SharedModel(half, store)
-            audit = AuditLog(self._state, self._clock)
-            ended = _Session(
-                membership,
-                self._link,
-                model,
-                store,
-                audit,
-                self._journal,
-                self._stop,
-                self._backoff,
-                self._clock,
-                self._folder,
-            ).run()
+            context = RoundContext(
+                membership=membership,
+                link=self._link,
+                model=SharedModel(membership, half, store),
+                store=store,
+                audit=AuditLog(self._state, self._clock),
+                journal=self._journal,
+            )
+            ended = _Session(context, self._stop, self._backoff, self._clock, self._folder).run()
         finally:
             membership.close()
             membership.secrets.destroy()
@@ -237,19 +231,14 @@ class _Session(PullLoop):
 
     def __init__(
         self,
-        membership: Membership,
-        link: Link,
-        model: SharedModel,
-        store: PrivateStore,
-        audit: AuditLog,
-        journal: RoundJournal,
+        context: RoundContext[SharedModel],
         stop: StopSwitch,
         backoff: Backoff,
         clock: Clock,
         folder: AuthorityFolder,
     ) -> None:
-        super().__init__(membership, link, model, store, audit, journal, stop, backoff, clock)
-        self._revealing = SumOpening(membership, link, model, store, audit, journal)
+        super().__init__(context, stop, backoff, clock)
+        self._revealing = SumOpening(context)
         self._folder = folder
 
     def _answer(self, work: Work) -> bool:

@@ -37,15 +37,11 @@ from fedrec.model.state import SharedState
 from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
 from fedrec.wire.limits import MAX_PAUSED, MAX_REASON_CHARS
-from fedrec.wire.link import Link
-from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader
+from fedrec.wire.messages import UNSAID, Reveal, RevealStatement, UploadHeader, manifest_digest
 from fedrec.wire.recovery import pack_headers
 from fedrec_authority.opening.attribution import Attribution, Parts, fetch
-from fedrec_client.membership.membership import Membership
+from fedrec_client.round.context import RoundContext
 from fedrec_client.round.local_model import SharedModel
-from fedrec_client.state.audit import AuditLog
-from fedrec_client.state.private_store import PrivateStore
-from fedrec_client.state.round_journal import RoundJournal
 
 __all__ = ["SumOpening"]
 
@@ -69,22 +65,14 @@ class _Opened:
 class SumOpening:
     """Opens the sums that may be opened, and refuses everything else."""
 
-    def __init__(
-        self,
-        membership: Membership,
-        link: Link,
-        model: SharedModel,
-        store: PrivateStore,
-        audit: AuditLog,
-        journal: RoundJournal,
-    ) -> None:
-        self._membership = membership
-        self._link = link
-        self._model = model
-        self._store = store
-        self._audit = audit
-        self._journal = journal
-        self._attribution = Attribution(membership, link, model, store)
+    def __init__(self, context: RoundContext[SharedModel]) -> None:
+        self._context = context
+        self._membership = context.membership
+        self._link = context.link
+        self._model = context.model
+        self._store = context.store
+        self._journal = context.journal
+        self._attribution = Attribution(context)
 
     def reveal(self, task: Reveal) -> None:
         """Open a round's sum and send the signed result, or say that it is refused.
@@ -115,7 +103,7 @@ class SumOpening:
         if (said.run, said.round, said.epoch) != (member.run, task.round, task.epoch):
             return False
         digest, revealed = (
-            member.manifest_digest(task.round, task.contributions),
+            manifest_digest(member.run, task.round, task.contributions),
             self._store.revealed(task.round),
         )
         # Where a cell was paused, what was said is of the others alone.
@@ -138,7 +126,7 @@ class SumOpening:
                 f"Round {task.round} starts from version {task.base_round}, this client has "
                 f"version {self._model.version}."
             )
-        terms = self._model.terms(member, task.round, task.kind)
+        terms = self._model.terms(task.round, task.kind)
         member.check_contributions(terms, task.contributions)
         paused = self._attribution.listed(task)
         if paused:
@@ -147,7 +135,7 @@ class SumOpening:
             )
         opened = self._store.revealed(task.round)
         if opened is not None:
-            manifest = member.manifest_digest(task.round, task.contributions)
+            manifest = manifest_digest(member.run, task.round, task.contributions)
             if opened.manifest_digest != manifest:
                 raise RefusedError(
                     f"Round {task.round} was opened with other contributions before."
@@ -179,7 +167,7 @@ class SumOpening:
         if self._is_fetched(task):
             # Under paillier it hands out a refreshed sum, which has another digest than announced.
             return self._link.round_sum(member.client_id, member.run, task.round), None
-        total = self._model.vector(member, task.kind).accumulator()
+        total = self._model.vector(task.kind).accumulator()
         for header in task.contributions:
             payload = fetch(self._link, member, task, header)
             try:
@@ -201,7 +189,7 @@ class SumOpening:
             problem: why the contributions have no sum; None where they have.
         """
         member = self._membership
-        manifest = member.manifest_digest(task.round, task.contributions)
+        manifest = manifest_digest(member.run, task.round, task.contributions)
         opened, sum_digest = self._store.revealed(task.round), Blob.of(total).digest
         if opened is not None and opened.sum_digest != sum_digest:
             # Answers about many sums of its choice would give the key to a coordinator.
@@ -216,7 +204,7 @@ class SumOpening:
         try:
             if problem is not None:
                 raise problem
-            vector = self._model.vector(member, task.kind)
+            vector = self._model.vector(task.kind)
             aggregate = vector.member.reveal(total, len(task.contributions), names)
             found = self._followed(task, task.contributions, aggregate)
         except (ProtocolError, RefusedError) as error:
@@ -236,7 +224,7 @@ class SumOpening:
         Raises:
             SumOutOfBounds: no honest clients add up to it.
         """
-        shared = self._model.after(self._membership, task.kind, aggregate, contributions)
+        shared = self._model.after(task.kind, aggregate, contributions)
         return _Opened(contributions=contributions, aggregate=aggregate, shared=shared)
 
     def _without_unfit(self, task: Reveal, error: FedrecError) -> _Opened:
@@ -273,15 +261,11 @@ class SumOpening:
     def _pause(self, task: Reveal, parts: Parts) -> None:
         """Pause the unfit cells: on disk first, then in the audit log and for people."""
         member = self._membership
-        kept = member.manifest_digest(task.round, parts.good)
+        kept = manifest_digest(member.run, task.round, parts.good)
         self._store.record_paused(task.round, tuple(sorted(parts.unfit)), kept)
         for cell, error in sorted(parts.unfit.items()):
-            self._audit.refused(
-                "cell_paused",
-                run=member.run,
-                round_id=task.round,
-                error=type(error)(f"Cell {cell} is paused: {error.message}"),
-            )
+            paused = type(error)(f"Cell {cell} is paused: {error.message}")
+            self._context.refused("cell_paused", task.round, paused)
         detail = (
             f"{_listed(parts.unfit)}: one of its clients sent what no honest client sends; "
             "it takes part again after `fedrec keys roster resume CELL`"
@@ -303,8 +287,8 @@ class SumOpening:
         """Send the signed result."""
         member, shared, aggregate = self._membership, found.shared, found.aggregate
         seal = member.seal_of(task.round)
-        sealed = seal.seal_aggregate(self._model.vector(member, task.kind).pack(aggregate))
-        rows = self._model.rows_after(member, shared)
+        sealed = seal.seal_aggregate(self._model.vector(task.kind).pack(aggregate))
+        rows = self._model.rows_after(shared)
         statement = self._statement(
             task,
             contributions=found.contributions,
@@ -340,7 +324,7 @@ class SumOpening:
             round=task.round,
             epoch=member.epoch,
             client_id=member.client_id,
-            manifest_digest=member.manifest_digest(task.round, contributions),
+            manifest_digest=manifest_digest(member.run, task.round, contributions),
             paused=self._attribution.paused,
             sequence=1 if before is None else before.sequence + 1,
             previous=UNSAID if before is None else before.digest(),
@@ -368,12 +352,8 @@ class SumOpening:
             told: why, for the coordinator and its operators.
         """
         refused = RevealRefused(error.message, remedy=error.remedy or _REMEDY)
-        self._audit.refused(
-            "reveal_refused",
-            run=self._membership.run,
-            round_id=task.round,
-            error=error if isinstance(error, PartialCell | SumOutOfBounds) else refused,
-        )
+        noted = error if isinstance(error, PartialCell | SumOutOfBounds) else refused
+        self._context.refused("reveal_refused", task.round, noted)
         reason = " ".join(told.split())[:MAX_REASON_CHARS]
         statement = self._statement(
             task,

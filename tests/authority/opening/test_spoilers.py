@@ -23,7 +23,7 @@ from fedrec.evaluation.metrics import METRIC_NAMES
 from fedrec.identity.public import verify
 from fedrec.ids import RoundId
 from fedrec.protection import VectorSpec
-from fedrec.wire.messages import RevealStatement, Wait
+from fedrec.wire.messages import RevealStatement, Wait, manifest_digest
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_authority.opening.sum_opening import _NOT_THEIRS, _UNFIT
 from fedrec_client.state.private_store import PrivateStore
@@ -103,7 +103,7 @@ def check_published_over(
     verify(world.revealer.public.signing_key, said.statement(), said.signature)
     kept = tuple(round_.contributions[world.puppets[n].client_id][0] for n in numbers)
     assert said.paused == paused
-    assert said.manifest_digest == world.membership().manifest_digest(round_.number, kept)
+    assert said.manifest_digest == manifest_digest(world.run, round_.number, kept)
     wanted = sum(world.vector(n, round_) for n in numbers)
     assert np.array_equal(opened_by(world, said, sealed), wanted)
 

@@ -12,7 +12,7 @@ from client.support.key_watch import KeyWatch, put_watch
 
 from fedrec.identity.public import verify
 from fedrec.training.layout import METRICS_SLICE
-from fedrec.wire.messages import Wait
+from fedrec.wire.messages import Wait, manifest_digest
 from fedrec_authority.opening.revealer import STATE_FOLDER
 from fedrec_client.state.private_store import PrivateStore
 
@@ -205,7 +205,7 @@ def test_the_manifest_is_on_disk_before_the_key_is_used(
     world: AuthorityWorld, key: KeyWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     round_ = world.honest_round()
-    expected = world.membership().manifest_digest(round_.number, round_.headers)
+    expected = manifest_digest(world.run, round_.number, round_.headers)
 
     def look(watch: KeyWatch, total: bytes, n_summands: int, names: Any = None) -> None:
         store = PrivateStore(world.keys.revealer.folder / STATE_FOLDER, read_only=True)

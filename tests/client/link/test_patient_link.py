@@ -6,8 +6,10 @@ import pytest
 from client.support.fake_federation import World, down
 
 from fedrec.errors import CorruptUpload, RoundClosed, StorageError, Unreachable
+from fedrec.wire.link import Link
 from fedrec_client.link.backoff import Backoff
-from fedrec_client.link.patient_link import PatientLink
+from fedrec_client.link.metering import Meter
+from fedrec_client.link.patient_link import patient_link
 from fedrec_client.link.stopping import Stopped, StopSwitch
 
 
@@ -16,10 +18,10 @@ def world(tmp_path: Path) -> World:
     return World(tmp_path, protection="none")
 
 
-def patient(world: World, pauses: list[float], **options: int) -> PatientLink:
+def patient(world: World, pauses: list[float], **options: int) -> Link:
     stop = StopSwitch()
     waiting = Backoff(stop, sleep=pauses.append, jitter=lambda: 0.5)
-    return PatientLink(world.link, stop, waiting, lambda error: None, **options)
+    return patient_link(world.link, Meter(), stop, waiting, lambda error: None, **options)
 
 
 def test_pauses_double_up_to_a_cap(world: World) -> None:
@@ -41,8 +43,13 @@ def test_a_trouble_is_told_once_and_counted(world: World) -> None:
     world.link.before = fail
     stop, told, counted = StopSwitch(), list[str](), list[int]()
     waiting = Backoff(stop, sleep=lambda seconds: None, jitter=lambda: 0.5)
-    link = PatientLink(
-        world.link, stop, waiting, lambda e: told.append(e.message), on_answer=counted.append
+    link = patient_link(
+        world.link,
+        Meter(),
+        stop,
+        waiting,
+        lambda e: told.append(e.message),
+        on_answer=counted.append,
     )
     link.federation(world.identity.client_id)
     assert told == ["nobody", "full", "nobody"] and counted == [7]
@@ -89,4 +96,6 @@ def test_stopping_ends_the_waiting(world: World) -> None:
     world.link.before = down(world, "federation", 99)
     waiting = Backoff(stop, sleep=lambda seconds: stop.request(), jitter=lambda: 1.0)
     with pytest.raises(Stopped):
-        PatientLink(world.link, stop, waiting, lambda error: None).federation("x")  # type: ignore[arg-type]
+        patient_link(world.link, Meter(), stop, waiting, lambda error: None).federation(
+            world.identity.client_id
+        )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fedrec.errors import StorageError
 from fedrec.ids import ItemId, UserId
 from fedrec.model.state import SharedState
 from fedrec.training.learner import Learner
+from fedrec_client.membership.membership import Membership
 from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.counted_data import CountedData
 from fedrec_client.state.private_store import PrivateStore
@@ -40,6 +42,11 @@ def users_of(histories: Histories) -> UserSplit:
         validation_items=nothing,
         test_items=nothing,
     )
+
+
+def member_with(items: Sequence[ItemId]) -> Membership:
+    """Return all of a membership that counting looks at."""
+    return cast(Membership, SimpleNamespace(catalogue=SimpleNamespace(item_ids=items)))
 
 
 def people(first: int, last: int, shift: int = 0) -> dict[str, list[int]]:
@@ -78,7 +85,7 @@ class Client:
                 catalogue_fingerprint="c", users=self.run,
             )  # fmt: skip
             store.bind(pin, 1, new_run=True)
-            model = LocalModel(learner, users, store, self.items)
+            model = LocalModel(member_with(self.items), learner, users, store)
             model._shared = self.start(learner) if kind == "train" else learner.initial_shared()
             made = model.contribute(kind, None)  # type: ignore[arg-type]
             assert {name: len(rows) for name, rows in made.private.tensors.items()} == {
@@ -246,7 +253,7 @@ def test_under_noise_nobody_is_counted(tmp_path: Path) -> None:
             federation="f", run="first", plan_json="", catalogue_fingerprint="c", users="u"
         )
         store.bind(pin, 1)
-        model = LocalModel(learner, users_of(before), store, ITEMS)
+        model = LocalModel(member_with(ITEMS), learner, users_of(before), store)
         assert not model.contribute("count", None).vector.any()
         assert store.state.counted is None
 

@@ -15,7 +15,7 @@ from fedrec.ids import RoundId
 from fedrec.protection import Member
 from fedrec.training.layout import METRICS_SLICE
 from fedrec.wire.chunks import Blob
-from fedrec.wire.messages import RevealStatement
+from fedrec.wire.messages import RevealStatement, manifest_digest
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.opening.revealer import STATE_FOLDER, Revealer
 from fedrec_client.link.stopping import Stopped
@@ -95,7 +95,7 @@ class AuthorityWorld(World):
             round=round_.number,
             epoch=known.epoch,
             client_id=known.client_id,
-            manifest_digest=known.manifest_digest(round_.number, round_.headers),
+            manifest_digest=manifest_digest(known.run, round_.number, round_.headers),
             state_tag=seal.state_tag(shared.canonical_bytes()),
             published_digest=Blob.of(sealed).digest,
             metrics=aggregate[METRICS_SLICE].astype("<i8").tobytes(),

@@ -1,0 +1,44 @@
+"""What all work in one run and key epoch is done with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from fedrec.errors import FedrecError
+from fedrec.ids import RoundId
+from fedrec.wire.link import Link
+from fedrec_client.membership.membership import Membership
+from fedrec_client.round.local_model import SharedModel
+from fedrec_client.state.audit import AuditLog
+from fedrec_client.state.private_store import PrivateStore
+from fedrec_client.state.round_journal import RoundJournal
+
+__all__ = ["RoundContext"]
+
+ModelT = TypeVar("ModelT", bound=SharedModel, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundContext(Generic[ModelT]):
+    """One client's run and key epoch.
+
+    Attributes:
+        membership: what enrolment found.
+        link: the coordinator; patient, so that it raises nothing that passes by itself.
+        model: the local model; with private parameters where this client trains.
+        store: the state folder.
+        audit: where refusals go.
+        journal: where costs go, and who is told of events.
+    """
+
+    membership: Membership
+    link: Link
+    model: ModelT
+    store: PrivateStore
+    audit: AuditLog
+    journal: RoundJournal
+
+    def refused(self, event: str, round_id: RoundId, error: FedrecError) -> None:
+        """Note in the audit log what was refused, and why."""
+        self.audit.refused(event, run=self.membership.run, round_id=round_id, error=error)
