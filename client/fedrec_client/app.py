@@ -32,7 +32,7 @@ from fedrec_client.link.metering import Meter
 from fedrec_client.link.patient_link import patient_link
 from fedrec_client.link.stopping import StopSwitch
 from fedrec_client.membership.enrolment import enrol
-from fedrec_client.membership.joining import SHOWN_CHARS, Applying, waiting_detail
+from fedrec_client.membership.joining import SHOWN_CHARS, join, waiting_detail
 from fedrec_client.membership.membership import Membership
 from fedrec_client.membership.roster_chain import RosterChain
 from fedrec_client.round.context import RoundContext
@@ -211,7 +211,7 @@ class ClientApp:
         bare = self._bare_link or invited_link(self._settings)
         link = self._patient(bare, journal)
         try:
-            Applying(link, identity, self._settings, journal, self._backoff).join()
+            join(link, identity, self._settings, journal, self._backoff)
         finally:
             if bare is not self._bare_link:
                 link.close()

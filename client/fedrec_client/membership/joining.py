@@ -17,7 +17,7 @@ from fedrec_client.link.backoff import Backoff
 from fedrec_client.link.connecting import certificate_path, invitation_of
 from fedrec_client.state.round_journal import RoundJournal
 
-__all__ = ["SHOWN_CHARS", "Applying", "sign_guest_consent", "waiting_detail"]
+__all__ = ["SHOWN_CHARS", "join", "sign_guest_consent", "waiting_detail"]
 
 SHOWN_CHARS = 16
 """So much of a client id is enough for `fedrec keys roster admit`."""
@@ -37,8 +37,12 @@ def waiting_detail(identity: Identity) -> str:
     )
 
 
-class Applying:
-    """Applies with an invitation, waits to be admitted and keeps the certificate.
+def join(
+    link: Link, identity: Identity, settings: Settings, journal: RoundJournal, backoff: Backoff
+) -> None:
+    """Apply with the invitation, wait to be admitted, and keep the certificate.
+
+    Returns once this client's certificate is in its place; the invitation is gone then.
 
     Args:
         link: the coordinator, called with the invitation; patient.
@@ -48,52 +52,25 @@ class Applying:
         backoff: how long to pause between questions; a request to stop ends it.
 
     Raises:
-        KeysError: the invitation is of another authority.
+        InvitationUsed: somebody else applied with the invitation.
+        KeysError: the invitation is of another authority, or the coordinator sent a certificate
+            that is not this client's.
+        Stopped: somebody asked to stop.
     """
-
-    def __init__(
-        self,
-        link: Link,
-        identity: Identity,
-        settings: Settings,
-        journal: RoundJournal,
-        backoff: Backoff,
-    ) -> None:
-        self._link = link
-        self._identity = identity
-        self._settings = settings
-        self._invitation, self._issuer = invitation_of(settings)
-        self._journal = journal
-        self._backoff = backoff
-
-    def join(self) -> None:
-        """Return once this client's certificate is in its place; the invitation is gone then.
-
-        Raises:
-            InvitationUsed: somebody else applied with the invitation.
-            KeysError: the coordinator sent a certificate that is not this client's.
-            Stopped: somebody asked to stop.
-        """
-        certificate, key = self._wait(), self._identity.public.tls_key
-        check_certificate(certificate, key, self._issuer, "what the coordinator sent")
-        write_public(certificate_path(self._settings), certificate)
-        # It is worth nothing any more, and a mistyped folder must not look like a first start.
-        with suppress(StorageError):
-            destroy_secret(Path(self._settings.client.invitation or ""))
-
-    def _wait(self) -> bytes:
-        consent = b""
-        if self._settings.client.when_away == "go_on":
-            consent = sign_guest_consent(self._identity, self._settings.federation.name)
-        application = SignedApplication.make(
-            self._identity.public, self._invitation, consent=consent
-        ).to_json()
-        asked = 0
-        while True:
-            found = self._link.apply(application)
-            if found.listed:
-                return found.certificate
-            if not asked:
-                self._journal.tell("waiting_to_join", detail=waiting_detail(self._identity))
-            self._backoff.pause(asked)
-            asked += 1
+    invitation, issuer = invitation_of(settings)
+    goes_on = settings.client.when_away == "go_on"
+    consent = sign_guest_consent(identity, settings.federation.name) if goes_on else b""
+    application = SignedApplication.make(identity.public, invitation, consent=consent).to_json()
+    asked = 0
+    while not (found := link.apply(application)).listed:
+        if not asked:
+            journal.tell("waiting_to_join", detail=waiting_detail(identity))
+        backoff.pause(asked)
+        asked += 1
+    check_certificate(
+        found.certificate, identity.public.tls_key, issuer, "what the coordinator sent"
+    )
+    write_public(certificate_path(settings), found.certificate)
+    # It is worth nothing any more, and a mistyped folder must not look like a first start.
+    with suppress(StorageError):
+        destroy_secret(Path(settings.client.invitation or ""))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -80,8 +80,20 @@ class Calls:
         self._closed = True
         close_channel(self._channel)
 
-    def ask(self, method: Message, request: Message, seconds: float) -> Message:
+    def ask(self, method: Message, request: Message, seconds: float | None = None) -> Message:
+        """Make a call with one answer, and again where nobody answered.
+
+        Args:
+            seconds: how long one attempt may take; by default as long as a question may.
+        """
+        allowed = self.deadlines.control_seconds if seconds is None else seconds
+        return self.retried(lambda: self.attempt(method, request, allowed))
+
+    def attempt(self, method: Message, request: Message, seconds: float) -> Message:
         """Make one attempt at a call with one answer; an interruption cancels it.
+
+        Args:
+            request: a message, or an iterator over the parts of a stream.
 
         Raises:
             grpc.RpcError: when it fails; `retried` turns that into an error of ours.
@@ -93,23 +105,22 @@ class Calls:
             call.cancel()
             raise
 
-    def send(self, method: Message, parts: Iterator[Message], n_bytes: int) -> Message:
-        """Make one attempt at streaming `n_bytes`, with one answer."""
-        return self.ask(method, parts, self.deadlines.stream(n_bytes))
-
-    def receive(
+    def download(
         self, method: Message, request: Message, announcement: str
     ) -> tuple[Message, bytes] | None:
-        """Make one attempt at a download.
+        """Make a call whose answer is a stream of parts, and again where nobody answered.
 
         Args:
-            method: the call, whose answer is a stream of parts.
-            request: what is asked for.
             announcement: the part that must come first: `blob`, or a part that has one.
 
         Returns:
             The announcement and the checked bytes; None when the stream is empty.
         """
+        return self.retried(lambda: self._receive(method, request, announcement))
+
+    def _receive(
+        self, method: Message, request: Message, announcement: str
+    ) -> tuple[Message, bytes] | None:
         call = method(request, timeout=self.deadlines.stream(self._max_download_bytes))
         watch = _Watch(call)
         try:

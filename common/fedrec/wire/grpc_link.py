@@ -111,8 +111,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.GetFederationRequest(
             protocol_version=PROTOCOL_VERSION, client_id=client_id
         )
-        seconds = self._calls.deadlines.control_seconds
-        return federation_from_proto(self._ask(self._stub.GetFederation, request, seconds))
+        return federation_from_proto(self._calls.ask(self._stub.GetFederation, request))
 
     def catalogue(self, client_id: ClientId) -> bytes:
         """Return the public catalogue file."""
@@ -134,7 +133,7 @@ class GrpcLink(Link):
         )
         remembered_to_proto(remembered, request)
         seconds = wait_seconds + self._calls.deadlines.poll_grace_seconds
-        return task_from_proto(self._ask(self._stub.NextTask, request, seconds))
+        return task_from_proto(self._calls.ask(self._stub.NextTask, request, seconds))
 
     def submit_update(self, header: UploadHeader, payload: bytes) -> bool:
         """Send an update, resuming where an earlier try ended; True when it was a duplicate.
@@ -163,7 +162,8 @@ class GrpcLink(Link):
                 offset = status.offset
             asks = True
             parts = _upload_parts(header, payload, offset)
-            receipt = self._calls.send(self._submit_update, parts, header.length)
+            seconds = self._calls.deadlines.stream(header.length)
+            receipt = self._calls.attempt(self._submit_update, parts, seconds)
             return bool(receipt.duplicate)
 
         try:
@@ -198,8 +198,7 @@ class GrpcLink(Link):
 
     def submit_report(self, report: Report) -> None:
         """Send what this client found in a published sum."""
-        seconds = self._calls.deadlines.control_seconds
-        self._ask(self._stub.SubmitReport, report_to_proto(report), seconds)
+        self._calls.ask(self._stub.SubmitReport, report_to_proto(report))
 
     def submit_snapshot(self, report: Report, blob: bytes) -> None:
         """Send a copy of the model for late joiners."""
@@ -211,7 +210,7 @@ class GrpcLink(Link):
         request = coordinator_pb2.FetchPublishedRequest(
             run=run, client_id=client_id, after_round=after
         )
-        found = self._download(self._stub.FetchPublished, request, "published")
+        found = self._calls.download(self._stub.FetchPublished, request, "published")
         return None if found is None else published_from_proto(*found)
 
     def snapshot(
@@ -221,20 +220,19 @@ class GrpcLink(Link):
         request = coordinator_pb2.FetchSnapshotRequest(
             run=run, client_id=client_id, after_round=after, refused=refused
         )
-        found = self._download(self._stub.FetchSnapshot, request, "snapshot")
+        found = self._calls.download(self._stub.FetchSnapshot, request, "snapshot")
         return None if found is None else snapshot_from_proto(*found)
 
     def apply(self, application: bytes) -> Application:
         """Hand in a signed application, or ask again what became of it."""
         request = coordinator_pb2.ApplyRequest(application=application)
-        seconds = self._calls.deadlines.control_seconds
-        return application_from_proto(self._ask(self._stub.Apply, request, seconds))
+        return application_from_proto(self._calls.ask(self._stub.Apply, request))
 
     def submit_masks(self, message: MaskMessage) -> bool:
         """Send a step of a round under masks; True when it was a duplicate."""
         request = mask_message_to_proto(message)
         seconds = self._calls.deadlines.stream(len(message.body))
-        receipt = self._ask(self._stub.SubmitMasks, request, seconds)
+        receipt = self._calls.ask(self._stub.SubmitMasks, request, seconds)
         return bool(receipt.duplicate)
 
     def masks(self, client_id: ClientId, run: str, round_id: RoundId, step: MaskStep) -> bytes:
@@ -249,7 +247,7 @@ class GrpcLink(Link):
             run=header.run, round=header.round, client_id=header.client_id, digest=header.digest
         )
         seconds = self._calls.deadlines.control_seconds
-        answer = self._calls.ask(self._stub.GetUploadStatus, request, seconds)
+        answer = self._calls.attempt(self._stub.GetUploadStatus, request, seconds)
         status = upload_status_from_proto(answer)
         if status.offset > header.length:
             raise ProtocolError(
@@ -257,25 +255,17 @@ class GrpcLink(Link):
             )
         return status
 
-    def _ask(self, method: Message, request: Message, seconds: float) -> Message:
-        return self._calls.retried(lambda: self._calls.ask(method, request, seconds))
-
-    def _download(
-        self, method: Message, request: Message, announcement: str
-    ) -> tuple[Message, bytes] | None:
-        return self._calls.retried(lambda: self._calls.receive(method, request, announcement))
-
     def _blob(self, method: Message, request: Message) -> bytes:
-        found = self._download(method, request, "blob")
+        found = self._calls.download(method, request, "blob")
         if found is None:
             raise ProtocolError("The coordinator ended a download before it began.")
         return found[1]
 
     def _submit(self, method: Message, first: Message, blob: bytes) -> None:
-        def attempt() -> None:
-            self._calls.send(method, _signed_parts(first, blob), len(blob))
-
-        self._calls.retried(attempt)
+        seconds = self._calls.deadlines.stream(len(blob))
+        self._calls.retried(
+            lambda: self._calls.attempt(method, _signed_parts(first, blob), seconds)
+        )
 
 
 def _upload_parts(header: UploadHeader, payload: bytes, offset: int) -> Iterator[bytes]:

@@ -18,7 +18,6 @@ from fedrec.wire.messages import (
     Snapshot,
     Task,
     UploadHeader,
-    UploadStatus,
 )
 
 __all__ = ["Link"]
@@ -53,9 +52,6 @@ class Link(Protocol):
 
         Returns only when the coordinator holds the bytes durably.
         """
-
-    def upload_status(self, header: UploadHeader) -> UploadStatus:
-        """Return how much of this upload the coordinator holds."""
 
     def contribution(
         self, client_id: ClientId, run: str, round_id: RoundId, contributor: ClientId

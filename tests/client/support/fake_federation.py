@@ -52,7 +52,6 @@ from fedrec.wire.messages import (
     Task,
     Train,
     UploadHeader,
-    UploadStatus,
     Wait,
 )
 from fedrec.wire.stated_rows import StatedRows
@@ -538,9 +537,6 @@ class FakeLink:
         round_.contributions[header.client_id] = (header, payload)
         self.after("submit_update")
         return duplicate
-
-    def upload_status(self, header: UploadHeader) -> UploadStatus:
-        return UploadStatus(offset=0, accepted=False)
 
     def contribution(self, client_id: str, run: str, round_id: int, contributor: str) -> bytes:
         self._called("contribution", client_id, contributor)
