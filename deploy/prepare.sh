@@ -20,13 +20,18 @@ fedrec data fetch ml-100k --into "$work/data"
 fedrec provision "$work/federation.toml" --data "$work/data/interactions.csv" --into "$work/kits" \
   > "$work/commands"
 # What an earlier start of this job left when it was interrupted; nobody has used it yet.
-for party in authority coordinator client-1 client-2 client-3; do
+for party in authority coordinator client-1 client-2 client-3 monitoring; do
   find "$party" -mindepth 1 -delete
 done
 cp -a "$work/kits/authority/." authority
 cp -a "$work/kits/coordinator/." coordinator
 for client in client-1 client-2 client-3; do
   cp -a "$work/kits/clients/$client/." "$client"
+done
+# What Prometheus shows to whoever serves numbers.
+head -c 24 /dev/urandom | base64 > monitoring/metrics-token
+for party in authority coordinator client-1 client-2 client-3; do
+  cp monitoring/metrics-token "$party/metrics-token"
 done
 touch authority/prepared
 echo "Prepared: a kit for the authority, for the coordinator, and for each of three clients."

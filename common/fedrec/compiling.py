@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +18,15 @@ import numba
 
 from fedrec.data.fetching import cache_folder
 
-__all__ = ["COMPILED"]
+__all__ = ["COMPILED", "folder_for_compiled"]
 
 
 _PACKAGE = Path(__file__).parent
 _SOURCES = "algorithms/accelerators/*.py"
 """What is compiled into functions of other files, too."""
 _DIGEST_LETTERS = 16
+_OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
+_ROOT = 0
 
 
 def _sources() -> str:
@@ -35,16 +41,55 @@ def _sources() -> str:
     return found.hexdigest()[:_DIGEST_LETTERS]
 
 
-def _prepare_cache() -> bool:
-    """Return whether compiled code can be kept for the next start, in the user's own cache."""
+def folder_for_compiled(chosen: Path | None, own: Path) -> Path | None:
+    """Return a folder of the user's in which compiled code is kept; None where there is none.
+
+    Args:
+        chosen: where it shall be. What came with an image, on a file system that is read-only, is
+            copied to `own`: numba uses no folder that it cannot write to, and what was compiled
+            for another kind of processor is compiled again.
+        own: where it is otherwise.
+    """
+    if chosen is not None:
+        if _is_ours(chosen):
+            return chosen
+        if not own.exists():
+            with suppress(OSError):
+                _copy(chosen, own)
+    return own if _is_ours(own) else None
+
+
+def _is_ours(folder: Path) -> bool:
+    """Tell whether a folder is this user's and can be written to; make it where it is missing."""
     try:
-        chosen = os.environ.get("NUMBA_CACHE_DIR")
-        folder = (Path(chosen) if chosen else cache_folder() / "compiled") / _sources()
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except (OSError, RuntimeError):
-        # A read-only or homeless account: compile at every start.
+        owner = folder.stat().st_uid
+    except OSError:
         return False
-    if not os.access(folder, os.W_OK | os.X_OK) or Path(folder).stat().st_uid != os.geteuid():
+    return owner == os.geteuid() and os.access(folder, os.W_OK | os.X_OK)
+
+
+def _copy(given: Path, own: Path) -> None:
+    """Copy what an image brought, unless others could have changed it: it is code."""
+    found = given.stat()
+    if found.st_uid not in (_ROOT, os.geteuid()) or found.st_mode & _OTHERS_MAY_WRITE:
+        return
+    own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=own.parent) as part:
+        # Another process that does this at the same time may be first; its copy is the same.
+        shutil.copytree(given, Path(part) / own.name).rename(own)
+
+
+def _prepare_cache() -> bool:
+    """Return whether compiled code can be kept for the next start."""
+    given, sources = os.environ.get("NUMBA_CACHE_DIR"), _sources()
+    try:
+        own = cache_folder() / "compiled" / sources
+    except RuntimeError:
+        # A homeless account: compile at every start.
+        return False
+    folder = folder_for_compiled(Path(given) / sources if given else None, own)
+    if folder is None:
         return False
     # Read by numba when a function is declared; numba's stubs do not list it.
     setattr(numba.config, "CACHE_DIR", str(folder))  # noqa: B010

@@ -11,8 +11,10 @@ import sys
 import tomllib
 from fnmatch import fnmatch
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 
 from fedrec.config.loading import load_settings
 
@@ -20,6 +22,7 @@ ROOT = Path(__file__).parents[2]
 DEPLOY = ROOT / "deploy"
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8")
 COMPOSE = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+SERVICES: dict[str, Any] = yaml.safe_load(COMPOSE)["services"]
 CLIENTS = ("client-1", "client-2", "client-3")
 PARTIES = ("authority", "coordinator", *CLIENTS)
 
@@ -62,6 +65,71 @@ def test_torch_is_in_no_image_but_the_clients() -> None:
         assert not any("torch" in one for one in extras["optional-dependencies"][extra])
 
 
+def test_what_is_compiled_is_compiled_when_the_image_is_built() -> None:
+    built, chosen = re.findall(
+        r"compile\.py (\S+)$|NUMBA_CACHE_DIR=(\S+)", DOCKERFILE, re.MULTILINE
+    )
+    assert built[0] == chosen[1]
+    cache = re.findall(r"FEDREC_CACHE=(\S+)", DOCKERFILE)
+    # What another kind of processor compiles goes where a read-only container can write.
+    assert Path(cache[0]).parent == Path("/tmp")
+    assert all(SERVICES[party]["tmpfs"] == ["/tmp"] for party in CLIENTS)
+
+
+def test_nothing_is_privileged_and_nothing_writes_outside_its_volumes() -> None:
+    for service in SERVICES.values():
+        assert service["read_only"] is True
+        assert service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+    users = re.findall(r"^USER (\S+)$", DOCKERFILE, re.MULTILINE)
+    assert users == ["10001:10001"] * 4
+
+
+def test_monitoring_reads_every_party_and_mounts_no_kit() -> None:
+    chosen = {name for name, found in SERVICES.items() if found.get("profiles") == ["monitoring"]}
+    assert chosen == {"prometheus", "grafana"}
+    for name in chosen:
+        volumes = [volume.partition(":")[0] for volume in SERVICES[name]["volumes"]]
+        assert not set(volumes) & set(PARTIES)
+        # Its pages are for this machine alone, and its configuration is here.
+        assert all(port.startswith("127.0.0.1:") for port in SERVICES[name]["ports"])
+        assert all((DEPLOY / volume).is_file() for volume in volumes if volume.startswith("."))
+    read = yaml.safe_load((DEPLOY / "monitoring" / "prometheus.compose.yml").read_text())
+    targets = {
+        target
+        for job in read["scrape_configs"]
+        for one in job["static_configs"]
+        for target in one["targets"]
+    }
+    served = {
+        "coordinator": SERVICES["coordinator"]["environment"][
+            "FEDREC_COORDINATOR__METRICS_ADDRESS"
+        ],
+        "authority": next(
+            part.partition("=")[2]
+            for part in SERVICES["authority"]["command"]
+            if part.startswith("--metrics-address")
+        ),
+        **{
+            party: SERVICES[party]["environment"]["FEDREC_CLIENT__METRICS_ADDRESS"]
+            for party in CLIENTS
+        },
+    }
+    assert targets == {f"{party}:{where.rpartition(':')[2]}" for party, where in served.items()}
+
+
+def test_with_a_gpu_clients_alone_differ() -> None:
+    cuda = yaml.safe_load((DEPLOY / "compose.cuda.yaml").read_text(encoding="utf-8"))
+    assert set(cuda["services"]) == set(CLIENTS)
+    for service in cuda["services"].values():
+        # Another image, of pip's own index, which has torch with CUDA.
+        assert service["image"] != SERVICES["client-1"]["image"]
+        assert service["build"]["args"] == {"TORCH_INDEX": ""}
+        assert service["environment"] == {"FEDREC_CLIENT__DEVICE": "auto"}
+        (device,) = service["deploy"]["resources"]["reservations"]["devices"]
+        assert device == {"driver": "nvidia", "count": 1, "capabilities": ["gpu"]}
+
+
 def test_each_party_has_a_volume_that_no_other_service_mounts() -> None:
     settings = load_settings(DEPLOY / "federation.toml")
     assert tuple(settings.parties.clients) == CLIENTS
@@ -77,8 +145,8 @@ def test_each_party_has_a_volume_that_no_other_service_mounts() -> None:
 def prepare(tmp_path: Path):
     """Return what runs the setup job as its container does, with data of its own to fetch."""
     volumes = tmp_path / "federation"
-    for party in PARTIES:
-        (volumes / party).mkdir(parents=True)
+    for folder in (*PARTIES, "monitoring"):
+        (volumes / folder).mkdir(parents=True)
     users = [(user, item) for user in range(1, 31) for item in range(user % 5, 40, 3)]
     data = "user_id,item_id\n" + "\n".join(f"{user},{item}" for user, item in users)
     (tmp_path / "small.csv").write_text(data + "\n", encoding="utf-8")
@@ -125,6 +193,11 @@ def test_the_setup_job_puts_each_kit_into_its_volume(prepare) -> None:
     assert load_settings(volumes / "coordinator" / "coordinator.toml").coordinator.port == 7447
     assert (volumes / "authority" / "operator.pem").is_file()
     assert not list(volumes.rglob("coordinator/*.secret"))
+    tokens = list(volumes.rglob("metrics-token"))
+    assert {path.parent.name for path in tokens} == {*PARTIES, "monitoring"}
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tokens} == {0o600}
+    (token,) = {path.read_text() for path in tokens}
+    assert len(token.strip()) >= 32
     made = (volumes / "client-1" / "invitation.pem").read_bytes()
     again = run()
     assert again.returncode == 0
