@@ -373,8 +373,8 @@ class ClientApp:
 
     def _record_environment(self, provenance: Provenance | None) -> None:
         """Leave in the state folder where this run's rounds are trained; the last start counts."""
+        from fedrec.durable import write_whole
         from fedrec.environment import describe_environment
-        from fedrec.recommender.storage import write_whole
 
         found = describe_environment(provenance, format_number=STATE_FORMAT)
         write_whole(self._folder / ENVIRONMENT_NAME, found.to_json().encode(), private=True)

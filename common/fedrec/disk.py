@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedrec.errors import FedrecError, SettingsError, StorageError
 
-__all__ = ["FULL", "UNUSABLE", "DiskFull", "require_writable", "unwritten"]
+__all__ = ["FULL", "UNUSABLE", "WRITABLE", "DiskFull", "require_writable", "unwritten"]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 UNUSABLE = frozenset(
@@ -25,7 +25,7 @@ UNUSABLE = frozenset(
 """What a path or its owner is the cause of, not fedrec and not the disk."""
 
 _SPACE = "Free disk space; what was kept before is intact."
-_WRITABLE = "Name a folder in which this user may write."
+WRITABLE = "Name a folder in which this user may write."
 
 
 class DiskFull(StorageError):
@@ -35,7 +35,7 @@ class DiskFull(StorageError):
         super().__init__(message, remedy=remedy)
 
 
-def unwritten(path: Path, error: OSError, remedy: str = _WRITABLE) -> FedrecError:
+def unwritten(path: Path, error: OSError, remedy: str = WRITABLE) -> FedrecError:
     """Return the error for a file that could not be written.
 
     Args:
@@ -67,7 +67,7 @@ def require_writable(folder: Path, setting: str, *files: str, mode: int = 0o700)
         if error.errno in FULL:
             raise DiskFull(f"{setting}: '{folder}' cannot be made: {error.strerror}.") from error
         raise SettingsError(
-            f"{setting}: '{folder}' cannot be made: {error.strerror}.", remedy=_WRITABLE
+            f"{setting}: '{folder}' cannot be made: {error.strerror}.", remedy=WRITABLE
         ) from None
     # A file, not `os.access`: for root that knows nothing of a folder that was made immutable.
     tried = folder / f".{secrets.token_hex(8)}.tried"
@@ -77,8 +77,8 @@ def require_writable(folder: Path, setting: str, *files: str, mode: int = 0o700)
     except OSError as error:
         if error.errno not in FULL:
             raise SettingsError(
-                f"{setting}: '{folder}' cannot be written: {error.strerror}.", remedy=_WRITABLE
+                f"{setting}: '{folder}' cannot be written: {error.strerror}.", remedy=WRITABLE
             ) from None
     for path in (folder / name for name in files):
         if path.exists() and not os.access(path, os.W_OK):
-            raise SettingsError(f"{setting}: '{path}' cannot be written.", remedy=_WRITABLE)
+            raise SettingsError(f"{setting}: '{path}' cannot be written.", remedy=WRITABLE)

@@ -24,9 +24,9 @@ from pathlib import Path
 from fedrec.config.schema import PartiesSettings, Settings
 from fedrec.config.writing import settings_to_toml
 from fedrec.data import Catalogue, Interactions, partition_users
-from fedrec.data.files import write_atomically
 from fedrec.data.writing import write_interactions
 from fedrec.disk import require_writable
+from fedrec.durable import replacing_text
 from fedrec.errors import KeysError, SettingsError
 from fedrec.identity.key_files import replace_secret, write_public
 from fedrec_authority.folder.authority_folder import AuthorityFolder
@@ -369,5 +369,5 @@ def _write_settings(
         heading=f"{heading}, made by `fedrec provision`.\n"
         "All parties agree on the sections above [data]; no edit is needed.",
     )
-    with write_atomically(path) as file:
+    with replacing_text(path) as file:
         file.write(text)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedrec.config.schema import Settings
+from fedrec.durable import sync
 from fedrec.errors import RefusedError, SettingsError, StateWentBack, StorageError
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.identity.key_files import read_public
@@ -211,9 +212,5 @@ def _swap(state: Path, draft: Path) -> Path | None:
             raise SettingsError(f"There is no name left to set {str(state)!r} aside under.")
         os.replace(state, aside)
     os.replace(draft, state)
-    opened = os.open(state.parent, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)
+    sync(state.parent)
     return aside

@@ -15,6 +15,7 @@ from fedrec.config.exposure import check_exposure, check_sampling
 from fedrec.config.plan import plan_fingerprint, plan_from_json
 from fedrec.config.schema import Plan
 from fedrec.data import Catalogue
+from fedrec.durable import write_whole
 from fedrec.errors import CatalogueMismatch, DataError, KeysError, PlanMismatch
 from fedrec.identity.epoch_secrets import EpochSecrets, open_epoch
 from fedrec.identity.identity import Identity
@@ -24,7 +25,6 @@ from fedrec.training.layout import Layout, protection_of
 from fedrec.wire.link import Link
 from fedrec.wire.messages import FederationInfo
 from fedrec_client.membership.membership import Membership, check_protocol, tag_key_of
-from fedrec_client.state.durable import write_durably
 
 __all__ = ["enrol"]
 
@@ -161,7 +161,7 @@ def _kept_or_fetched(
         kept = None
     if kept is not None and kept.fingerprint() == info.catalogue_fingerprint:
         return kept
-    write_durably(cache, link.catalogue(identity.client_id))
+    write_whole(cache, link.catalogue(identity.client_id), private=True)
     fetched = Catalogue.load(cache)
     if fetched.fingerprint() != info.catalogue_fingerprint:
         raise CatalogueMismatch(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedrec.durable import write_whole
 from fedrec.errors import RosterBreaksCells
 from fedrec.identity.cell_rules import check
 from fedrec.identity.key_files import read_public
 from fedrec.identity.roster import MAX_BYTES, Roster
 from fedrec.ids import RoundId
 from fedrec_client.state.audit import AuditLog
-from fedrec_client.state.durable import write_durably
 
 __all__ = ["ROSTER_FILE", "RosterChain", "kept_roster"]
 
@@ -59,7 +59,7 @@ class RosterChain:
                 self._refused = roster.digest()
                 self._audit.refused("roster refused", run=run, round_id=RoundId(0), error=error)
             raise
-        write_durably(self._path, roster.to_json())
+        write_whole(self._path, roster.to_json(), private=True)
 
     def _kept_of(self, roster: Roster) -> Roster | None:
         """Return the roster kept of the same federation."""

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedrec.config.schema import Settings
 from fedrec.disk import unwritten
+from fedrec.durable import replacing
 from fedrec.errors import DataError, SettingsError
 from fedrec.ids import RoundId
 from fedrec.recommender import Recommender
@@ -80,17 +79,8 @@ def export_recommendations(
     own = own_recommender(settings, which)
     parts = _Parts(own, wanted)
     try:
-        # mkstemp opens with mode 0600.
-        handle, temporary = tempfile.mkstemp(dir=file.parent, prefix=f".{file.name}.")
-        try:
-            with os.fdopen(handle, "wb") as opened:
-                (_write_parquet if form == ".parquet" else _write_csv)(opened, parts)
-                opened.flush()
-                os.fsync(opened.fileno())
-            os.replace(temporary, file)
-        except BaseException:
-            os.unlink(temporary)
-            raise
+        with replacing(file, private=True) as opened:
+            (_write_parquet if form == ".parquet" else _write_csv)(opened, parts)
     except OSError as error:
         raise unwritten(file, error, "Check that the folder exists and is writable.") from error
     return ExportedTable(

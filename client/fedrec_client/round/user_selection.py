@@ -14,9 +14,9 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from fedrec.durable import write_whole
 from fedrec.errors import StorageError
 from fedrec.ids import UserId, canonical
-from fedrec_client.state.durable import write_durably
 
 __all__ = ["SELECTION_FILE", "select_users", "selection_secret"]
 
@@ -33,7 +33,7 @@ def selection_secret(folder: Path) -> bytes:
     path = folder / SELECTION_FILE
     if not path.exists():
         secret = secrets.token_bytes(SECRET_BYTES)
-        write_durably(path, secret + hashlib.sha256(secret).digest())
+        write_whole(path, secret + hashlib.sha256(secret).digest(), private=True)
     try:
         raw = path.read_bytes()
     except OSError as error:

@@ -8,9 +8,9 @@ from pathlib import Path
 import structlog
 
 from fedrec.clock import Clock
+from fedrec.durable import append_line
 from fedrec.errors import FedrecError
 from fedrec.ids import RoundId
-from fedrec_client.state.durable import append_durably
 
 __all__ = ["AUDIT_FILE", "AuditLog"]
 
@@ -36,5 +36,5 @@ class AuditLog:
             "code": error.code,
             "message": error.message,
         }
-        append_durably(self._path, json.dumps(line, separators=(",", ":")))
+        append_line(self._path, json.dumps(line, separators=(",", ":")))
         _log.warning(event, run=run, round=round_id, code=error.code, message=error.message)

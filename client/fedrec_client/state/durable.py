@@ -1,4 +1,4 @@
-"""Files that survive a power cut: written whole, forced to disk, and checked when read."""
+"""Files of the state folder: named by their content, and checked when they are read."""
 
 from __future__ import annotations
 
@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.disk import unwritten
+from fedrec.durable import write_whole
 from fedrec.errors import StorageError
 
 __all__ = [
     "FileRef",
     "FolderLock",
     "Parts",
-    "append_durably",
     "checked_path",
     "make_private_folder",
     "read_checked",
     "write_blob",
-    "write_durably",
 ]
 
 Parts = Callable[[], Iterable[bytes]]
@@ -60,41 +59,6 @@ def make_private_folder(folder: Path) -> None:
         folder.chmod(0o700)
 
 
-def write_durably(path: Path, data: bytes | Iterable[bytes]) -> None:
-    """Put a file of mode 0600 in place; after a crash there is the old one or the new one."""
-    with _reported(path):
-        temporary = path.with_name(f".{path.name}.new")
-        try:
-            handle = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-            with os.fdopen(handle, "wb") as file:
-                file.writelines([data] if isinstance(data, bytes) else data)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, path)
-        except OSError:
-            # On a full disk a torso takes the space that others wait for.
-            temporary.unlink(missing_ok=True)
-            raise
-        _sync_folder(path.parent)
-
-
-def append_durably(path: Path, line: str) -> None:
-    """Add one line to a file of mode 0600 and force it to disk; all of it, or nothing."""
-    with _reported(path):
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        try:
-            before, rest = os.fstat(handle).st_size, line.encode() + b"\n"
-            try:
-                while rest:
-                    rest = rest[os.write(handle, rest) :]
-                os.fsync(handle)
-            except OSError:
-                os.ftruncate(handle, before)
-                raise
-        finally:
-            os.close(handle)
-
-
 def write_blob(folder: Path, kind: str, data: bytes | Parts) -> FileRef:
     """Write `data` under a name that follows from its content, and return its reference.
 
@@ -107,7 +71,7 @@ def write_blob(folder: Path, kind: str, data: bytes | Parts) -> FileRef:
         length += len(part)
     sha256 = hashed.hexdigest()
     ref = FileRef(name=f"{kind}-{sha256[:32]}.bin", length=length, sha256=sha256)
-    write_durably(folder / ref.name, _parts(data))
+    write_whole(folder / ref.name, _parts(data), private=True, remedy=_UNWRITABLE)
     return ref
 
 
@@ -154,14 +118,6 @@ def _check_content(path: Path, ref: FileRef, length: int, found: str) -> None:
             f"{ref.length} bytes with {ref.sha256}.",
             remedy=_DAMAGED,
         )
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 class FolderLock:

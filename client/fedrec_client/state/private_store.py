@@ -13,6 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from fedrec.durable import write_whole
 from fedrec.errors import PlanMismatch, StorageError
 from fedrec.ids import RoundId
 from fedrec.model.block_folder import BlockFolder
@@ -28,7 +29,6 @@ from fedrec_client.state.durable import (
     make_private_folder,
     read_checked,
     write_blob,
-    write_durably,
 )
 from fedrec_client.state.stored_state import (
     BestModel,
@@ -558,7 +558,7 @@ class PrivateStore:
         self._commit(self.state.model_copy(update=changes))
 
     def _commit(self, state: StoredState) -> None:
-        write_durably(self.folder / STATE_FILE, state.to_bytes())
+        write_whole(self.folder / STATE_FILE, state.to_bytes(), private=True)
         self._state = state
         self._collect_garbage()
 

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Literal
 
 from fedrec.clock import Clock
+from fedrec.durable import append_line
 from fedrec.ids import RoundId
 from fedrec_client.events import ClientEvent, EventName, OnEvent
 from fedrec_client.link.metering import Meter
-from fedrec_client.state.durable import append_durably
 
 __all__ = ["JOURNAL_FILE", "Outcome", "RoundCost", "RoundJournal"]
 
@@ -110,7 +110,7 @@ class RoundJournal:
             DiskFull: it still takes nothing.
         """
         while self._lines:
-            append_durably(self._path, self._lines[0])
+            append_line(self._path, self._lines[0])
             del self._lines[0]
 
     def _cost(self, round_id: RoundId) -> RoundCost:

@@ -132,8 +132,8 @@ def write_settings(
     """
     from fedrec.config.exposure import check_exposure
     from fedrec.config.starter import Starter
-    from fedrec.data.files import write_atomically
     from fedrec.disk import unwritten
+    from fedrec.durable import replacing_text
     from fedrec.errors import SettingsError
 
     if path.exists() and not force:
@@ -160,7 +160,7 @@ def write_settings(
     check_exposure(starter.plan, accepted=accept_exposure)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with write_atomically(path) as file:
+        with replacing_text(path) as file:
             file.write(starter.text(path.name))
     except OSError as error:
         raise unwritten(path, error, "Choose another folder.") from None

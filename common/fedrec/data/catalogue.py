@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
 from fedrec.data.ordering import sorted_ids
 from fedrec.disk import unwritten
+from fedrec.durable import replacing_text
 from fedrec.errors import CatalogueMismatch, DataError
 from fedrec.ids import ItemId, digest
 
@@ -175,7 +175,7 @@ class Catalogue:
         """
         preamble = [_MAGIC, f"{_MAJOR}.{_MINOR}", self.version, self.fingerprint()]
         try:
-            with write_atomically(Path(path)) as file:
+            with replacing_text(Path(path)) as file:
                 writer = csv.writer(file)
                 writer.writerow(preamble)
                 writer.writerow(_HEADER)

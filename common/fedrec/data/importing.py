@@ -13,7 +13,6 @@ from pathlib import Path
 
 from fedrec.data.catalogue import Catalogue
 from fedrec.data.fetching import cache_folder
-from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
 from fedrec.data.public import ORIGIN_FILE, PUBLIC, Counts, KnownCopy, how_to_get
 from fedrec.data.readers import ReadReport, read_interactions
@@ -24,6 +23,7 @@ from fedrec.data.writing import (
     prepare_folder,
     write_interactions,
 )
+from fedrec.durable import replacing_text
 from fedrec.errors import DataError, StorageError
 
 __all__ = ["ImportedDataset", "import_public"]
@@ -233,7 +233,7 @@ def _write_origin(
 ) -> None:
     record = {"file": file, "sha256": sha256, "counts": asdict(counts), "warnings": list(warnings)}
     try:
-        with write_atomically(path) as out:
+        with replacing_text(path) as out:
             out.write(json.dumps(record, indent=2) + "\n")
     except OSError as error:
         raise StorageError(

@@ -5,9 +5,9 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from fedrec.data.files import write_atomically
 from fedrec.data.interactions import Interactions
 from fedrec.disk import unwritten
+from fedrec.durable import replacing_text
 from fedrec.errors import DataError
 
 __all__ = ["CATALOGUE_FILE", "INTERACTIONS_FILE", "prepare_folder", "write_interactions"]
@@ -52,7 +52,7 @@ def write_interactions(path: Path, interactions: Interactions, *, private: bool 
     """
     times = interactions.times().tolist()
     try:
-        with write_atomically(path) as file:
+        with replacing_text(path) as file:
             writer = csv.writer(file)
             writer.writerow(_HEADER)
             columns = zip(interactions.user_ids, interactions.item_ids, times, strict=True)

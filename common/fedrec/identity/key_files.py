@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import secrets
 import stat
 from pathlib import Path
 
-from fedrec.disk import unwritten
+from fedrec.disk import WRITABLE, unwritten
+from fedrec.durable import sync, write_new, write_whole
 from fedrec.errors import KeysError
 
 __all__ = [
@@ -34,12 +34,7 @@ def write_secret(path: Path, content: bytes) -> None:
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        temporary = _write_temporary(path, content, 0o600)
-        try:
-            os.link(temporary, path)
-        finally:
-            temporary.unlink()
-        _sync_folder(path.parent)
+        write_new(path, content)
     except FileExistsError:
         raise KeysError(
             f"{path} exists already.",
@@ -86,7 +81,7 @@ def replace_secret(path: Path, content: bytes) -> None:
         StorageError: when the disk refuses.
         SettingsError: when nothing may be written there.
     """
-    _replace(path, content, folder_mode=0o700, mode=0o600)
+    _replace(path, content, folder_mode=0o700, private=True)
 
 
 def destroy_secret(path: Path) -> None:
@@ -104,7 +99,7 @@ def destroy_secret(path: Path) -> None:
             file.flush()
             os.fsync(file.fileno())
         path.unlink()
-        _sync_folder(path.parent)
+        sync(path.parent)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -118,21 +113,15 @@ def write_public(path: Path, content: bytes) -> None:
         StorageError: when the disk refuses.
         SettingsError: when nothing may be written there.
     """
-    _replace(path, content, folder_mode=0o777, mode=0o644)
+    _replace(path, content, folder_mode=0o777, private=False)
 
 
-def _replace(path: Path, content: bytes, *, folder_mode: int, mode: int) -> None:
+def _replace(path: Path, content: bytes, *, folder_mode: int, private: bool) -> None:
     try:
         path.parent.mkdir(mode=folder_mode, parents=True, exist_ok=True)
-        temporary = _write_temporary(path, content, mode)
-        try:
-            temporary.replace(path)
-        except OSError:
-            temporary.unlink()
-            raise
-        _sync_folder(path.parent)
     except OSError as error:
         raise unwritten(path, error) from error
+    write_whole(path, content, private=private, remedy=WRITABLE)
 
 
 def read_public(path: Path, *, max_bytes: int, remedy: str) -> bytes:
@@ -148,30 +137,6 @@ def read_public(path: Path, *, max_bytes: int, remedy: str) -> bytes:
         raise KeysError(f"{path} does not exist.", remedy=remedy) from None
     except OSError as error:
         raise KeysError(f"{path} cannot be read: {error.strerror}.", remedy=remedy) from error
-
-
-def _write_temporary(path: Path, content: bytes, mode: int) -> Path:
-    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-    except OSError:
-        temporary.unlink()
-        raise
-    return temporary
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _bounded(path: Path, content: bytes, max_bytes: int) -> bytes:

@@ -23,13 +23,13 @@ from safetensors.numpy import load
 from fedrec.config.plan import plan_from_json, plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.durable import write_whole
 from fedrec.errors import FedrecError, StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, UserId
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.model.tables import Table
 from fedrec.model.tensor_file import file_parts, mapped_tensors
-from fedrec.recommender.storage import write_whole
 
 __all__ = ["MODEL_NAME", "USERS_NAME", "ModelFile", "UsersFile"]
 

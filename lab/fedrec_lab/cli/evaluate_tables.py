@@ -10,8 +10,8 @@ import typer
 
 from fedrec.cli.terminal import print_json
 from fedrec.config.algorithm import algorithm_of
+from fedrec.durable import write_whole
 from fedrec.recommender import MODEL_NAME, USERS_NAME, ModelFile, UsersFile
-from fedrec.recommender.storage import write_whole
 from fedrec_lab.reports.table_diagnostics import as_text, diagnose_model
 from fedrec_lab.simulation.result import SimulationResult
 

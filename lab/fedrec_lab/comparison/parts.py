@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
 from fedrec.evaluation.metrics import Rates
 from fedrec.formats import check_format, format_number
-from fedrec.recommender.storage import write_whole
 from fedrec_lab.comparison.measurement import Measurement
 
 __all__ = ["Parts"]

@@ -10,10 +10,10 @@ from tempfile import TemporaryDirectory
 
 from fedrec.config.schema import Plan, Settings
 from fedrec.data.public import find, other_counts
+from fedrec.durable import write_whole
 from fedrec.errors import DataError, SettingsError, StorageError
 from fedrec.evaluation.protocols import Protocol
 from fedrec.formats import check_run_folder
-from fedrec.recommender.storage import write_whole
 from fedrec.training.device import choose_device
 from fedrec_lab.papers import ROWS, PublishedRow, rows_named
 from fedrec_lab.papers.comparison import Comparison

@@ -17,12 +17,12 @@ from fedrec.clock import Clock, SystemClock
 from fedrec.config.loading import PATHS
 from fedrec.config.schema import Settings
 from fedrec.config.writing import settings_to_toml
+from fedrec.durable import write_whole
 from fedrec.environment import describe_environment
 from fedrec.errors import DataError, StorageError
 from fedrec.evaluation.metrics import MetricSums
 from fedrec.formats import ENVIRONMENT_NAME, check_run_folder
 from fedrec.provenance import Provenance
-from fedrec.recommender.storage import write_whole
 from fedrec_lab.reports.comparison_table import ComparisonTable
 from fedrec_lab.reports.drawing import as_png, as_svg_file
 from fedrec_lab.reports.html import Figure, ReportContent, render_report

@@ -17,6 +17,7 @@ from pathlib import Path
 from fedrec.config.plan import plan_to_json
 from fedrec.config.schema import Plan
 from fedrec.data.splits import UserSplit
+from fedrec.durable import write_whole
 from fedrec.errors import SettingsError, StorageError
 from fedrec.formats import check_format, format_number
 from fedrec.ids import RoundId, digest
@@ -24,7 +25,6 @@ from fedrec.model.block_folder import BlockFolder
 from fedrec.model.private_manifest import BLOCKS, names_in, read_manifest
 from fedrec.model.state import PrivateState, SharedState
 from fedrec.provenance import Provenance
-from fedrec.recommender.storage import write_whole
 from fedrec_lab.reports.round_report import RoundReport
 from fedrec_lab.simulation.result import Version
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedrec.disk import unwritten
+from fedrec.durable import sync
 from fedrec.errors import DamagedFile, SettingsError, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.store import reading
@@ -60,7 +61,7 @@ def back_up(state: Path, into: Path) -> BackedUp:
         into.parent.mkdir(parents=True, exist_ok=True)
         found = _copied(state, draft)
         os.replace(draft, into)
-        _sync(into.parent)
+        sync(into.parent)
     except OSError as error:
         raise unwritten(into, error, "Name another folder; nothing of it was kept.") from error
     except sqlite3.DatabaseError as error:
@@ -113,16 +114,8 @@ def _copy(state: Path, draft: Path) -> BackedUp:
     (draft / FILE).write_bytes(record(commits))
     for path in [*(draft / name for name in files), draft / DATABASE, draft / FILE]:
         path.chmod(0o600)
-        _sync(path)
+        sync(path)
     for folder in [draft, *(path for path in draft.iterdir() if path.is_dir())]:
-        _sync(folder)
+        sync(folder)
     n_bytes = sum(path.stat().st_size for path in draft.rglob("*") if path.is_file())
     return BackedUp(last_round=last, n_files=len(files), n_bytes=n_bytes)
-
-
-def _sync(path: Path) -> None:
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

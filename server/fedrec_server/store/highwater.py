@@ -14,6 +14,7 @@ import os
 from hashlib import sha256
 from pathlib import Path
 
+from fedrec.durable import sync
 from fedrec.errors import StateWentBack, StorageError
 
 __all__ = ["FILE", "REMEDY", "Highwater"]
@@ -53,7 +54,7 @@ class Highwater:
         if found is None and commits is None:
             self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             self.note(0, durable=True)
-            _sync_folder(self._path.parent)
+            sync(self._path.parent)
             return
         if found is None:
             raise StateWentBack(
@@ -106,11 +107,3 @@ def record(commits: int) -> bytes:
     """Return a mark's bytes, which always are as many."""
     said = _MAGIC + f"{commits:0{_DIGITS}d}".encode()
     return said + sha256(said).hexdigest().encode()
-
-
-def _sync_folder(folder: Path) -> None:
-    opened = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

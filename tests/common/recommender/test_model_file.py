@@ -7,9 +7,9 @@ import pytest
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
+from fedrec.durable import write_whole
 from fedrec.errors import StorageError, VersionMismatch
 from fedrec.recommender import ModelFile, UsersFile
-from fedrec.recommender.storage import write_whole
 
 
 def test_a_model_comes_back_bit_by_bit(model, tmp_path):

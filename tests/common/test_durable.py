@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedrec.data.files import write_atomically
+from fedrec.durable import replacing_text
 
 
 def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
     path.write_text("old")
-    with pytest.raises(RuntimeError), write_atomically(path) as file:
+    with pytest.raises(RuntimeError), replacing_text(path) as file:
         file.write("new")
         raise RuntimeError
     assert path.read_text() == "old"
@@ -21,6 +21,6 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
 
 def test_success_replaces_it(tmp_path: Path) -> None:
     path = tmp_path / "file.txt"
-    with write_atomically(path) as file:
+    with replacing_text(path) as file:
         file.write("a\r\né\n")
     assert path.read_bytes() == "a\r\né\n".encode()
