@@ -7,7 +7,7 @@ WORKERS ?= 3
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test test-fast test-more test-long lint protos bench clean docs site coverage
+.PHONY: setup demo test test-fast test-more test-long lint protos bench clean docs site coverage e2e-containers
 
 setup: $(STAMP)
 
@@ -52,6 +52,10 @@ FUZZ_SECONDS ?= 600
 test-long: test-more
 	FEDREC_SOAK_SECONDS=$(SOAK_SECONDS) FUZZ_SECONDS=$(FUZZ_SECONDS) \
 	  $(PYTEST) --dist load -m 'hours and not cuda'
+
+# Needs docker or podman; CONTAINERS names another command, BUILD_ARGS is added to every build.
+e2e-containers: setup
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m containers tests/containers --verbose --durations=0
 
 lint: setup
 	$(BIN)/ruff check .
