@@ -124,7 +124,7 @@ def measure(n_clients: int, preset: str, path: str) -> None:
         for client in clients:
             client._thread.join()
             client.result()
-        deadline = coordinator.engine.state.rules.report_seconds("train", n_clients)
+        deadline = coordinator.engine.run.state.rules.report_seconds("train", n_clients)
         loop.run(coordinator.stop(grace_seconds=0.2))
     loop.close()
     expected = price(plan, n_items=catalogue.n_items, n_clients=n_clients)

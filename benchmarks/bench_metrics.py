@@ -48,14 +48,14 @@ def engine() -> Any:
         current=round_, roster=clients, rules=rules, ending=None, abandoned_in_row=0,
         rounds_published=6, charged=0,
     )  # fmt: skip
-    return SimpleNamespace(
+    run = SimpleNamespace(
         state=state,
         clock=SimpleNamespace(now=time.time),
         listeners=[],
         presence=SimpleNamespace(live=lambda: clients, last_heard=lambda who: 0.0),
         federation=SimpleNamespace(epsilon_after=lambda n_sums: None),
-        measured=LatestQuality(),
     )
+    return SimpleNamespace(run=run, quality=LatestQuality())
 
 
 def microseconds(what: Callable[[], object], times: int) -> float:
@@ -72,16 +72,16 @@ def microseconds(what: Callable[[], object], times: int) -> float:
 def main() -> int:
     """Print the table; 1 where an event takes too long."""
     with TemporaryDirectory() as folder:
-        run = engine()
+        looked_at = engine()
         local = CoordinatorSettings(state=folder)
-        coordinator = CoordinatorMetrics(run, local, certificate_ends=0.0)
+        coordinator = CoordinatorMetrics(looked_at, local, certificate_ends=0.0)
         client, authority = ClientMetrics(Path(folder)), AuthorityMetrics(Path(folder))
         counted = (UpdateCounted(header=SimpleNamespace(length=1 << 20), at=0.0),)  # type: ignore[arg-type]
         refused = TooLarge("too large")
         trained = ClientEvent(name="trained", round=RoundId(7), seconds=0.5, bytes_up=1 << 20)
         opened = AuthorityEvent(name="sum revealed", round=7, seconds=0.2)
         events: dict[str, Callable[[], object]] = {
-            "coordinator, update counted": lambda: coordinator.heard(run.state, counted),
+            "coordinator, update counted": lambda: coordinator.heard(looked_at.run.state, counted),
             "coordinator, call refused": lambda: coordinator.refused("/x/SubmitUpdate", refused),
             "client, trained": lambda: client.take(trained),
             "authority, sum opened": lambda: authority.take(opened),

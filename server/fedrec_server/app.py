@@ -178,7 +178,7 @@ class Coordinator:
             await self.stop(grace_seconds=0.0)
             raise
         self._ticker = asyncio.create_task(self._tick(engine))
-        structlog.get_logger().info("coordinator listens", address=address, run=engine.run)
+        structlog.get_logger().info("coordinator listens", address=address, run=engine.run.name)
         return address
 
     async def serve(
@@ -205,24 +205,23 @@ class Coordinator:
                 remedy="The coordinator has ended, and nothing is lost. Free disk space, then "
                 "start it again.",
             ) from error
-        on_start(address, self.engine.run)
+        on_start(address, self.engine.run.name)
         signals = _Signals()
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, signals.take, number)
         waits: list[Coroutine[Any, Any, object]] = [
             signals.came.wait(),
-            self.engine.work.lost.wait(),
-            self.engine.memories.outdated.wait(),
+            self.engine.run.work.lost.wait(),
+            self.engine.run.halted.wait(),
         ]
         if until_finished:
             waits.append(self._finished())
         tasks = [asyncio.ensure_future(wait) for wait in waits]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            lost = self.engine.work.lost.is_set()
-            memories = self.engine.memories
-            run_end = _end_of(self.engine.state)
+            run = self.engine.run
+            lost, run_end = run.work.lost.is_set(), _end_of(run.state)
             await self.stop(grace_seconds=0.0 if lost else GRACE_SECONDS)
         finally:
             for task in tasks:
@@ -234,15 +233,15 @@ class Coordinator:
                 "The store failed to make a change durable; nothing acknowledged is lost.",
                 remedy="Check the disk, then start the coordinator again.",
             )
-        if memories.outdated.is_set():
-            raise memories.problem()
+        if run.problem is not None:
+            raise run.problem
         return signals.ending or run_end
 
     async def stop(self, *, grace_seconds: float = GRACE_SECONDS) -> None:
         """Take no more, finish what was begun, and close everything."""
         engine, self._engine = self.engine, None
         structlog.get_logger().info(
-            "coordinator stops", run=engine.run, published_round=engine.state.published
+            "coordinator stops", run=engine.run.name, published_round=engine.run.state.published
         )
         await self._health.enter_graceful_shutdown()
         engine.stop_waiting()
@@ -277,7 +276,7 @@ class Coordinator:
         guard = CallGuard(
             callers=self._callers,
             limits=StreamLimits(),
-            stopping=lambda: engine.stopping,
+            stopping=lambda: engine.run.stopping,
             on_refused=None if self._metrics is None else self._metrics.refused,
         )
         # In front, so that it sees what the guard turns away; not there at all where nobody asked.
@@ -300,11 +299,11 @@ class Coordinator:
 
     def _roster(self) -> Roster:
         """Return the roster in force, which an installed epoch replaces."""
-        federation = self._federation if self._engine is None else self._engine.federation
+        federation = self._federation if self._engine is None else self._engine.run.federation
         return federation.keys.roster
 
     async def _tick(self, engine: Engine) -> None:
-        while not engine.work.lost.is_set():
+        while not engine.run.work.lost.is_set():
             await asyncio.sleep(TICK_SECONDS)
             # `Work` logs what failed; without a next tick no deadline would ever come.
             with contextlib.suppress(Exception):
@@ -314,7 +313,7 @@ class Coordinator:
 
     async def _finished(self) -> None:
         engine = self.engine
-        while engine.state.ending is None:
+        while engine.run.state.ending is None:
             # A run that was resumed had ended before, and the event still says so.
             engine.finished.clear()
             await engine.finished.wait()

@@ -75,10 +75,10 @@ class CoordinatorMetrics:
             "fedrec_disk_reserve_bytes", "Free space below which uploads are refused."
         ).set(settings.reserve_bytes)
         self._phase: Phase | None = None
-        self._since = self._looked = engine.clock.now()
+        self._since = self._looked = engine.run.clock.now()
         self._charged = -1
         self._look()
-        engine.listeners.append(self.heard)
+        engine.run.listeners.append(self.heard)
 
     def _gauges(self, numbers: Numbers, certificate_ends: float) -> None:
         gauge = numbers.gauge
@@ -105,7 +105,7 @@ class CoordinatorMetrics:
             "fedrec_authority_heard_timestamp_seconds",
             "When the key authority was last heard of; the start, where it was not since.",
         )
-        self._started = self._engine.clock.now()
+        self._started = self._engine.run.clock.now()
         gauge("fedrec_certificate_expiry_timestamp_seconds", "When the certificate runs out.").set(
             certificate_ends
         )
@@ -136,20 +136,20 @@ class CoordinatorMetrics:
 
     def tick(self) -> None:
         """Look up what has no event, at most once a second; called as time passes."""
-        now = self._engine.clock.now()
+        now = self._engine.run.clock.now()
         if abs(now - self._looked) >= LOOKED_SECONDS:
             self._looked = now
             self._look()
 
     def _follow(self, before: State) -> None:
         """Note how long the phase took that is over, if one is."""
-        present = self._engine.state.current
+        present = self._engine.run.state.current
         was = before.current
         number = None if was is None else was.number
         same = present is not None and present.number == number
         if present is not None and same and present.phase == self._phase:
             return
-        now = self._engine.clock.now()
+        now = self._engine.run.clock.now()
         if self._phase is not None:
             self._lasted[self._phase].observe(max(0.0, now - self._since))
         self._phase = None if present is None else present.phase
@@ -157,7 +157,7 @@ class CoordinatorMetrics:
 
     def _look(self) -> None:
         engine = self._engine
-        state, presence, ending = engine.state, engine.presence, engine.state.ending
+        state, presence, ending = engine.run.state, engine.run.presence, engine.run.state.ending
         self._done.set(state.rounds_published)
         self._planned.set(state.rules.rounds.total + 2)
         self._listed.set(len(state.roster))
@@ -172,16 +172,16 @@ class CoordinatorMetrics:
         if state.rules.revealer is not None:
             self._heard.set(presence.last_heard(state.rules.revealer) or self._started)
         else:
-            self._heard.set(engine.clock.now())
+            self._heard.set(engine.run.clock.now())
         self._measured()
         if state.charged != self._charged:
             self._charged = state.charged
-            self._epsilon.set(engine.federation.epsilon_after(state.charged) or 0.0)
+            self._epsilon.set(engine.run.federation.epsilon_after(state.charged) or 0.0)
             self._noisy.set(state.charged)
             self._noisy_most.set(state.rules.most_sums or 0)
 
     def _measured(self) -> None:
-        quality = self._engine.measured.quality
+        quality = self._engine.quality.quality
         for split, ratio, ndcg in self._rates:
             rates = quality.validation if split == "validation" else quality.test
             if rates is not None:

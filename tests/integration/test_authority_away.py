@@ -34,14 +34,14 @@ def test_ten_minutes_of_the_coordinators_clock(found: Found) -> None:
         engine = federation.coordinator.engine
 
         def waiting() -> RoundId:
-            round_ = engine.state.current
+            round_ = engine.run.state.current
             return RoundId(0 if round_ is None or round_.phase != "revealing" else round_.number)
 
         number = poll(waiting)
         for _ in range(10):
             federation.clock.jump(60.0)
             federation.tick()
-        assert waiting() == number and engine.state.abandoned == 0
+        assert waiting() == number and engine.run.state.abandoned == 0
         ended = {"finished", "abandoned"}
         assert not [e for c in clients for e in c.events if e.name in ended]
     finally:

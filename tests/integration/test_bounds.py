@@ -24,6 +24,7 @@ from fedrec_client.round.local_model import LocalModel
 from fedrec_client.state.audit import AUDIT_FILE
 from fedrec_client.state.private_store import PrivateStore
 from fedrec_server.rounds.endings import OUT_OF_BOUNDS
+from fedrec_server.uploads.item_holders import ItemHolders
 
 SPOILER = 3
 
@@ -129,7 +130,7 @@ def test_a_restarted_coordinator_knows_the_count(found: Found, spoiler: Spoiler)
     federation = begun(found, spoiler, protection="none", algorithm="ease")
     check_against_one_process(federation)
     engine = federation.coordinator.engine
-    (first, *_), holders = federation.published(), engine.holders.known()
+    (first, *_), holders = federation.published(), ItemHolders(engine.run).known()
     assert holders is not None and first.kind == "count"
     counts = np.zeros(len(holders.last), dtype=np.int64)
     for users in federation.bench.users():

@@ -28,7 +28,7 @@ from fedrec.wire.messages import UploadHeader
 from fedrec_authority.delivery import AuthorityEvent, Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_client.link.connecting import open_link
-from fedrec_server.membership.presence import LIVE_SECONDS
+from fedrec_server.run.presence import LIVE_SECONDS
 
 
 class Authorities:
@@ -103,7 +103,7 @@ def test_somebody_joins_while_a_round_is_in_progress(found: Found, protection: s
     assert {round_.epoch for round_ in federation.published()} == {2, 3}
     assert owners.delivery.look() and "epoch began" in owners.names()
     engine = federation.coordinator.engine
-    assert engine.applications.waiting(engine.federation.keys.roster) == []
+    assert engine.applications.waiting(engine.run.federation.keys.roster) == []
     assert not Path(invitation).exists(), "it is used"
     for client in clients:
         assert "epoch_changed" in {event.name for event in client.events}

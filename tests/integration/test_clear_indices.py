@@ -84,7 +84,7 @@ def test_eight_clients_of_one_user_each(found: Found, tmp_path: Path) -> None:
     # The coordinator waits for reports as long as the price says.
     opening = price(federation.bench.plan, n_items=N_ITEMS, n_clients=N_USERS).opening
     assert opening is not None and opening.entries == KEPT
-    rules = federation.coordinator.engine.state.rules
+    rules = federation.coordinator.engine.run.state.rules
     assert rules.report_seconds("train", N_USERS) == opening.report_seconds
     # Whoever audits the wire is told; values, counts and the model are nowhere.
     federation.stop()

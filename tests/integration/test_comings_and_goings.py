@@ -110,7 +110,7 @@ def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: st
         federation.until_waiting(0, 1)
         federation.client(3)
         federation.until_waiting(3)
-        poll(lambda: federation.coordinator.engine.store.snapshot())
+        poll(lambda: federation.coordinator.engine.run.store.snapshot())
         second = federation.client(4)
         assert second.wait_for("snapshot_taken").round == 3
         federation.until_waiting(4)
@@ -128,7 +128,7 @@ def test_late_joiners_take_a_snapshot_and_then_part(found: Found, protection: st
 def test_a_wrong_copy_of_the_model_is_passed_over_and_made_again(found: Found) -> None:
     """Nobody but a joiner can tell; it takes the rounds, and others have a better copy made."""
     federation = found(plan_of("bfv", 3), 6)
-    store = federation.coordinator.engine.store
+    store = federation.coordinator.engine.run.store
     gate, makers = Gate(4), FirstCopyIsWrong()
     for number in range(2):
         federation.client(number, wrap=makers)

@@ -153,11 +153,11 @@ def test_a_silent_authority(found: Found, revealing: Revealers) -> None:
         authority.kill()
         gate.opened.set()
         poll(lambda: [e for e in federation.journal() if (e.kind, e.round) == ("sum made", 2)])
-        closed = engine.state.current
+        closed = engine.run.state.current
         for _ in range(3):
             federation.clock.jump(30 * 86_400.0)
-            poll(lambda: engine.presence.live() >= engine.federation.roster)
-            assert engine.state.current == closed
+            poll(lambda: engine.run.presence.live() >= engine.run.federation.roster)
+            assert engine.run.state.current == closed
         with closing(operators_link(federation.bench, federation.address)) as link:
             (now,) = (text for name, text in status_rows(link.status()) if name == "now")
         assert now.startswith("round 2 is complete and waits for the key authority, last heard ")
@@ -205,7 +205,7 @@ def test_one_clients_ciphertext_is_not_a_sum(
     refused = [json.loads(line) for line in (state / AUDIT_FILE).read_text().splitlines()]
     assert {line["code"] for line in refused} == {"reveal_refused"}
     assert len(refused) == len(link.declined) == len(TRICKS)
-    assert federation.coordinator.engine.state.abandoned == 0
+    assert federation.coordinator.engine.run.state.abandoned == 0
 
 
 _ABANDONED = "round abandoned"

@@ -53,7 +53,7 @@ def sizes(folder: Path) -> list[int]:
 
 def current(federations: list[Federation]) -> Round | None:
     """Return the round in progress, once there is a federation."""
-    return federations[0].coordinator.engine.state.current if federations else None
+    return federations[0].coordinator.engine.run.state.current if federations else None
 
 
 def check_finished(federation: Federation) -> None:

@@ -49,7 +49,7 @@ def test_the_others_go_on_without_a_client_that_drops_out(found: Found, step: Ma
     federation = everybody(found, {4: gate}, 3)
     try:
         let_it_drop_out(federation, gate, step)
-        poll(lambda: federation.coordinator.engine.state.published >= 3)
+        poll(lambda: federation.coordinator.engine.run.state.published >= 3)
     finally:
         gate.opened.set()
     counted = check_against_one_process(federation)
@@ -63,7 +63,7 @@ def test_answers_of_fewer_are_enough_after_a_while(found: Found) -> None:
     federation = everybody(found, {4: gate}, 2)
     try:
         let_it_drop_out(federation, gate, "answer")
-        poll(lambda: federation.coordinator.engine.state.published >= 2)
+        poll(lambda: federation.coordinator.engine.run.state.published >= 2)
     finally:
         gate.opened.set()
     counted = check_against_one_process(federation)
@@ -79,7 +79,7 @@ def test_of_three_clients_one_that_drops_out_ends_the_round(found: Found, step: 
     federation.client(2, wrap=gate)
     try:
         let_it_drop_out(federation, gate, step)
-        poll(lambda: federation.coordinator.engine.state.abandoned)
+        poll(lambda: federation.coordinator.engine.run.state.abandoned)
     finally:
         gate.opened.set()
     counted = check_against_one_process(federation)
@@ -170,8 +170,8 @@ def test_a_client_that_is_told_something_else_gives_nothing(
     engine = federation.coordinator.engine
 
     def stuck() -> bool:
-        round_ = engine.state.current
-        if engine.state.published >= 2:
+        round_ = engine.run.state.current
+        if engine.run.state.published >= 2:
             return True
         if round_ is None or round_.number != 2 or round_.phase != PHASES[step]:
             return False
@@ -251,7 +251,7 @@ def test_a_client_takes_steps_in_order_and_signs_one_set(found: Found) -> None:
     federation.client(0, wrap=wrap)
     for number in (1, 2):
         federation.client(number)
-    poll(lambda: federation.coordinator.engine.state.published >= 2)
+    poll(lambda: federation.coordinator.engine.run.state.published >= 2)
     counted = check_against_one_process(federation)
     assert counted[1] == {0, 1, 2}
     assert link[0].asked == 1
@@ -277,12 +277,12 @@ def test_of_nine_clients_one_vanishes_after_its_shares_and_six_are_published(fou
         assert children[victim].ended() == -signal.SIGKILL
 
         def others_sent_their_vectors() -> bool:
-            round_ = engine.state.current
+            round_ = engine.run.state.current
             return round_ is not None and len(round_.accepted) == N_CLIENTS - 1
 
         poll(others_sent_their_vectors)
         federation.clock.jump(61)
-        poll(lambda: engine.state.published >= 3)
+        poll(lambda: engine.run.state.published >= 3)
         children[victim].close()
         children[victim] = ClientProcess(bench, victim, federation.address)
         for child in children.values():

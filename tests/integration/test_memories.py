@@ -149,13 +149,13 @@ def test_coordinator_folder_back(found: Found, revealing: Revealers) -> None:
         federation.stop_coordinator()
         newest = swap(folder, older)
         federation.start_again()
-        memories = federation.coordinator.engine.memories
-        poll(memories.outdated.is_set)
-        assert "A member has round 4" in memories.problem().message
+        run = federation.coordinator.engine.run
+        poll(run.halted.is_set)
+        assert run.problem is not None and "A member has round 4" in run.problem.message
         for client in clients[1:]:
             told = client.wait_for("coordinator_went_back")
             assert "waits and keeps what it has" in told.detail
-        assert federation.coordinator.engine.state.published == 2
+        assert federation.coordinator.engine.run.state.published == 2
         federation.stop_coordinator()
         shutil.rmtree(folder)
         newest.rename(folder)
@@ -216,7 +216,7 @@ def test_members_wait_where_nobody_signs(found: Found) -> None:
         federation.start_again()
         for client in clients[1:]:
             client.wait_for("coordinator_went_back")
-        assert not federation.coordinator.engine.memories.outdated.is_set()
+        assert not federation.coordinator.engine.run.halted.is_set()
         federation.stop_coordinator()
         shutil.rmtree(folder)
         newest.rename(folder)

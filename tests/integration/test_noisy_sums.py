@@ -91,7 +91,7 @@ def test_who_drops_out_under_masks_pays_for_a_vector_and_for_nothing_else(
     federation = everybody(found, {4: gate}, 3, plan)
     try:
         let_it_drop_out(federation, gate, step)
-        poll(lambda: federation.coordinator.engine.state.published >= 3)
+        poll(lambda: federation.coordinator.engine.run.state.published >= 3)
     finally:
         gate.opened.set()
     for client in federation.clients:

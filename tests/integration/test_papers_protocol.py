@@ -16,8 +16,8 @@ from fedrec.training.layout import protection_of
 from fedrec.wire.admin_link import RunEvent
 from fedrec.wire.link import Link
 from fedrec.wire.messages import Report
-from fedrec_server import engine
-from fedrec_server.membership.presence import LIVE_SECONDS
+from fedrec_server.run import superfluous_files
+from fedrec_server.run.presence import LIVE_SECONDS
 
 EVERY = range(1, 100)
 
@@ -82,11 +82,11 @@ def test_clients_disagree(found: Found) -> None:
     for number in range(3):
         federation.client(number, wrap=lying(federation, number, 2, 5))
     for number in (2, 5):
-        poll(lambda number=number: federation.coordinator.engine.state.published == number)  # type: ignore[misc]
-        waiting = poll(lambda: federation.coordinator.engine.state.reporting)
+        poll(lambda number=number: federation.coordinator.engine.run.state.published == number)  # type: ignore[misc]
+        waiting = poll(lambda: federation.coordinator.engine.run.state.reporting)
         assert waiting is not None and waiting.round == number
-        poll(lambda: len(federation.coordinator.engine.state.reporting.reports) == 3)  # type: ignore[union-attr]
-        assert federation.coordinator.engine.state.ending is None
+        poll(lambda: len(federation.coordinator.engine.run.state.reporting.reports) == 3)  # type: ignore[union-attr]
+        assert federation.coordinator.engine.run.state.ending is None
         federation.clock.jump(federation.bench.plan.rounds.report_seconds)
     check_finished(federation)
     reasons = {event.round: event.fields.get("reason") for event in measured(federation)}
@@ -102,7 +102,7 @@ def test_clients_disagree(found: Found) -> None:
 def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(
     found: Found, monkeypatch: pytest.MonkeyPatch, version: int
 ) -> None:
-    monkeypatch.setattr(engine, "KEPT_SUMS", 2)
+    monkeypatch.setattr(superfluous_files, "KEPT_SUMS", 2)
     federation = found(plan_of("bfv", 3, total=7), 4)
     gate, last = Gate(3), 7
     gates = [gate, Gate(last)]
@@ -135,7 +135,7 @@ def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(
     assert len({bench.model(number) for number in range(4)}) == 1
     # A client that has to fetch what is gone is given nothing.
     assert federation.published() == []
-    store = federation.coordinator.engine.store
+    store = federation.coordinator.engine.run.store
     assert [bool(store.published(RoundId(n)).name) for n in range(1, 10)] == (  # type: ignore[union-attr]
         [False] * 7 + [True] * 2
     )
@@ -143,7 +143,7 @@ def test_who_is_too_far_behind_takes_a_copy_that_two_reports_name(
 
 def _away(federation: Federation, last: int) -> bool:
     """Let time pass until the last round has begun: somebody may be waited for who is not there."""
-    state = federation.coordinator.engine.state
+    state = federation.coordinator.engine.run.state
     if state.current is not None and len(state.current.accepted) >= 3:
         federation.clock.jump(federation.bench.plan.rounds.deadline_seconds)
     return state.published >= last - 1

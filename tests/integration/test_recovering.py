@@ -104,9 +104,9 @@ def test_coordinator_three_rounds_back(found: Found, revealing: Revealers) -> No
         folder.rename(folder.with_name("newest"))
         folder.with_name("older").rename(folder)
         federation.start_again()
-        memories = federation.coordinator.engine.memories
-        poll(memories.outdated.is_set)
-        assert "fedrec coordinator recover" in memories.problem().remedy
+        run = federation.coordinator.engine.run
+        poll(run.halted.is_set)
+        assert run.problem is not None and "fedrec coordinator recover" in run.problem.remedy
         federation.stop_coordinator()
         made = recovered(federation)
     finally:
@@ -115,7 +115,7 @@ def test_coordinator_three_rounds_back(found: Found, revealing: Revealers) -> No
     assert (made.round, made.has_model) == (4, True)
     assert made.aside is not None and (made.aside / "coordinator.sqlite").exists()
     check_everybody(federation)
-    assert federation.coordinator.engine.state.published == 5
+    assert federation.coordinator.engine.run.state.published == 5
 
 
 @pytest.mark.parametrize("algorithm", ["fedmf", "fedals"])
@@ -182,7 +182,7 @@ def test_a_damaged_sum(found: Found, revealing: Revealers) -> None:
     clients.append(federation.client(2))
     try:
         clients[2].wait_for("sent", 4)
-        identity = federation.coordinator.engine.federation.identity
+        identity = federation.coordinator.engine.run.federation.identity
         federation.stop_coordinator()
         (damaged,) = state_of(federation).glob("blobs/00000002-*")
         raw = bytearray(damaged.read_bytes())
@@ -340,14 +340,14 @@ def test_authority_and_coordinator_lost_together(
         made = recovered(federation, "restored")
         assert (made.round, made.has_model) == (1, False)
         revealing(federation, "restored")
-        poll(lambda: federation.coordinator.engine.state.published >= 3)
+        poll(lambda: federation.coordinator.engine.run.state.published >= 3)
     finally:
         for gate in gates:
             gate.opened.set()
     check_everybody(federation)
     learnt = [entry.round for entry in federation.journal() if entry.kind == "round learnt"]
     assert learnt == [3]
-    record = federation.coordinator.engine.store.published(RoundId(5))
+    record = federation.coordinator.engine.run.store.published(RoundId(5))
     assert record is not None and record.statement is not None
     assert (record.statement.sequence, record.statement.trained) == (4, 3)
 

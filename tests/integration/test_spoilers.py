@@ -147,7 +147,7 @@ def test_a_pause_outlives_everybody_and_ends_by_a_roster(found: Found, spoiler: 
         authority.kill()
         federation.stop_coordinator()
         federation.start_again()
-        assert federation.coordinator.engine.state.rules.partition.cells[1].state == "paused"
+        assert federation.coordinator.engine.run.state.rules.partition.cells[1].state == "paused"
         assert keys.paused == (2,)
         made = keys.rotate()
         assert [cell.state for cell in made.roster.partition.cells] == ["active", "paused"]
@@ -191,7 +191,7 @@ def test_a_coordinator_made_anew_knows_the_pause(
         federation.stop_coordinator()
         shutil.rmtree(state_of(federation))
         assert recovered(federation).round == 3
-        cells_now = federation.coordinator.engine.state.rules.partition.cells
+        cells_now = federation.coordinator.engine.run.state.rules.partition.cells
         assert [cell.state for cell in cells_now] == ["active", "paused"]
     finally:
         go_on.set()
@@ -199,7 +199,7 @@ def test_a_coordinator_made_anew_knows_the_pause(
         assert client.result().reason == "all rounds are published"
     assert not [entry for entry in federation.journal() if entry.kind == "round abandoned"]
     for number in (3, 4, 5):
-        record = federation.coordinator.engine.store.published(RoundId(number))
+        record = federation.coordinator.engine.run.store.published(RoundId(number))
         assert record is not None and record.statement is not None
         assert record.statement.paused == (2,)
         assert len(record.contributions) == len(good)
@@ -246,7 +246,7 @@ def test_what_the_coordinator_can_read_is_refused_one_by_one(
     others, everybody = frozenset(range(3)), frozenset(range(4))
     kinds = [found.kind for found in federation.published()]
     refused = [line for line in lines if line["event"] == "update refused"]
-    name = federation.coordinator.engine.federation.keys.roster
+    name = federation.coordinator.engine.run.federation.keys.roster
     label = name.member(Identity.load(federation.bench.state(3)).client_id).label
     assert [(line["client"], line["round"]) for line in refused] == [(label, 2)]
     told = federation.clients[3].wait_for("round_refused", 2)

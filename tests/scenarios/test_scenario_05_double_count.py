@@ -34,7 +34,7 @@ def test_scenario_05_two_processes_with_one_identity(tmp_path: Path) -> None:
         found.come(CLIENTS)
         found.upload(0)
         other = bench.payload(0, 1, salt=7)
-        told = told_of(found.coordinator.engine.state)
+        told = told_of(found.coordinator.engine.run.state)
         header = bench.header(0, 1, other, found.run, **told)
         for _ in range(3):
             with found.link() as link, pytest.raises(ConflictingUpload):
@@ -53,7 +53,9 @@ def test_scenario_05_repeated_chunks(tmp_path: Path) -> None:
     with serving(bench, tmp_path) as found:
         found.come(CLIENTS)
         payload = bench.payload(0, 1)
-        header = bench.header(0, 1, payload, found.run, **told_of(found.coordinator.engine.state))
+        header = bench.header(
+            0, 1, payload, found.run, **told_of(found.coordinator.engine.run.state)
+        )
         chunks = list(split(payload))
         assert not found.submit(header, *chunks, *chunks, *chunks).duplicate
         for number in (1, 2):
@@ -63,7 +65,7 @@ def test_scenario_05_repeated_chunks(tmp_path: Path) -> None:
 
 def published(found: Serving) -> bytes:
     """Return the first round's published sum."""
-    found.do(found.coordinator.engine.work.settled())
+    found.do(found.coordinator.engine.run.work.settled())
     with found.link() as link:
         round_ = link.published(identity(0).client_id, found.run, RoundId(0))
     assert round_ is not None

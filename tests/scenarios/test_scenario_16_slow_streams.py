@@ -20,7 +20,8 @@ from fedrec.errors import CorruptUpload, NotInRoster, TooLarge
 from fedrec.wire.convert import upload_header_to_proto
 from fedrec.wire.status import from_rpc_error
 from fedrec.wire.v1 import update_pb2
-from fedrec_server.service.stream_limits import Places, heard_in_time
+from fedrec_server.service.stream_limits import heard_in_time
+from fedrec_server.uploads.stream_turns import StreamTurns
 
 SUBMIT = "/fedrec.wire.v1.Coordinator/SubmitUpdate"
 
@@ -70,10 +71,10 @@ class TestScenario16Time:
 
 def test_scenario_16_places_are_given_in_order() -> None:
     async def crowd() -> list[int]:
-        places, served = Places(bytes_in_flight=8 << 20), []
+        places, served = StreamTurns(bytes_in_flight=8 << 20).places, []
 
         async def one(number: int) -> None:
-            async with places.place():
+            async with places:
                 served.append(number)
                 await asyncio.sleep(0.01)
 
@@ -162,8 +163,8 @@ def test_scenario_16_connections_that_never_finish_their_handshake(tmp_path: Pat
         for number in range(3):
             assert not found.upload(number)
         engine = found.coordinator.engine
-        found.do(engine.work.settled())
-        assert engine.state.published == 1
+        found.do(engine.run.work.settled())
+        assert engine.run.state.published == 1
         open_.close()
         # A moment, as gRPC lets go of them; they were accepted in this process.
         poll(lambda: len(os.listdir("/proc/self/fd")) <= before + 20)

@@ -72,7 +72,7 @@ def test_scenario_17_invitation_twice(tmp_path: Path) -> None:
             told = list(threads.map(answer, crowd))
         assert Counter(told) == {"kept": 1, "invitation_used": 99}
         winner = crowd[told.index("kept")]
-        (kept,) = found.coordinator.engine.store.applicants()
+        (kept,) = found.coordinator.engine.run.store.applicants()
         assert kept.client_id == winner.client_id
     with serving(bench, tmp_path) as found:
         assert apply(found, winner, invited).listed is False, "it may ask what became of it"
@@ -120,7 +120,7 @@ def test_scenario_17_expired(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         )
         with pytest.raises(CertificateExpired):
             apply(found, Identity.create("d"), fresh)
-        assert found.coordinator.engine.store.applicants() == []
+        assert found.coordinator.engine.run.store.applicants() == []
 
 
 def test_scenario_17_another_key(tmp_path: Path) -> None:
@@ -129,7 +129,7 @@ def test_scenario_17_another_key(tmp_path: Path) -> None:
     with serving(Bench.of(3), tmp_path) as found:
         with found.link(mine) as link, pytest.raises(BadSignature):
             link.apply(SignedApplication.make(who.public, yours).to_json())
-        assert found.coordinator.engine.store.applicants() == []
+        assert found.coordinator.engine.run.store.applicants() == []
 
 
 def test_scenario_17_nobody_guesses_one(tmp_path: Path) -> None:
@@ -143,7 +143,7 @@ def test_scenario_17_nobody_guesses_one(tmp_path: Path) -> None:
             )
             with pytest.raises(Unreachable, match="Refused before a word was said"):
                 apply(found, Identity.create("guess"), forged)
-        assert found.coordinator.engine.store.applicants() == []
+        assert found.coordinator.engine.run.store.applicants() == []
 
 
 def test_scenario_17_no_secret_is_kept_or_logged(

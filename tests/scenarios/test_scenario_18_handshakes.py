@@ -82,7 +82,7 @@ def test_scenario_18_cert_A_says_B(tmp_path: Path, name: str) -> None:
         with found.link(0) as link, pytest.raises(WrongIdentity) as told:
             CALLS[name](found, link)
         assert told.value.code == "wrong_identity"
-        state = found.coordinator.engine.state
+        state = found.coordinator.engine.run.state
         assert state.current is not None and not state.current.accepted
 
 

@@ -25,13 +25,15 @@ def second_round(tmp_path: Path) -> Iterator[Recorded]:
     with serving(bench, tmp_path) as found:
         found.come(CLIENTS)
         payload = bench.payload(0, 1)
-        header = bench.header(0, 1, payload, found.run, **told_of(found.coordinator.engine.state))
+        header = bench.header(
+            0, 1, payload, found.run, **told_of(found.coordinator.engine.run.state)
+        )
         for number in CLIENTS:
             found.upload(number)
-        found.do(found.coordinator.engine.work.settled())
+        found.do(found.coordinator.engine.run.work.settled())
         found.come(CLIENTS)
-        assert found.coordinator.engine.state.current is not None
-        assert found.coordinator.engine.state.current.number == 2
+        assert found.coordinator.engine.run.state.current is not None
+        assert found.coordinator.engine.run.state.current.number == 2
         yield found, header, payload
 
 
@@ -42,7 +44,7 @@ def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
         for changes, expected in (
             ({"round": RoundId(2)}, ProtocolError),
             (
-                {"round": RoundId(2), **told_of(found.coordinator.engine.state)},
+                {"round": RoundId(2), **told_of(found.coordinator.engine.run.state)},
                 BadSignature,
             ),
             ({"run": "other"}, ProtocolError),
@@ -52,7 +54,7 @@ def test_scenario_19_in_the_next_round(second_round: Recorded) -> None:
             with pytest.raises(FedrecError) as caught:
                 link.submit_update(replace(header, **changes), payload)
             assert isinstance(caught.value, expected | BadSignature), changes
-    round_ = found.coordinator.engine.state.current
+    round_ = found.coordinator.engine.run.state.current
     assert round_ is not None and not round_.accepted
 
 
@@ -71,7 +73,7 @@ def test_scenario_19_after_a_restart(second_round: Recorded, tmp_path: Path) -> 
             assert link.submit_update(header, payload), "known, and not counted again"
             with pytest.raises((BadSignature, ProtocolError)):
                 link.submit_update(replace(header, round=RoundId(2)), payload)
-            round_ = again.coordinator.engine.state.current
+            round_ = again.coordinator.engine.run.state.current
             assert round_ is not None and round_.number == 2 and not round_.accepted
 
 

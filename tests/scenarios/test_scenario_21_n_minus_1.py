@@ -57,7 +57,7 @@ def test_scenario_21_attackers_are_turned_away_at_the_door(tmp_path: Path) -> No
             with pytest.raises(NotInRoster):
                 found.task(number)
         assert isinstance(found.task(0), Wait)
-        assert found.coordinator.engine.state.current is None
+        assert found.coordinator.engine.run.state.current is None
 
 
 def test_scenario_21_too_few_updates_are_never_summed() -> None:

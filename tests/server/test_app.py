@@ -122,7 +122,7 @@ def test_a_disk_without_a_page_at_the_start_is_called_full(
             asyncio.run(Coordinator(settings_of(tmp_path), bench.federation).serve(_nobody))
     # With space it starts in the same folder.
     with serving(bench, tmp_path) as found:
-        assert found.coordinator.engine.state.published == 0
+        assert found.coordinator.engine.run.state.published == 0
 
 
 def _nobody(address: str, run: str) -> None:
@@ -185,7 +185,7 @@ def test_stop_answers_long_polls_and_keeps_the_run(tmp_path: Path) -> None:
 
         waiting = threading.Thread(target=wait)
         waiting.start()
-        until(lambda: bool(found.coordinator.engine.presence.waiters))
+        until(lambda: bool(found.coordinator.engine.run.presence.waiters))
         found.do(found.coordinator.stop(grace_seconds=10.0))
         waiting.join(10)
         assert isinstance(answers[0].task, Wait) and "stops" in answers[0].task.reason
@@ -267,8 +267,10 @@ def test_how_the_run_ended_is_told(
         while not server.is_running:
             await asyncio.sleep(0.01)
         engine = server.engine
-        async with engine.lock:
-            await engine.settle(*finish(engine.state, reason, failed, engine.clock.now()))
+        async with engine.run.lock:
+            await engine.run.commit(
+                *finish(engine.run.state, reason, failed, engine.run.clock.now())
+            )
         return await asyncio.wait_for(serving, 10)
 
     assert asyncio.run(over()) == ending

@@ -25,7 +25,7 @@ def test_a_statement_follows_the_last_one(tmp_path: Path) -> None:
                 await upload(engine, bench, number)
             await engine.tick()
             await speak(engine, bench, sequence=4)
-            record = engine.store.published(RoundId(1))
+            record = engine.run.store.published(RoundId(1))
             assert record is not None and record.statement is not None
             before = record.statement
             assert before.sequence == 4
@@ -36,9 +36,9 @@ def test_a_statement_follows_the_last_one(tmp_path: Path) -> None:
             for wrong in ({"sequence": 3}, {"sequence": 4}, {"sequence": 5}):
                 with pytest.raises(AuthorityIsOld, match="does not follow 4, on round 1"):
                     await speak(engine, bench, **wrong)
-            assert engine.state.published == 1
+            assert engine.run.state.published == 1
             await speak(engine, bench, sequence=5, previous=before.digest())
-            assert engine.state.published == 2
+            assert engine.run.state.published == 2
 
     asyncio.run(scenario())
 
@@ -57,15 +57,15 @@ def test_a_backup_of_a_round_that_was_published_since_is_older(tmp_path: Path) -
             await engine.tick()
             await asyncio.to_thread(back_up, tmp_path / "state", tmp_path / "older" / "state")
             await speak(engine, bench)
-            record = engine.store.published(RoundId(1))
+            record = engine.run.store.published(RoundId(1))
             assert record is not None
             said = Remembered(statement=record.statement)
         async with running(bench, tmp_path / "older") as engine:
             for number in (0, REVEALER):
-                assert not engine.memories.outdated.is_set()
+                assert not engine.run.halted.is_set()
                 me = identity(number).client_id
-                await engine.next_task(me, engine.run, RoundId(1), 0.0, said)
-            assert engine.memories.outdated.is_set()
+                await engine.polls.next_task(me, engine.run.name, RoundId(1), 0.0, said)
+            assert engine.run.halted.is_set()
 
     asyncio.run(scenario())
 
@@ -78,9 +78,11 @@ def test_nothing_is_opened_for_who_knows_more(tmp_path: Path) -> None:
         async with running(bench, tmp_path) as engine:
             for number in range(3):
                 me = identity(number).client_id
-                found = await engine.next_task(me, engine.run, RoundId(4), 60.0, Remembered())
+                found = await engine.polls.next_task(
+                    me, engine.run.name, RoundId(4), 60.0, Remembered()
+                )
                 assert found.published_round == 0
             await engine.tick()
-            assert engine.state.current is None
+            assert engine.run.state.current is None
 
     asyncio.run(scenario())

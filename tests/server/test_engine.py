@@ -31,7 +31,6 @@ from fedrec.errors import (
 )
 from fedrec.ids import RoundId
 from fedrec.wire.messages import Finished, Reveal, Train, Wait
-from fedrec_server.uploads.incoming import open_update, update_status
 
 
 class TestWholeRun:
@@ -41,11 +40,11 @@ class TestWholeRun:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await play(engine, bench, range(3))
-                record = engine.store.next_published(RoundId(1))
+                record = engine.run.store.next_published(RoundId(1))
                 assert record is not None and record.kind == "train" and record.known is None
-                data = engine.store.spool.read(record.name, record.blob)
+                data = engine.run.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of({0, 1, 2}, 2)
-                entries = engine.store.entries(0, 1000)
+                entries = engine.run.store.entries(0, 1000)
                 published = [e for e in entries if e.kind == "round published"]
                 assert [e.round for e in published] == [1, 2, 3, 4]
                 fields = json.loads(published[1].fields_json)
@@ -65,9 +64,12 @@ class TestWholeRun:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await play(engine, bench, range(4))
-                record = engine.store.next_published(RoundId(0))
+                record = engine.run.store.next_published(RoundId(0))
                 assert record is not None and record.statement is not None
-                assert engine.store.spool.read(record.name, record.blob) == b"honest" * SEALED_BYTES
+                assert (
+                    engine.run.store.spool.read(record.name, record.blob)
+                    == b"honest" * SEALED_BYTES
+                )
             assert len(files(tmp_path)) == 3, "only the published sums are left"
 
         asyncio.run(scenario())
@@ -78,11 +80,11 @@ class TestWholeRun:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await play(engine, bench, range(4))
-                record = engine.store.next_published(RoundId(1))
+                record = engine.run.store.next_published(RoundId(1))
                 assert record is not None and record.statement is None
-                data = engine.store.spool.read(record.name, record.blob)
+                data = engine.run.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of(set(range(4)), 2)
-                told = [entry.kind for entry in engine.store.entries(0, 1000)]
+                told = [entry.kind for entry in engine.run.store.entries(0, 1000)]
                 assert told.count("round published") == told.count("round measured") == 3
                 assert told[-2:] == ["round measured", "run finished"]
             assert len(files(tmp_path)) == 3
@@ -96,12 +98,12 @@ class TestWholeRun:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(4))
-                while engine.state.published < 24:
+                while engine.run.state.published < 24:
                     for number in range(4):
                         await act(engine, bench, number)
                     await engine.tick()
-                await engine.work.settled()
-                kept = [engine.store.published(RoundId(n)) for n in range(1, 25)]
+                await engine.run.work.settled()
+                kept = [engine.run.store.published(RoundId(n)) for n in range(1, 25)]
                 assert [bool(one and one.name) for one in kept] == [False] * 4 + [True] * 20
                 sums = [name for name in files(tmp_path) if name.endswith("-sum")]
                 assert len(sums) == 20
@@ -111,7 +113,7 @@ class TestWholeRun:
                 assert not engine.snapshots.may_miss(identity(4).client_id, behind)
                 assert engine.snapshots.may_miss(identity(4).client_id, behind), "it came back"
             async with running(bench, tmp_path) as engine:
-                await engine.work.settled()
+                await engine.run.work.settled()
                 assert [name for name in files(tmp_path) if name.endswith("-sum")] == sums
 
         asyncio.run(scenario())
@@ -123,10 +125,10 @@ class TestWholeRun:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
                 await engine.stop_run(at_once=False)
-                assert engine.state.ending is None
+                assert engine.run.state.ending is None
                 await play(engine, bench, range(3))
                 assert engine.finished.is_set()
-                assert engine.state.rounds_published == 1
+                assert engine.run.state.rounds_published == 1
 
         asyncio.run(scenario())
 
@@ -138,7 +140,7 @@ class TestWholeRun:
                 await gather(engine, range(4))
                 for number in range(4):
                     await upload(engine, bench, number)
-                await engine.work.settled()
+                await engine.run.work.settled()
                 tasks = [(await poll(engine, number)).task for number in range(4)]
                 assert not [task for task in tasks if isinstance(task, Reveal)]
                 assert isinstance((await poll(engine, REVEALER)).task, Reveal)
@@ -159,8 +161,8 @@ class TestUploads:
                     await upload(engine, bench, 0, salt=1)
                 await upload(engine, bench, 1)
                 await upload(engine, bench, 2)
-                await engine.work.settled()
-                assert engine.state.published == 1
+                await engine.run.work.settled()
+                assert engine.run.state.published == 1
                 assert await upload(engine, bench, 0, round_id=1), "its ack may have been lost"
                 with pytest.raises(ConflictingUpload):
                     await upload(engine, bench, 0, round_id=1, salt=1)
@@ -177,10 +179,10 @@ class TestUploads:
                 assert sorted(found) == [False, True, True, True, True]
                 await upload(engine, bench, 1)
                 await upload(engine, bench, 2)
-                await engine.work.settled()
-                record = engine.store.next_published(RoundId(0))
+                await engine.run.work.settled()
+                record = engine.run.store.next_published(RoundId(0))
                 assert record is not None
-                data = engine.store.spool.read(record.name, record.blob)
+                data = engine.run.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of({0, 1, 2}, 1)
 
         asyncio.run(scenario())
@@ -193,7 +195,7 @@ class TestUploads:
                 await gather(engine, range(3))
                 for number in range(3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
+                await engine.run.work.settled()
                 with pytest.raises(RoundClosed):
                     await upload(engine, bench, 3, round_id=1)
 
@@ -206,8 +208,8 @@ class TestUploads:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
                 payload = bytes(len(bench.payload(0, 1)))
-                header = bench.header(0, 1, payload, engine.run)
-                incoming = await open_update(engine, header)
+                header = bench.header(0, 1, payload, engine.run.name)
+                incoming = await engine.updates.open(header)
                 assert incoming is not None
                 await incoming.add(0, payload)
                 with pytest.raises(MalformedUpdate):
@@ -216,8 +218,8 @@ class TestUploads:
                 assert files(tmp_path) == []
                 for number in range(3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
-                assert engine.state.published == 1
+                await engine.run.work.settled()
+                assert engine.run.state.published == 1
 
         asyncio.run(scenario())
 
@@ -228,25 +230,25 @@ class TestUploads:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
-                header = bench.header(0, 1, payload, engine.run)
-                incoming = await open_update(engine, header)
+                header = bench.header(0, 1, payload, engine.run.name)
+                incoming = await engine.updates.open(header)
                 assert incoming is not None
                 await incoming.add(0, payload[:20])
                 with pytest.raises(CorruptUpload):
                     await incoming.finish()
                 await incoming.leave()
             async with running(bench, tmp_path) as engine:
-                ask = (engine, engine.run, RoundId(1), header.client_id, header.digest)
-                status = await update_status(*ask)
+                ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
+                status = await engine.updates.status(*ask)
                 assert (status.offset, status.accepted) == (20, False)
-                incoming = await open_update(engine, header)
+                incoming = await engine.updates.open(header)
                 assert incoming is not None
                 with pytest.raises(CorruptUpload):
                     await incoming.add(21, payload[21:])
                 await incoming.add(20, payload[20:])
                 assert not await incoming.finish()
                 await incoming.leave()
-                assert (await update_status(*ask)).accepted
+                assert (await engine.updates.status(*ask)).accepted
 
         asyncio.run(scenario())
 
@@ -260,14 +262,14 @@ class TestUploads:
                 await upload(engine, bench, 0, base_state=b"x" * 32)
                 for number in (1, 2, 3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
-                record = engine.store.next_published(RoundId(0))
+                await engine.run.work.settled()
+                record = engine.run.store.next_published(RoundId(0))
                 assert record is not None and len(record.contributions) == 3
-                data = engine.store.spool.read(record.name, record.blob)
+                data = engine.run.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of({1, 2, 3}, 1)
                 (ended,) = (
                     json.loads(entry.fields_json)
-                    for entry in engine.store.entries(0, 1000)
+                    for entry in engine.run.store.entries(0, 1000)
                     if entry.kind == "collecting ended"
                 )
                 assert ended == {"counted": 3, "left_out": 1}
@@ -282,8 +284,8 @@ class TestUploads:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
-                header = bench.header(0, 1, payload, engine.run)
-                incoming = await open_update(engine, header)
+                header = bench.header(0, 1, payload, engine.run.name)
+                incoming = await engine.updates.open(header)
                 assert incoming is not None
                 await incoming.add(0, payload[:-1] + b"?")
                 with pytest.raises(CorruptUpload):
@@ -302,18 +304,18 @@ class TestRestart:
 
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
-                run = engine.run
+                run = engine.run.name
                 await gather(engine, range(3))
                 await upload(engine, bench, 0)
             async with running(bench, tmp_path) as engine:
-                assert engine.run == run
-                assert current(engine.state).phase == "collecting"
+                assert engine.run.name == run
+                assert current(engine.run.state).phase == "collecting"
                 assert isinstance((await poll(engine, 1)).task, Train)
                 assert isinstance((await poll(engine, 0)).task, Wait)
                 await play(engine, bench, range(3))
-                record = engine.store.next_published(RoundId(0))
+                record = engine.run.store.next_published(RoundId(0))
                 assert record is not None
-                data = engine.store.spool.read(record.name, record.blob)
+                data = engine.run.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of({0, 1, 2}, 1)
 
         asyncio.run(scenario())
@@ -333,10 +335,10 @@ class TestRestart:
                 await gather(engine, range(3))
                 for number in range(3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
-                assert current(engine.state).phase == "summing"
+                await engine.run.work.settled()
+                assert current(engine.run.state).phase == "summing"
             async with running(bench, tmp_path) as engine:
-                assert engine.state.published == 1
+                assert engine.run.state.published == 1
                 await play(engine, bench, range(3))
 
         asyncio.run(scenario())
@@ -350,20 +352,20 @@ class TestRestart:
                 await gather(engine, range(3))
                 for number in range(3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
-                before = current(engine.state)
+                await engine.run.work.settled()
+                before = current(engine.run.state)
                 assert before.phase == "revealing"
                 clock.advance(30 * 86_400.0)
                 await engine.tick()
-                assert current(engine.state) == before
+                assert current(engine.run.state) == before
             async with running(bench, tmp_path, clock=clock) as engine:
-                assert current(engine.state).accepted == before.accepted
+                assert current(engine.run.state).accepted == before.accepted
                 clock.advance(30 * 86_400.0)
                 await engine.tick()
-                assert current(engine.state).phase == "revealing"
+                assert current(engine.run.state).phase == "revealing"
                 await play(engine, bench, range(3))
-                assert engine.state.abandoned == 0
-                assert engine.store.published(RoundId(1)) is not None
+                assert engine.run.state.abandoned == 0
+                assert engine.run.store.published(RoundId(1)) is not None
 
         asyncio.run(scenario())
 
@@ -376,17 +378,17 @@ class TestRestart:
                 await gather(engine, range(3))
                 for number in range(2):
                     await upload(engine, bench, number)
-                deadline = current(engine.state).deadline_at
+                deadline = current(engine.run.state).deadline_at
                 clock.advance(deadline - clock.now() - 10.0)
                 # Killed while it trained: it was heard of a moment ago.
-                engine.presence.heard(identity(2).client_id)
+                engine.run.presence.heard(identity(2).client_id)
                 clock.advance(10.0)
                 for _ in range(20):
                     clock.advance(1.0)
                     await gather(engine, range(2))
-                assert engine.state.abandoned == 1 and engine.state.current is None
+                assert engine.run.state.abandoned == 1 and engine.run.state.current is None
                 await gather(engine, range(3))
-                assert current(engine.state).number == 2
+                assert current(engine.run.state).number == 2
                 await play(engine, bench, range(3))
 
         asyncio.run(scenario())
@@ -399,12 +401,12 @@ class TestRestart:
                 await gather(engine, range(3))
                 for number in range(3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
+                await engine.run.work.settled()
                 await speak(engine, bench, refused="a client is listed twice")
-                assert engine.state.abandoned == 1 and engine.state.published == 0
+                assert engine.run.state.abandoned == 1 and engine.run.state.published == 0
                 (abandoned,) = (
                     entry
-                    for entry in engine.store.entries(0, 100)
+                    for entry in engine.run.store.entries(0, 100)
                     if entry.kind == "round abandoned"
                 )
                 assert "refused the sum: a client is listed twice" in abandoned.fields_json
@@ -421,18 +423,18 @@ class TestRestart:
                 await gather(engine, range(3))
                 for number in range(3):
                     await upload(engine, bench, number)
-                await engine.work.settled()
-                assert engine.state.published == 1 and engine.state.current is None
+                await engine.run.work.settled()
+                assert engine.run.state.published == 1 and engine.run.state.current is None
                 await report(engine, bench, 0)
-                waiting = engine.state.reporting
+                waiting = engine.run.state.reporting
                 assert waiting is not None and len(waiting.reports) == 1
             async with running(bench, tmp_path) as engine:
-                assert engine.state.reporting is not None
-                assert engine.state.reporting.reports == waiting.reports
+                assert engine.run.state.reporting is not None
+                assert engine.run.state.reporting.reports == waiting.reports
                 await report(engine, bench, 0)
-                assert engine.state.reporting is not None, "the same client again"
+                assert engine.run.state.reporting is not None, "the same client again"
                 await report(engine, bench, 1)
-                assert engine.state.reporting is None
+                assert engine.run.state.reporting is None
                 await play(engine, bench, range(3))
 
         asyncio.run(scenario())
@@ -457,8 +459,8 @@ class TestRestart:
                 await upload(engine, bench, 0)
             bench = Bench.of(4, epoch=2)
             async with running(bench, tmp_path) as engine:
-                assert engine.state.current is None and engine.state.abandoned == 1
+                assert engine.run.state.current is None and engine.run.state.abandoned == 1
                 await play(engine, bench, range(4))
-                assert engine.state.published == 4, "round 1 was abandoned, 2 to 4 published"
+                assert engine.run.state.published == 4, "round 1 was abandoned, 2 to 4 published"
 
         asyncio.run(scenario())

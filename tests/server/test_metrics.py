@@ -44,7 +44,7 @@ def test_a_round_step_by_step(tmp_path: Path) -> None:
                 clock.advance(1.0)
                 metrics.tick()
 
-            engine.presence.heard(identity(0).client_id)
+            engine.run.presence.heard(identity(0).client_id)
             look()
             assert value("fedrec_clients_connected") == 1
             assert value("fedrec_roster_clients") == 3
@@ -59,7 +59,7 @@ def test_a_round_step_by_step(tmp_path: Path) -> None:
             clock.advance(4.0)
             await upload(engine, bench, 1)
             await upload(engine, bench, 2)
-            await engine.work.settled()
+            await engine.run.work.settled()
             look()
             assert value("fedrec_rounds_revealing") == 1
             assert value("fedrec_awaited_clients") == 0, "the key authority has the next word"
@@ -71,7 +71,7 @@ def test_a_round_step_by_step(tmp_path: Path) -> None:
             assert value(name, phase="collecting") == pytest.approx(6.0)
             clock.advance(2.0)
             await speak(engine, bench)
-            await engine.work.settled()
+            await engine.run.work.settled()
             look()
             assert value(name, phase="revealing") == pytest.approx(3.0)
             assert value("fedrec_rounds_total", outcome="published") == 1
@@ -96,7 +96,7 @@ def test_a_run_that_stalls_and_one_that_ends(tmp_path: Path) -> None:
                 metrics.tick()
                 if value("fedrec_run_stalled"):
                     break
-            abandoned = engine.state.abandoned
+            abandoned = engine.run.state.abandoned
             assert abandoned > 1
             assert value("fedrec_run_stalled") == 1
             assert value("fedrec_rounds_total", outcome="abandoned") == abandoned
@@ -104,7 +104,7 @@ def test_a_run_that_stalls_and_one_that_ends(tmp_path: Path) -> None:
             await play(engine, bench, range(3))
             clock.advance(2.0)
             metrics.tick()
-            assert engine.state.ending is not None
+            assert engine.run.state.ending is not None
             assert value("fedrec_run_stalled") == 0
             assert value("fedrec_run_finished") == 1
             assert value("fedrec_run_failed") == 0
@@ -138,7 +138,7 @@ def test_no_label_and_no_line_names_anybody(tmp_path: Path) -> None:
             metrics, value = watched(engine, tmp_path)
             await play(engine, bench, range(3))
             rates = Rates(users=40, hr=0.25, recall=0.25, ndcg=0.125, mrr=0.1)
-            engine.measured.quality = Quality(round=RoundId(2), loss=0.5, validation=rates)
+            engine.quality.quality = Quality(round=RoundId(2), loss=0.5, validation=rates)
             clock.advance(2.0)
             metrics.tick()
             assert value("fedrec_hit_ratio", split="validation") == 0.25

@@ -9,12 +9,12 @@ thread.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from fedrec.errors import KeysError, ProtocolError, RoundClosed, RoundError
 from fedrec.ids import ClientId, RoundId
-from fedrec.protection import NoProtection, Protection
+from fedrec.protection import NoProtection
 from fedrec.protection.masks import Collector, KeyAdvertisement, MaskTerms, MaskWords
 from fedrec.wire.mask_bodies import (
     answer_from_bytes,
@@ -25,9 +25,7 @@ from fedrec.wire.mask_bodies import (
     signatures_to_bytes,
 )
 from fedrec.wire.mask_terms import mask_graph_seed, mask_terms
-from fedrec.wire.messages import MaskMessage, MaskStep, RoundKind, UploadHeader
-from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.federation import Federation
+from fedrec.wire.messages import MaskMessage, MaskStep, UploadHeader
 from fedrec_server.rounds.mask_steps import (
     AFTER,
     STEP_OF,
@@ -38,7 +36,8 @@ from fedrec_server.rounds.mask_steps import (
     without_vectors,
 )
 from fedrec_server.rounds.selection import counted_of, has_all
-from fedrec_server.rounds.state import Phase, Round, Rules
+from fedrec_server.rounds.state import Phase, Round
+from fedrec_server.run.live_run import LiveRun
 
 __all__ = ["MaskCollection"]
 
@@ -50,29 +49,10 @@ PATIENCE = 1 / 3
 
 
 class MaskCollection:
-    """One round at a time.
+    """One round at a time."""
 
-    Args:
-        federation: returns the constant part, in the present key epoch.
-        rules: returns what the state machine knows of it.
-        read: returns a counted vector's bytes.
-        current: returns the round in progress.
-        rows: returns the item rows that vectors of a kind of round cover now.
-    """
-
-    def __init__(
-        self,
-        federation: Callable[[], Federation],
-        rules: Callable[[], Rules],
-        read: Callable[[UploadHeader], bytes],
-        current: Callable[[], Round | None],
-        rows: Callable[[RoundKind], StatedRows],
-    ) -> None:
-        self._federation = federation
-        self._rules = rules
-        self._rows = rows
-        self._read = read
-        self._current = current
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
         self.forget()
 
     def forget(self) -> None:
@@ -94,7 +74,7 @@ class MaskCollection:
         """
         if message.step == "keys":
             keys, base_state = keys_from_bytes(message.client_id, message.body)
-            keys.verify(self._terms(round_, base_state), self._federation().keys.roster)
+            keys.verify(self._terms(round_, base_state), self._run.federation.keys.roster)
             keys.check_usable()
             return
         self._take(self._following(round_), message.step, message.client_id, message.body)
@@ -128,11 +108,8 @@ class MaskCollection:
         """
         round_ = self._round_with(counted)
         total = self._following(round_).unmask(threads=UNMASK_THREADS)
-        spec = self._protection(round_).spec
+        spec = self._run.protection_of(round_.kind).spec
         return NoProtection(spec, NoProtection.plan(spec)).packed_sum(total, len(counted))
-
-    def _protection(self, round_: Round) -> Protection:
-        return self._federation().protection_of(round_.kind, self._rows(round_.kind))
 
     def is_due(self, round_: Round, now: float) -> bool:
         """Tell whether the present step is over: all are there, or the time is."""
@@ -140,10 +117,12 @@ class MaskCollection:
             return True
         here = arrived(round_)
         if round_.phase == "collecting":
-            return has_all(self._rules(), round_, here)
+            return has_all(self._run.state.rules, round_, here)
         if here >= invited(round_):
             return True
-        patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(self._rules(), "unmasking")
+        patient_until = round_.deadline_at - (1 - PATIENCE) * seconds_of(
+            self._run.state.rules, "unmasking"
+        )
         if round_.phase != "unmasking" or now < patient_until:
             return False
         return self._following(round_).can_unmask
@@ -169,11 +148,11 @@ class MaskCollection:
             left_out = frozenset()
             here = arrived(round_)
             if round_.phase in ("sharing", "masking") and not is_enough(
-                self._rules(), round_, here
+                self._run.state.rules, round_, here
             ):
                 raise RoundError(f"Too few whole cells are left with {len(here)} clients.")
             if round_.phase == "masking":
-                left_out = here - self._rules().summable(here)
+                left_out = here - self._run.state.rules.summable(here)
                 round_ = without_vectors(round_, left_out)
             self._close(self._following(round_), round_, round_.phase)
         self._place = (round_.number, AFTER[round_.phase])
@@ -202,7 +181,7 @@ class MaskCollection:
         raise RoundClosed("Nothing is needed to advertise keys.")
 
     def _round_with(self, counted: Mapping[ClientId, UploadHeader]) -> Round:
-        round_ = self._current()
+        round_ = self._run.state.current
         if round_ is None:
             raise RoundClosed("No round is in progress.")
         return replace(round_, accepted=counted)
@@ -231,7 +210,7 @@ class MaskCollection:
             step = STEP_OF.get(phase)
             if step == "vector":
                 for client_id, header in sorted(round_.accepted.items()):
-                    collector.add_vector(client_id, self._read(header))
+                    collector.add_vector(client_id, self._run.read_update(header))
             elif step is not None:
                 for client_id, body in sorted(round_.messages[step].items()):
                     self._take(collector, step, client_id, body)
@@ -277,7 +256,7 @@ class MaskCollection:
             return {}
         chosen = max(sizes, key=lambda base_state: (sizes[base_state], base_state))
         group = [client_id for client_id, one in found.items() if one[1] == chosen]
-        counted = counted_of(self._rules(), round_, group)
+        counted = counted_of(self._run.state.rules, round_, group)
         return {client_id: one for client_id, one in found.items() if client_id in counted}
 
     def _with_keys(
@@ -285,11 +264,11 @@ class MaskCollection:
     ) -> Collector:
         if not group:
             raise RoundError("No client advertised keys in time.")
-        base_state, protection = next(iter(group.values()))[1], self._protection(round_)
-        plan, run = self._federation().plan, self._rules().run
+        base_state, protection = next(iter(group.values()))[1], self._run.protection_of(round_.kind)
+        plan, run = self._run.federation.plan, self._run.state.rules.run
         collector = Collector(
             self._terms(round_, base_state),
-            self._federation().keys.roster,
+            self._run.federation.keys.roster,
             MaskWords(protection.spec, protection.chosen),
             graph_seed=mask_graph_seed(plan, run, round_.number),
         )
@@ -299,17 +278,17 @@ class MaskCollection:
         return collector
 
     def _terms(self, round_: Round, base_state: bytes) -> MaskTerms:
-        federation = self._federation()
+        federation = self._run.federation
         return mask_terms(
             federation.plan,
             plan_fingerprint=federation.plan_fingerprint,
             catalogue_fingerprint=federation.catalogue.fingerprint,
-            run=self._rules().run,
+            run=self._run.state.rules.run,
             epoch=round_.epoch,
             round_id=round_.number,
             kind=round_.kind,
             base_round=round_.base_round,
             base_state=base_state,
-            minimum_summands=self._rules().needed,
+            minimum_summands=self._run.state.rules.needed,
             n_members=len(federation.keys.roster.members),
         )

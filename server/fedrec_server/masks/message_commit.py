@@ -21,8 +21,8 @@ class MaskMessageCommit(GroupCommit[MaskMessage]):
     """
 
     def _take(self, state: State, what: MaskMessage) -> tuple[State, tuple[Change, ...]]:
-        after, changes = step(state, MaskHeard(now=self._engine.clock.now(), message=what))
-        collection, round_ = self._engine.aggregation, state.current
+        after, changes = step(state, MaskHeard(now=self._run.clock.now(), message=what))
+        collection, round_ = self._collection, state.current
         if not isinstance(collection, MaskCollection) or round_ is None:
             raise ProtocolError("The federation's protection takes no messages of this kind.")
         if not any(isinstance(change, AlreadyCounted) for change in changes):
@@ -30,4 +30,4 @@ class MaskMessageCommit(GroupCommit[MaskMessage]):
         return after, changes
 
     def _decided(self) -> None:
-        self._engine.work.background(self._engine.advance())
+        self._run.advance_soon()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fedrec.errors import (
     BadSignature,
     CatalogueMismatch,
@@ -23,11 +21,9 @@ from fedrec.wire.messages import (
     MaskMessage,
     Report,
     RevealStatement,
-    RoundKind,
     UploadHeader,
 )
-from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.federation import Federation
+from fedrec_server.run.live_run import LiveRun
 
 __all__ = ["Admission"]
 
@@ -39,26 +35,16 @@ class Admission:
     """Compares headers and statements with the federation's constants and signatures.
 
     Args:
-        run: the run's name.
         maximum_upload_bytes: the operator's limit.
-        rows: returns the item rows that vectors of a kind of round cover now.
     """
 
-    def __init__(
-        self,
-        federation: Federation,
-        run: str,
-        maximum_upload_bytes: int,
-        rows: Callable[[RoundKind], StatedRows],
-    ) -> None:
-        self._rows = rows
-        self._federation = federation
+    def __init__(self, run: LiveRun, maximum_upload_bytes: int) -> None:
         self._run = run
         self._maximum_upload_bytes = maximum_upload_bytes
 
     def check_run(self, run: str) -> None:
         """Refuse calls about another run."""
-        if run != self._run:
+        if run != self._run.name:
             raise ProtocolError(
                 "The message is about another run than this coordinator's.",
                 remedy="Fetch the federation's description again.",
@@ -66,7 +52,7 @@ class Admission:
 
     def check_member(self, client_id: ClientId) -> None:
         """Refuse callers whom the key authority did not list, be it as the revealer."""
-        self._federation.keys.roster.holder(client_id)
+        self._run.federation.keys.roster.holder(client_id)
 
     def check_header(self, header: UploadHeader) -> None:
         """Check an upload's announcement, cheap questions first.
@@ -74,7 +60,7 @@ class Admission:
         Raises:
             FedrecError: of the kind that fits the first thing that is wrong.
         """
-        wanted = self._federation.identity
+        wanted = self._run.federation.identity
         if header.protocol_version.partition(".")[0] != PROTOCOL_VERSION.partition(".")[0]:
             raise VersionMismatch(
                 f"The update speaks protocol {header.protocol_version}, "
@@ -89,7 +75,7 @@ class Admission:
         if header.plan_fingerprint != wanted.plan_fingerprint:
             raise PlanMismatch("The update was made under other settings.")
         self._check_length(header)
-        if bool(header.nonce) != bool(self._federation.protection.chosen.n_tags):
+        if bool(header.nonce) != bool(self._run.federation.protection.chosen.n_tags):
             raise ProtocolError("A nonce belongs to updates that carry tags, and to no others.")
         if len(header.digest) != DIGEST_BYTES:
             raise ProtocolError(f"A digest has {DIGEST_BYTES} bytes.")
@@ -102,7 +88,7 @@ class Admission:
             raise ProtocolError("The statement is about another list of contributions.")
         if not statement.refused:
             self._check_metrics(statement.metrics)
-        revealer = self._federation.keys.roster.revealer
+        revealer = self._run.federation.keys.roster.revealer
         if revealer is None or statement.client_id != revealer.client_id:
             raise RefusedError(f"The key authority alone opens round {statement.round}.")
         self._verify(revealer, statement.statement(), statement.signature)
@@ -121,10 +107,10 @@ class Admission:
         Raises:
             FedrecError: it is about something else, a refusal, or signed by somebody else.
         """
-        if statement.federation != self._federation.identity.federation:
+        if statement.federation != self._run.federation.identity.federation:
             raise ProtocolError("The message is about another federation.")
         self.check_run(statement.run)
-        present = self._federation.keys.roster.revealer
+        present = self._run.federation.keys.roster.revealer
         if present is None or statement.refused:
             raise RefusedError("This is no word of the key authority on a published round.")
         known = {revealer.client_id: revealer for revealer in (*former, present)}
@@ -138,7 +124,7 @@ class Admission:
         """Check that a member signed an update of this run, in whatever key epoch."""
         if (
             header.client_id != client_id
-            or header.federation != self._federation.identity.federation
+            or header.federation != self._run.federation.identity.federation
         ):
             raise RefusedError("The update is not this client's.")
         self.check_run(header.run)
@@ -158,7 +144,7 @@ class Admission:
         self._check_signature(report.client_id, report.statement(), report.signature)
 
     def _check_metrics(self, metrics: bytes) -> None:
-        wanted = self._federation.metrics_bytes
+        wanted = self._run.federation.metrics_bytes
         if len(metrics) != wanted:
             raise ProtocolError(f"The metrics have {len(metrics)} bytes, expected {wanted}.")
 
@@ -175,7 +161,7 @@ class Admission:
             )
 
     def _check_origin(self, federation: str, run: str, epoch: int) -> None:
-        wanted = self._federation.identity
+        wanted = self._run.federation.identity
         if federation != wanted.federation:
             raise ProtocolError("The message is about another federation.")
         self.check_run(run)
@@ -187,16 +173,16 @@ class Admission:
 
     def _check_length(self, header: UploadHeader) -> None:
         self.check_blob(header.length)
-        rows = self._rows(header.kind)
-        wanted = self._federation.protection_of(header.kind, rows).chosen.message_bytes
+        wanted = self._run.protection_of(header.kind).chosen.message_bytes
         if header.length != wanted:
             raise MalformedUpdate(
                 f"An update of {header.length} bytes over {header.n_rows} item rows; every one of "
-                f"a round of kind {header.kind} has {wanted} bytes, over {rows.n_rows}."
+                f"a round of kind {header.kind} has {wanted} bytes, over "
+                f"{self._run.state.rows_of(header.kind).n_rows}."
             )
 
     def _check_signature(self, client_id: ClientId, statement: bytes, signature: bytes) -> None:
-        member = self._federation.keys.roster.member(client_id)
+        member = self._run.federation.keys.roster.member(client_id)
         self._verify(member, statement, signature)
 
     @staticmethod

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fedrec.errors import AuthorityIsOld, FedrecError, ProtocolError, StorageError
 from fedrec.identity.epoch import KeyEpoch
@@ -18,14 +17,14 @@ from fedrec.identity.public import PublicIdentity
 from fedrec.ids import RoundId
 from fedrec.wire.chunks import Blob
 from fedrec_server.federation import Federation
+from fedrec_server.membership.rollback_detection import RollbackDetection
 from fedrec_server.rounds.changes import EpochBegan
 from fedrec_server.rounds.events import EpochInstalled
+from fedrec_server.rounds.machine import step
 from fedrec_server.run.journal import log_entry
+from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.spool import epoch_name
 from fedrec_server.store.store import Entry, EpochRecord, Store
-
-if TYPE_CHECKING:
-    from fedrec_server.engine import Engine
 
 __all__ = ["MAX_EPOCH_BYTES", "KeyRotation", "keep_epoch", "newest"]
 
@@ -61,14 +60,15 @@ def newest(federation: Federation, store: Store, now: float) -> Federation:
 
 
 class KeyRotation:
-    """Takes in epochs for an engine.
+    """Takes in epochs for a run.
 
     Attributes:
         next: the federation in the installed epoch that has not begun yet, or None.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, run: LiveRun, rollbacks: RollbackDetection) -> None:
+        self._run = run
+        self._rollbacks = rollbacks
         self.next: Federation | None = None
 
     async def install(self, raw: bytes) -> tuple[int, bool]:
@@ -84,32 +84,32 @@ class KeyRotation:
             ProtocolError: with the reason why the epoch is not one to go on with.
             StorageError: it cannot be made durable now; nothing changed.
         """
-        engine = self._engine
+        run = self._run
         try:
-            keys = await engine.work.beside(KeyEpoch.from_json, raw)
-            began = await engine.work.uninterrupted(self._install(keys, raw))
+            keys = await run.work.beside(KeyEpoch.from_json, raw)
+            began = await run.work.uninterrupted(self._install(keys, raw))
         except StorageError:
             raise
         except FedrecError as error:
             raise ProtocolError(
                 f"The epoch was not installed: {error.message}", remedy=error.remedy
             ) from error
-        engine.failpoint("epoch.ack")
+        run.failpoint("epoch.ack")
         return keys.roster.epoch, began
 
     async def _install(self, keys: KeyEpoch, raw: bytes) -> bool:
-        engine = self._engine
-        async with engine.lock:
-            latest = self.next or engine.federation
+        run = self._run
+        async with run.lock:
+            latest = self.next or run.federation
             if keys != latest.keys:
                 following = latest.following(keys)
                 await self._replace_revealer(latest.keys.roster.revealer, keys.roster.revealer)
-                now, published = engine.clock.now(), engine.state.published
-                await engine.work.in_thread(keep_epoch, engine.store, keys, raw, now, published)
+                now, published = run.clock.now(), run.state.published
+                await run.work.in_thread(keep_epoch, run.store, keys, raw, now, published)
                 self.next = following
             await self.begin()
             began = self.next is None
-        engine.work.background(engine.advance())
+        run.advance_soon()
         return began
 
     async def _replace_revealer(
@@ -120,32 +120,31 @@ class KeyRotation:
         Raises:
             AuthorityIsOld: the epoch is of an authority that was replaced.
         """
-        engine = self._engine
-        former = {one.client_id for one in engine.memories.former}
+        run = self._run
+        former = {one.client_id for one in self._rollbacks.former}
         if following is not None and following.client_id in former:
             raise AuthorityIsOld(
                 "The epoch is of an authority's folder that a restored one took the place of.",
                 remedy="Run the restored one. Keep the older folder, and start it no more.",
             )
         if present is not None and present != following:
-            await engine.work.in_thread(engine.store.note_former, present)
-            engine.memories.former = (*engine.memories.former, present)
+            await run.work.in_thread(run.store.note_former, present)
+            self._rollbacks.former = (*self._rollbacks.former, present)
 
     async def begin(self) -> bool:
         """Begin the next epoch unless a round has to end first; the caller holds the lock."""
         if self.next is None:
             return False
-        engine, following = self._engine, self.next
+        run, following = self._run, self.next
         event = EpochInstalled(
-            now=engine.clock.now(), rules=following.rules(engine.run), roster=following.roster
+            now=run.clock.now(), rules=following.rules(run.name), roster=following.roster
         )
-        changes = await engine.apply(event)
-        if not any(isinstance(change, EpochBegan) for change in changes):
-            return False
-        # Nothing else ran since the state changed: there was nothing to wait for.
-        self.next = None
-        engine.use(following)
-        return True
+        state, changes = step(run.state, event)
+        began = any(isinstance(change, EpochBegan) for change in changes)
+        await run.commit(state, changes, federation=following if began else None)
+        if began:
+            self.next = None
+        return began
 
 
 def keep_epoch(

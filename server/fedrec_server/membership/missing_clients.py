@@ -10,11 +10,11 @@ import structlog
 from fedrec.identity.roster import Roster
 from fedrec.identity.whole_cells import core_among
 from fedrec.ids import ClientId
-from fedrec_server.membership.presence import LIVE_SECONDS, Presence
 from fedrec_server.rounds import mask_steps
 from fedrec_server.rounds.backoff import is_stalled
 from fedrec_server.rounds.machine import NOT_ENOUGH, absent, awaited
 from fedrec_server.rounds.state import State
+from fedrec_server.run.presence import LIVE_SECONDS, Presence
 
 __all__ = ["MissingClients", "labels_of", "missing", "waits_for"]
 

@@ -6,20 +6,19 @@ nothing had happened; the other side remembers more. Source: rule R13 of the tru
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import replace
 
 import structlog
 
-from fedrec.errors import StateWentBack
+from fedrec.errors import RoundError, StateWentBack
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import NOTHING, Latest, Remembered, RevealStatement, UploadHeader
 from fedrec_server.membership.admission import Admission
 from fedrec_server.rounds.changes import Change, UpdateCounted
+from fedrec_server.rounds.events import Shown
 from fedrec_server.rounds.state import State
-from fedrec_server.run.work import Work
-from fedrec_server.store.store import Store
+from fedrec_server.run.live_run import LiveRun
 
 __all__ = ["RollbackDetection"]
 
@@ -28,20 +27,16 @@ class RollbackDetection:
     """Compares what a client remembers with what is stored here.
 
     Attributes:
-        outdated: set once it is proved that this folder is older than the run.
         former: revealers that were replaced, whose word still counts as evidence.
     """
 
-    def __init__(self, store: Store, work: Work) -> None:
-        self._store = store
-        self._work = work
-        self._latest = store.latest()
-        self.former = store.former_revealers()
-        self._seen = RoundId(0)
-        self._published = RoundId(0)
-        self.outdated = asyncio.Event()
+    def __init__(self, run: LiveRun, admission: Admission) -> None:
+        self._run = run
+        self._admission = admission
+        self._latest = run.store.latest()
+        self.former = run.store.former_revealers()
 
-    def note(self, changes: Iterable[Change]) -> None:
+    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
         """Remember what was just committed."""
         for change in changes:
             if isinstance(change, UpdateCounted):
@@ -61,11 +56,34 @@ class RollbackDetection:
         """Return the client's last update, signed by itself, where it remembers another one."""
         if not self.differs(client_id, remembered):
             return None
-        return Latest(header=await self._work.in_thread(self._store.latest_header, client_id))
+        latest_header = self._run.store.latest_header
+        return Latest(header=await self._run.work.in_thread(latest_header, client_id))
 
-    def is_news(
-        self, client_id: ClientId, statement: RevealStatement, state: State, admission: Admission
-    ) -> bool:
+    async def compare(self, client_id: ClientId, remembered: Remembered) -> None:
+        """Look at what a member shows of the run that this folder may not know.
+
+        Raises:
+            FedrecError: it is no word of this run's key authority, or not the member's update.
+        """
+        if remembered.statement is not None:
+            await self._hear(client_id, remembered.statement)
+        if remembered.header is not None:
+            await self._recall(client_id, remembered.header)
+
+    async def _hear(self, client_id: ClientId, statement: RevealStatement) -> None:
+        """Look at the key authority's word on a round that a member has and this folder may not.
+
+        A folder that was just made anew goes on from there; any other is older than the run.
+        """
+        if not self._is_news(client_id, statement):
+            return
+        run = self._run
+        if run.state.may_learn:
+            await run.work.uninterrupted(self._learn(statement))
+        if statement.round > run.state.published:
+            self.halt(statement.round)
+
+    def _is_news(self, client_id: ClientId, statement: RevealStatement) -> bool:
         """Tell whether a statement is the key authority's word on a round that is not known here.
 
         On the round in progress its word may come yet, the same; once the authority has taken the
@@ -77,48 +95,49 @@ class RollbackDetection:
         Raises:
             FedrecError: it is no word of this run's key authority.
         """
+        state = self._run.state
         current = state.current
         in_progress = current is not None and current.number == statement.round
         in_progress = in_progress and client_id != state.rules.revealer
         if statement.round <= state.published or in_progress:
             return False
         # Of a revealer that nobody here knows it is no evidence, and no lie either.
-        return admission.check_word(statement, self.former)
+        return self._admission.check_word(statement, self.former)
 
-    def note_outdated(self, seen: RoundId, published: RoundId) -> None:
-        """Note that this folder is older than the run."""
-        self._seen, self._published = seen, published
-        if not self.outdated.is_set():
-            structlog.get_logger().critical(
-                "state went back", seen_round=seen, published_round=published
+    async def _learn(self, statement: RevealStatement) -> None:
+        run = self._run
+        async with run.lock:
+            with suppress(RoundError):
+                await run.apply(Shown(now=run.clock.now(), statement=statement))
+
+    def halt(self, seen: RoundId) -> None:
+        """End the process: this folder is older than the run."""
+        run = self._run
+        published = run.state.published
+        if run.problem is None:
+            log = structlog.get_logger()
+            log.critical("state went back", seen_round=seen, published_round=published)
+        run.halt(
+            StateWentBack(
+                f"A member has round {seen}, signed by the key authority; this folder knows "
+                f"rounds up to {published}: it is older than the run.",
+                remedy="Start the coordinator on the newest folder or backup. Where that is lost, "
+                "run `fedrec keys export-recovery FILE` at the key authority and `fedrec "
+                "coordinator recover SETTINGS.toml FILE` here; this folder is kept aside. Members "
+                "wait and keep what they have.",
             )
-        self.outdated.set()
+        )
 
-    def is_forgotten(
-        self, client_id: ClientId, header: UploadHeader, state: State, admission: Admission
-    ) -> bool:
-        """Tell whether a member shows an update from before this folder was made anew.
+    async def _recall(self, client_id: ClientId, header: UploadHeader) -> None:
+        """Keep a member's last update that a folder which was made anew does not know of.
 
         Raises:
             FedrecError: the member did not sign it, or for another run.
         """
-        known = self._latest.get(client_id)
-        if header.round > state.recovered or (known is not None and known[0] >= header.round):
-            return False
-        admission.check_own(client_id, header)
-        return True
-
-    def recall(self, header: UploadHeader) -> None:
-        """Remember what a member showed."""
-        self._latest[header.client_id] = (header.round, header.digest)
-
-    def problem(self) -> StateWentBack:
-        """Return what the operator has to know once `outdated` is set."""
-        return StateWentBack(
-            f"A member has round {self._seen}, signed by the key authority; this folder knows "
-            f"rounds up to {self._published}: it is older than the run.",
-            remedy="Start the coordinator on the newest folder or backup. Where that is lost, run "
-            "`fedrec keys export-recovery FILE` at the key authority and `fedrec coordinator "
-            "recover SETTINGS.toml FILE` here; this folder is kept aside. Members wait and keep "
-            "what they have.",
-        )
+        run, known = self._run, self._latest.get(client_id)
+        if header.round > run.state.recovered or (known is not None and known[0] >= header.round):
+            return
+        self._admission.check_own(client_id, header)
+        async with run.lock:
+            await run.work.in_thread(run.store.keep_latest, header)
+        self._latest[client_id] = (header.round, header.digest)

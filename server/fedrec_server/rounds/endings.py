@@ -5,6 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
+from fedrec.errors import (
+    FedrecError,
+    KeysError,
+    RevealRefused,
+    RoundError,
+    SettingsError,
+    SumOutOfBounds,
+)
 from fedrec.ids import ClientId
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import RevealStatement
@@ -25,6 +33,7 @@ __all__ = [
     "is_opening",
     "lacks",
     "publish",
+    "reason_of",
     "then",
 ]
 
@@ -42,6 +51,16 @@ _ANSWERING: frozenset[Phase] = frozenset({"collecting", "sharing", "masking"})
 """Phases in which clients have something to send."""
 
 Step = tuple[State, tuple[Change, ...]]
+
+
+def reason_of(error: FedrecError) -> str:
+    """Return why a round was given up, for operators."""
+    if isinstance(error, SumOutOfBounds):
+        # The message names an item.
+        return OUT_OF_BOUNDS
+    if isinstance(error, RoundError | RevealRefused | KeysError | SettingsError):
+        return error.message.rstrip(".")
+    return "a stored update is damaged"
 
 
 def publish(

@@ -1,14 +1,12 @@
-"""Long polls and turns: futures that are woken only when there is news for them."""
+"""Long polls: futures that are woken only when there is news for them."""
 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import AsyncIterator, Hashable, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Hashable, Iterable
 from typing import Generic, TypeVar
 
-__all__ = ["Turns", "Waiters"]
+__all__ = ["Waiters"]
 
 K = TypeVar("K", bound=Hashable)
 
@@ -45,24 +43,3 @@ class Waiters(Generic[K]):
     def wake_all(self) -> None:
         """Wake everybody."""
         self.wake(tuple(self._futures))
-
-
-class Turns(Generic[K]):
-    """A lock for each key, forgotten when nobody holds or awaits it."""
-
-    def __init__(self) -> None:
-        self._locks: dict[K, asyncio.Lock] = {}
-        self._users: Counter[K] = Counter()
-
-    @asynccontextmanager
-    async def turn(self, key: K) -> AsyncIterator[None]:
-        """Wait for one's turn and hold it."""
-        lock = self._locks.setdefault(key, asyncio.Lock())
-        self._users[key] += 1
-        try:
-            async with lock:
-                yield
-        finally:
-            self._users[key] -= 1
-            if not self._users[key]:
-                del self._users[key], self._locks[key]

@@ -34,35 +34,35 @@ class AdminService(AdminServicer):
 
     async def GetStatus(self, request: Message, context: Message) -> Message:
         """Tell how far the run is."""
-        engine = self._engine
-        state = engine.state
+        engine, run = self._engine, self._engine.run
+        state, roster = run.state, run.federation.keys.roster
         following = engine.rotation.next
-        planned = state.rules.rounds.total + 2
+        planned, revealer = state.rules.rounds.total + 2, state.rules.revealer
         status = admin_pb2.Status(
-            federation=engine.federation.plan.federation.name,
-            run=engine.run,
-            protection=engine.federation.plan.protection.name,
+            federation=run.federation.plan.federation.name,
+            run=run.name,
+            protection=run.federation.plan.protection.name,
             published_round=state.published,
             rounds_published=state.rounds_published,
             rounds_planned=planned,
             rounds_abandoned=state.abandoned,
-            clients_seen=engine.presence.n_seen - engine.presence.has_seen(state.rules.revealer),
+            clients_seen=run.presence.n_seen - run.presence.has_seen(state.rules.revealer),
             clients_in_roster=len(state.roster),
             finished=state.ending is not None,
             finish_reason="" if state.ending is None else state.ending.reason,
             epoch=state.rules.epoch,
             next_epoch=0 if following is None else following.keys.roster.epoch,
-            waits_for=waits_for(state, engine.federation.keys.roster, engine.presence),
-            authority_heard=engine.presence.last_heard(state.rules.revealer),
-            last_event=await engine.work.in_thread(engine.store.last_entry),
+            waits_for=waits_for(state, roster, run.presence),
+            authority_heard=run.presence.last_heard(revealer),
+            last_event=await run.work.in_thread(run.store.last_entry),
             quality=_quality(engine),
-            awaited=labels_of(missing(state, engine.presence), engine.federation.keys.roster),
+            awaited=labels_of(missing(state, run.presence), roster),
             stalled=is_stalled(state) and state.ending is None,
-            epsilon=engine.federation.epsilon_after(state.charged),
+            epsilon=run.federation.epsilon_after(state.charged),
         )
         round_ = state.current
         if round_ is not None:
-            left = max(0.0, round_.deadline_at - engine.clock.now())
+            left = max(0.0, round_.deadline_at - run.clock.now())
             current = admin_pb2.RoundStatus(
                 round=round_.number,
                 kind=round_.kind,
@@ -77,12 +77,12 @@ class AdminService(AdminServicer):
 
     async def WatchEvents(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the journal from where the operator's view ends, and go on if asked to."""
-        engine = self._engine
+        engine, run = self._engine, self._engine.run
         name = next(self._names)
         after = request.after_event
         while True:
             version = engine.journal_version
-            entries = await engine.work.in_thread(engine.store.entries, after, PAGE)
+            entries = await run.work.in_thread(run.store.entries, after, PAGE)
             for entry in entries:
                 after = entry.sequence
                 yield admin_pb2.Event(
@@ -94,21 +94,21 @@ class AdminService(AdminServicer):
                 )
             if entries or version != engine.journal_version:
                 continue
-            if not request.follow or engine.stopping:
+            if not request.follow or run.stopping:
                 return
             await engine.watchers.wait(name, WATCH_SECONDS)
 
     async def StopRun(self, request: Message, context: Message) -> Message:
         """End the run after the round in progress, or at once."""
         await self._engine.stop_run(at_once=request.now)
-        ending = self._engine.state.ending
+        ending = self._engine.run.state.ending
         if ending is not None:
             return admin_pb2.StopRunReply(message=f"The run is over: {ending.reason}.")
         return admin_pb2.StopRunReply(message="The run ends with the round in progress.")
 
     async def ListApplicants(self, request: Message, context: Message) -> Message:
         """Tell the key authority who asked to become a member."""
-        roster = self._engine.federation.keys.roster
+        roster = self._engine.run.federation.keys.roster
         found = self._engine.applications.waiting(roster)
         return admin_pb2.Applicants(application=found)
 
@@ -124,10 +124,10 @@ class AdminService(AdminServicer):
 
 def _quality(engine: Engine) -> Message | None:
     """Return what the last measured round says, as a message; None before the first."""
-    found = engine.measured.quality
+    found = engine.quality.quality
     if not found.round:
         return None
-    told = admin_pb2.Quality(round=found.round, at=engine.federation.plan.evaluation.at)
+    told = admin_pb2.Quality(round=found.round, at=engine.run.federation.plan.evaluation.at)
     if found.loss is not None:
         told.loss = found.loss
     if found.validation is not None:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from fedrec.errors import RefusedError, RoundError
 from fedrec.identity.certificates import check_dates, is_invitation, key_of
 from fedrec.ids import ClientId, RoundId
 from fedrec.wire.chunks import Blob, split
@@ -26,7 +25,6 @@ from fedrec.wire.convert import (
 )
 from fedrec.wire.convert_task import remembered_from_proto, task_to_proto
 from fedrec.wire.limits import (
-    MAX_REPORTS,
     check_client_id,
     check_exact,
     check_mask_step,
@@ -36,23 +34,13 @@ from fedrec.wire.limits import (
     check_version,
 )
 from fedrec.wire.mask_bodies import mask_message_from_proto
-from fedrec.wire.messages import Application, PublishedRound, Snapshot
+from fedrec.wire.messages import Application, PublishedRound
 from fedrec.wire.v1 import coordinator_pb2, masks_pb2, model_pb2, update_pb2
 from fedrec.wire.v1.coordinator_pb2_grpc import CoordinatorServicer
 from fedrec_server.engine import Engine
-from fedrec_server.masks import steps as mask_steps
-from fedrec_server.rounds.state import Round
+from fedrec_server.opening.reports import take_report
 from fedrec_server.service.callers import certificate_of
 from fedrec_server.service.message_parts import chunks_of, next_part
-from fedrec_server.store.spool import snapshot_name, sum_name, update_name
-from fedrec_server.uploads.incoming import (
-    Incoming,
-    open_reveal,
-    open_snapshot,
-    open_update,
-    take_report,
-    update_status,
-)
 
 __all__ = ["CoordinatorService"]
 
@@ -68,30 +56,31 @@ class CoordinatorService(CoordinatorServicer):
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+        self._run = engine.run
         # All clients fetch the same round at about the same time.
         self._published: OrderedDict[RoundId, tuple[Message, bytes]] = OrderedDict()
-        self._handed_out: tuple[tuple[RoundId, bytes], bytes] | None = None
 
     async def GetFederation(self, request: Message, context: Message) -> Message:
         """Describe the federation to anybody who may connect."""
         check_version(request.protocol_version, "request.protocol_version")
         client_id = check_client_id(request.client_id, "request.client_id")
-        engine = self._engine
-        published = engine.state.published
-        info = engine.federation.info(engine.run, client_id, published)
-        if published and client_id == engine.state.rules.revealer:
-            record = await engine.work.in_thread(engine.store.published, published)
+        run = self._run
+        published = run.state.published
+        info = run.federation.info(run.name, client_id, published)
+        if published and client_id == run.state.rules.revealer:
+            record = await run.work.in_thread(run.store.published, published)
             info = replace(info, statement=None if record is None else record.statement)
         return federation_to_proto(info)
 
     async def GetCatalogue(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the public catalogue file."""
-        for part in _parts(coordinator_pb2.CataloguePart, self._engine.federation.catalogue.data):
+        catalogue = self._run.federation.catalogue.data
+        for part in _parts(coordinator_pb2.CataloguePart, catalogue):
             yield part
 
     async def NextTask(self, request: Message, context: Message) -> Message:
         """Answer when there is something to do."""
-        task = await self._engine.next_task(
+        task = await self._engine.polls.next_task(
             check_client_id(request.client_id, "request.client_id"),
             request.run,
             check_round(request.version, "request.version"),
@@ -102,18 +91,13 @@ class CoordinatorService(CoordinatorServicer):
 
     async def SubmitUpdate(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in an update; answered when it is durable."""
-        engine = self._engine
         header = upload_header_from_proto(await next_part(parts, "header"))
-        engine.admission.check_header(header)
-        async with engine.uploads.turn(header.client_id):
-            incoming = await open_update(engine, header)
-            duplicate = True if incoming is None else await self._receive(incoming, parts)
+        duplicate = await self._engine.updates.receive(header, chunks_of(parts))
         return update_pb2.UploadReceipt(round=header.round, duplicate=duplicate)
 
     async def GetUploadStatus(self, request: Message, context: Message) -> Message:
         """Tell where an interrupted upload can go on."""
-        status = await update_status(
-            self._engine,
+        status = await self._engine.updates.status(
             request.run,
             check_round(request.round, "request.round"),
             check_client_id(request.client_id, "request.client_id"),
@@ -123,68 +107,52 @@ class CoordinatorService(CoordinatorServicer):
 
     async def FetchContribution(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send one contribution to the key authority."""
-        round_ = self._revealing(request)
-        header = round_.accepted.get(check_client_id(request.contributor, "request.contributor"))
-        if header is None:
-            raise RoundError(f"Round {round_.number} has no contribution of that client.")
-        blob = header.blob
-        data = await self._read(update_name(round_.number, header.client_id), blob)
+        data, blob = await self._engine.authority.contribution(
+            self._member(request),
+            check_round(request.round, "request.round"),
+            check_client_id(request.contributor, "request.contributor"),
+        )
         for part in _parts(coordinator_pb2.ContributionPart, data, blob):
             yield part
 
     async def FetchSum(self, request: Message, context: Message) -> AsyncIterator[Message]:
-        """Send the coordinator's sum to the key authority, refreshed where the protection can."""
-        round_ = self._revealing(request)
-        if round_.total is None:
-            raise RoundError(f"Round {round_.number} has no sum.")
-        key = (round_.number, round_.total.digest)
-        if self._handed_out is None or self._handed_out[0] != key:
-            data = await self._read(sum_name(round_.number), round_.total)
-            federation = self._engine.federation
-            rows = self._engine.state.rows_of(round_.kind)
-            protection = federation.protection_of(round_.kind, rows)
-            fresh = await self._engine.work.beside(
-                protection.refreshed, federation.keys.server_context, data
-            )
-            # One for all calls: the authority looks at one sum of a round only.
-            if self._handed_out is None or self._handed_out[0] != key:
-                self._handed_out = (key, fresh)
-        for part in _parts(coordinator_pb2.ContributionPart, self._handed_out[1]):
+        """Send the coordinator's sum to the key authority."""
+        caller, round_id = self._member(request), check_round(request.round, "request.round")
+        data = await self._engine.authority.total(caller, round_id)
+        for part in _parts(coordinator_pb2.ContributionPart, data):
             yield part
 
     async def SubmitReveal(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in the key authority's word."""
         statement = reveal_statement_from_proto(await next_part(parts, "statement"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
-        async with self._engine.uploads.turn(statement.client_id):
-            await self._receive(await open_reveal(self._engine, statement, blob), parts)
+        await self._engine.authority.receive(statement, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=statement.round)
 
     async def SubmitReport(self, request: Message, context: Message) -> Message:
         """Take in what a client found in a published sum; answered when it is durable."""
         report = report_from_proto(request)
-        await take_report(self._engine, report)
+        await take_report(self._run, self._engine.admission, report)
         return model_pb2.RoundReceipt(round=report.round)
 
     async def SubmitSnapshot(self, parts: AsyncIterator[Message], context: Message) -> Message:
         """Take in a copy of the model."""
         report = report_from_proto(await next_part(parts, "report"))
         blob = blob_from_proto(await next_part(parts, "blob"), "blob")
-        async with self._engine.uploads.turn(report.client_id):
-            await self._receive(await open_snapshot(self._engine, report, blob), parts)
+        await self._engine.exchange.receive(report, blob, chunks_of(parts))
         return model_pb2.RoundReceipt(round=report.round)
 
     async def Apply(self, request: Message, context: Message) -> Message:
         """Keep an application for the key authority, and tell whether it was granted."""
-        engine, certificate = self._engine, certificate_of(context)
+        certificate = certificate_of(context)
         invited = is_invitation(certificate)
         if invited:
             # A connection may be older than the day on which its invitation ran out.
             check_dates(certificate, "The invitation")
-        client_id = await engine.applications.apply(
+        client_id = await self._engine.applications.apply(
             request.application, key_of(certificate), invited=invited
         )
-        keys = engine.federation.keys
+        keys = self._run.federation.keys
         listed = keys.roster.contains(client_id)
         issued = keys.certificates[client_id] if listed else b""
         return application_to_proto(
@@ -194,15 +162,13 @@ class CoordinatorService(CoordinatorServicer):
     async def SubmitMasks(self, request: Message, context: Message) -> Message:
         """Take in a client's step of a round under masks; answered when it is durable."""
         message = mask_message_from_proto(request)
-        duplicate = await mask_steps.hear(self._engine, message)
+        duplicate = await self._engine.masks.hear(message)
         return masks_pb2.MaskReceipt(round=message.round, duplicate=duplicate)
 
     async def FetchMasks(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send what a participant needs for its next step."""
-        client_id = self._member(request)
-        data = await mask_steps.material(
-            self._engine,
-            client_id,
+        data = await self._engine.masks.material(
+            self._member(request),
             check_round(request.round, "request.round"),
             check_mask_step(request.step, "request.step"),
         )
@@ -222,33 +188,22 @@ class CoordinatorService(CoordinatorServicer):
 
     async def FetchSnapshot(self, request: Message, context: Message) -> AsyncIterator[Message]:
         """Send the snapshot where it serves the client better than the rounds."""
-        client_id = self._member(request)
-        engine = self._engine
-        after = check_round(request.after_round, "request.after_round")
-        refused = check_refused(request.refused, "request.refused")
-        if refused:
-            await engine.work.in_thread(engine.snapshots.note_refused, client_id, refused)
-        found = await engine.work.in_thread(engine.snapshots.for_client, after, refused)
-        if found is None:
-            return
-        stored, record = found
-        data = await self._read(snapshot_name(stored.round, stored.blob), stored.blob)
-        snapshot = Snapshot(
-            round=stored.round,
-            epoch=stored.epoch,
-            statement=record.statement if not stored.reports else None,
-            reports=(stored.reports or record.reports)[:MAX_REPORTS],
-            blob=data,
+        snapshot = await self._engine.exchange.for_client(
+            self._member(request),
+            check_round(request.after_round, "request.after_round"),
+            check_refused(request.refused, "request.refused"),
         )
+        if snapshot is None:
+            return
         yield model_pb2.SnapshotPart(snapshot=snapshot_to_proto(snapshot))
-        for chunk in _chunks(model_pb2.SnapshotPart, data):
+        for chunk in _chunks(model_pb2.SnapshotPart, snapshot.blob):
             yield chunk
 
     async def _next_published(self, after: RoundId) -> tuple[Message, bytes] | None:
-        if after >= self._engine.state.published:
+        if after >= self._run.state.published:
             return None
         if after not in self._published:
-            record = await self._engine.work.in_thread(self._engine.store.next_published, after)
+            record = await self._run.work.in_thread(self._run.store.next_published, after)
             if record is None or not record.is_for(after):
                 return None
             published = PublishedRound(
@@ -257,7 +212,9 @@ class CoordinatorService(CoordinatorServicer):
                 kind=record.kind,
                 contributions=record.contributions,
                 statement=record.statement,
-                blob=await self._read(record.name, record.blob),
+                blob=await self._run.work.in_thread(
+                    self._run.store.spool.read, record.name, record.blob
+                ),
             )
             self._published[after] = (published_to_proto(published), published.blob)
             while len(self._published) > CACHED_ROUNDS:
@@ -269,31 +226,8 @@ class CoordinatorService(CoordinatorServicer):
         client_id = check_client_id(request.client_id, "request.client_id")
         self._engine.admission.check_run(request.run)
         self._engine.admission.check_member(client_id)
-        self._engine.presence.heard(client_id)
+        self._run.presence.heard(client_id)
         return client_id
-
-    def _revealing(self, request: Message) -> Round:
-        """Return the round that the calling key authority is to open."""
-        client_id = self._member(request)
-        round_ = self._engine.state.current
-        wanted = check_round(request.round, "request.round")
-        if round_ is None or round_.number != wanted or round_.phase != "revealing":
-            raise RefusedError(f"Round {wanted} is not being revealed.")
-        if client_id != self._engine.state.rules.revealer:
-            raise RefusedError(f"The key authority alone opens round {wanted}.")
-        return round_
-
-    async def _receive(self, incoming: Incoming, parts: AsyncIterator[Message]) -> bool:
-        """Take in what follows a verified header, in the client's turn."""
-        try:
-            async with self._engine.places.place():
-                await incoming.take(chunks_of(parts))
-                return await incoming.finish()
-        finally:
-            await incoming.leave()
-
-    async def _read(self, name: str, blob: Blob) -> bytes:
-        return await self._engine.work.in_thread(self._engine.store.spool.read, name, blob)
 
 
 def _parts(kind: type[T], data: bytes, blob: Blob | None = None) -> Iterator[T]:

@@ -13,11 +13,8 @@ from contextlib import asynccontextmanager
 
 from fedrec.errors import CorruptUpload, TooLarge
 
-__all__ = ["Places", "StreamLimits", "heard_in_time"]
+__all__ = ["StreamLimits", "heard_in_time"]
 
-BYTES_IN_FLIGHT = 256 << 20
-STREAM_BYTES = 4 << 20
-"""What gRPC and the coordinator buffer for one stream, whatever its length: the rest is on disk."""
 STREAMS_OF_CALLER = 20
 HEADER_SECONDS = 5.0
 """For the first message of a stream, which is small and says what the stream is."""
@@ -53,19 +50,6 @@ class StreamLimits:
             self._open[caller] -= 1
             if not self._open[caller]:
                 del self._open[caller]
-
-
-class Places:
-    """Bounds the memory of streams whose header is verified; who comes first is served first."""
-
-    def __init__(self, *, bytes_in_flight: int = BYTES_IN_FLIGHT) -> None:
-        self._free = asyncio.Semaphore(max(1, bytes_in_flight // STREAM_BYTES))
-
-    @asynccontextmanager
-    async def place(self) -> AsyncIterator[None]:
-        """Hold a place, waiting while all are taken; the caller has its client's turn."""
-        async with self._free:
-            yield
 
 
 async def heard_in_time(

@@ -14,15 +14,16 @@ from __future__ import annotations
 
 import structlog
 
-from fedrec.clock import Clock
 from fedrec.errors import RefusedError, RoundError
 from fedrec.ids import ClientId, RoundId
 from fedrec.training.layout import shared_values
 from fedrec.wire.chunks import Blob
 from fedrec.wire.messages import MakeSnapshot, Report, Task
-from fedrec_server.federation import Federation
+from fedrec_server.rounds.changes import Change, EpochBegan, RoundLearnt
+from fedrec_server.rounds.state import State
+from fedrec_server.run.live_run import LiveRun
 from fedrec_server.snapshots.makers import SnapshotMakers
-from fedrec_server.store.store import PublishedRecord, SnapshotRecord, Store
+from fedrec_server.store.store import PublishedRecord, SnapshotRecord
 
 __all__ = ["Snapshots"]
 
@@ -35,26 +36,30 @@ class Snapshots:
     """Decides when a snapshot is worth making and whether it counts.
 
     What clients said is forgotten with the process and the epoch; the next late joiner asks again.
-
-    Args:
-        lacks_rounds: some published rounds are not here: the folder was made anew.
     """
 
-    def __init__(
-        self, federation: Federation, store: Store, clock: Clock, *, lacks_rounds: bool = False
-    ) -> None:
-        self._federation = federation
-        self._store = store
-        self._makers = SnapshotMakers(clock)
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
+        self._store = run.store
+        self._forget()
+
+    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Begin anew in another key epoch, and where rounds turn out to be missing here."""
+        if any(isinstance(change, EpochBegan | RoundLearnt) for change in changes):
+            self._forget()
+
+    def _forget(self) -> None:
+        self._makers = SnapshotMakers(self._run.clock)
         self._behind: dict[ClientId, RoundId] = {}
         self._sent: dict[ClientId, tuple[Report, bytes]] = {}
         self._refused: bytes | None = None
         self._complaints: dict[ClientId, int] = {}
         self._made_by: dict[bytes, ClientId] = {}
-        oldest = store.next_published(RoundId(0))
+        oldest = self._store.next_published(RoundId(0))
         mixed_epochs = oldest is not None and oldest.epoch != self._epoch
-        shared_key = federation.protection.needs_reveal and federation.keys.roster.revealer is None
-        self._has_gaps = mixed_epochs or shared_key or lacks_rounds
+        # A folder that was made anew lacks what was published before.
+        lacks_rounds = self._run.state.begins_at is not None
+        self._has_gaps = mixed_epochs or self._run.state.rules.shares_key or lacks_rounds
 
     def may_miss(self, client_id: ClientId, version: RoundId) -> bool:
         """Tell at once whether it is worth asking the store about a client that is behind.
@@ -129,7 +134,7 @@ class Snapshots:
         record = self._store.published(report.round)
         vouching: tuple[Report, ...] = ()
         if self._needs_two(record):
-            sealed = self._federation.protection.needs_reveal
+            sealed = self._run.federation.protection.needs_reveal
             # All who have the same model make the same bytes of it.
             self._sent[report.client_id] = (report, blob.digest)
             alike = [
@@ -205,9 +210,9 @@ class Snapshots:
 
     @property
     def _epoch(self) -> int:
-        return self._federation.keys.roster.epoch
+        return self._run.federation.keys.roster.epoch
 
     @property
     def _estimate(self) -> int:
-        n_items = self._federation.catalogue.n_items
-        return BYTES_PER_VALUE * (shared_values(self._federation.plan, n_items) + n_items)
+        n_items = self._run.federation.catalogue.n_items
+        return BYTES_PER_VALUE * (shared_values(self._run.federation.plan, n_items) + n_items)

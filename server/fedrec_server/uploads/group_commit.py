@@ -8,18 +8,19 @@ from __future__ import annotations
 
 import asyncio
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from fedrec.errors import FedrecError, StorageError
+from fedrec.ids import ClientId
+from fedrec.wire.messages import UploadHeader
 from fedrec_server.rounds.changes import AlreadyCounted, Change
 from fedrec_server.rounds.state import State
+from fedrec_server.run.live_run import LiveRun
 from fedrec_server.store.spool import DurabilityLost
 
-if TYPE_CHECKING:
-    from fedrec_server.engine import Engine
-
-__all__ = ["GroupCommit"]
+__all__ = ["Collection", "GroupCommit"]
 
 What = TypeVar("What")
 
@@ -34,11 +35,27 @@ class _Arrival(Generic[What]):
     refusal: Exception | None = None
 
 
+class Collection(Protocol):
+    """What was collected of the round in progress, in memory; it follows the store."""
+
+    def forget(self) -> None:
+        """Start anew with what the store has."""
+
+    def add(
+        self, counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
+    ) -> None:
+        """Add an update to the sum of those counted so far."""
+
+    def finish(self, counted: Mapping[ClientId, UploadHeader]) -> bytes:
+        """Return the sum of exactly the counted updates."""
+
+
 class GroupCommit(ABC, Generic[What]):
     """Takes what arrives into the round's collection and commits that it is there."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
+    def __init__(self, run: LiveRun, collection: Collection) -> None:
+        self._run = run
+        self._collection = collection
         self._arrived: list[_Arrival[What]] = []
 
     @property
@@ -54,7 +71,7 @@ class GroupCommit(ABC, Generic[What]):
         """
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._arrived.append(_Arrival(what=what, answer=answer))
-        async with self._engine.lock:
+        async with self._run.lock:
             # Whoever had the lock before may have taken this one along.
             if not answer.done():
                 group, self._arrived = self._arrived, []
@@ -62,14 +79,14 @@ class GroupCommit(ABC, Generic[What]):
         return answer.result()
 
     async def _decide(self, group: list[_Arrival[What]]) -> None:
-        engine = self._engine
+        run = self._run
         failure: Exception | None = None
         try:
-            state, changes = await engine.work.in_thread(self._take_all, group)
-            await engine.settle(state, changes)
+            state, changes = await run.work.in_thread(self._take_all, group)
+            await run.commit(state, changes)
         except Exception as error:
             # They are in the collection but not in the store.
-            engine.aggregation.forget()
+            self._collection.forget()
             failure = await self._failure_of(error)
         for arrival in group:
             found = arrival.refusal or failure
@@ -81,7 +98,7 @@ class GroupCommit(ABC, Generic[What]):
 
     def _take_all(self, group: list[_Arrival[What]]) -> tuple[State, tuple[Change, ...]]:
         """Take the group in and return what to commit; the lock is held."""
-        state = self._engine.state
+        state = self._run.state
         changes: list[Change] = []
         for arrival in group:
             try:
@@ -95,7 +112,7 @@ class GroupCommit(ABC, Generic[What]):
             except Exception as error:
                 # Nobody else pays for one that breaks the collection; it may be half changed, so it
                 # is made again from what is durable.
-                self._engine.aggregation.forget()
+                self._collection.forget()
                 arrival.refusal = error
         return state, tuple(changes)
 

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from fedrec.ids import RoundId
 from fedrec.wire.stated_rows import StatedRows
-from fedrec_server.federation import Counted, Federation
-from fedrec_server.store.store import Store
+from fedrec_server.federation import Counted
+from fedrec_server.run.live_run import LiveRun
 
 __all__ = ["ItemHolders"]
 
 
 class ItemHolders:
-    """Reads published count rounds, each once; to be used in the store's thread.
+    """Reads published count rounds, each once; to be used in the store's thread."""
 
-    Args:
-        federation: returns the constant part.
-        store: what was published.
-    """
-
-    def __init__(self, federation: Callable[[], Federation], store: Store) -> None:
-        self._federation = federation
-        self._store = store
+    def __init__(self, run: LiveRun) -> None:
+        self._run = run
         self._seen = RoundId(0)
         self._found: Counted | None = None
 
@@ -35,14 +27,14 @@ class ItemHolders:
         Raises:
             DamagedFile: it cannot be read any more.
         """
-        vectors = self._federation().vectors
+        vectors = self._run.federation.vectors
         if vectors.layouts is None:
             return None
-        while (record := self._store.next_published(self._seen)) is not None:
+        while (record := self._run.store.next_published(self._seen)) is not None:
             if record.kind == "count":
                 rows = StatedRows.whole(vectors.n_items)
-                total = self._store.spool.read(record.name, record.blob)
-                vector = self._federation().unpacked(
+                total = self._run.store.spool.read(record.name, record.blob)
+                vector = self._run.federation.unpacked(
                     "count", rows, total, len(record.contributions)
                 )
                 last = vector[vectors.layouts("count", vectors.n_items).count_slice]

@@ -22,21 +22,21 @@ class UpdateCounting(GroupCommit[Update]):
     """Adds updates to the sum."""
 
     def _take(self, state: State, what: Update) -> tuple[State, tuple[Change, ...]]:
-        engine, (header, read) = self._engine, what
+        header, read = what
         counted = state.current.accepted if state.current is not None else {}
-        after, changes = step(state, Uploaded(now=engine.clock.now(), header=header))
+        after, changes = step(state, Uploaded(now=self._run.clock.now(), header=header))
         if not any(isinstance(change, AlreadyCounted) for change in changes):
-            engine.aggregation.add(counted, header, read())
+            self._collection.add(counted, header, read())
         return after, changes
 
     async def _failure_of(self, error: Exception) -> Exception:
         """Abandon the round where its sum cannot be made any more, and return what to tell."""
-        engine = self._engine
-        if not isinstance(error, DamagedFile) or engine.state.current is None:
+        run = self._run
+        if not isinstance(error, DamagedFile) or run.state.current is None:
             return error
-        number = engine.state.current.number
+        number = run.state.current.number
         try:
-            await engine.fail(number, "a stored update is damaged", error)
+            await run.fail(number, "a stored update is damaged", error)
         except Exception as failure:
             return failure
         return RoundClosed(f"Round {number} was abandoned.")

@@ -294,7 +294,7 @@ def _run_coordinator(settings: Settings, kill: KillCoordinator | None, parent: C
             if kill.epochs:
                 if name == kill.failpoint and _has_epoch(Path(settings.coordinator.state), name):
                     os.kill(os.getpid(), signal.SIGKILL)
-            elif kill.is_here(name, known[0].engine.state):
+            elif kill.is_here(name, known[0].engine.run.state):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     catalogue = PublicCatalogue.load(Path(settings.data.catalogue or ""))

@@ -70,13 +70,13 @@ class Gate:
 
 def phase_of(federation: Federation) -> str:
     """Return the phase of the round in progress, or nothing."""
-    round_ = federation.coordinator.engine.state.current
+    round_ = federation.coordinator.engine.run.state.current
     return "" if round_ is None else round_.phase
 
 
 def keys_of(federation: Federation, round_id: int) -> int:
     """Return how many keys a round has."""
-    round_ = federation.coordinator.engine.state.current
+    round_ = federation.coordinator.engine.run.state.current
     return len(round_.messages["keys"]) if round_ and round_.number == round_id else 0
 
 
@@ -105,7 +105,7 @@ def without_cell_of(federation: Federation, number: int) -> set[int]:
     """Return the clients that are summed when one drops out: those of the other cells."""
     bench = federation.bench
     ids = [Identity.load(bench.state(each)).client_id for each in range(bench.n_clients)]
-    cell = federation.coordinator.engine.state.rules.partition.cell_of(ids[number])
+    cell = federation.coordinator.engine.run.state.rules.partition.cell_of(ids[number])
     assert cell is not None and len(cell.core) == 3
     return {each for each, client_id in enumerate(ids) if client_id not in cell.core}
 
@@ -122,7 +122,7 @@ def until_others_are_done(federation: Federation, gate: Gate, step: MaskStep) ->
     engine = federation.coordinator.engine
 
     def others_are_done() -> bool:
-        round_ = engine.state.current
+        round_ = engine.run.state.current
         if round_ is None or round_.phase != PHASES[step]:
             return False
         here = round_.accepted if step == "vector" else round_.messages[step]

@@ -248,7 +248,7 @@ class Federation:
     def until_waiting(self, *numbers: int) -> None:
         """Wait until clients of the roster have nothing to do."""
         wanted = {Identity.load(self.bench.state(number)).client_id for number in numbers}
-        poll(lambda: wanted <= self.coordinator.engine.presence.waiters)
+        poll(lambda: wanted <= self.coordinator.engine.run.presence.waiters)
 
     def published(self, number: int = 0) -> list[PublishedRound]:
         """Return all published rounds as a client fetches them."""

@@ -47,7 +47,7 @@ def rows_of(folder: Path) -> list[int]:
 
 async def to_training(world: Masked, phase: str) -> None:
     """Publish the count, and bring the first training round to a phase."""
-    while world.engine.state.published < TRAIN - 1:
+    while world.engine.run.state.published < TRAIN - 1:
         await world.all_act()
     await world.engine.tick()
     await world.to_phase(phase)
@@ -55,7 +55,7 @@ async def to_training(world: Masked, phase: str) -> None:
 
 def charged_by_journal(engine: Engine) -> list[int]:
     """Return the rounds that the journal says are charged."""
-    found = engine.store.entries(0, 10_000)
+    found = engine.run.store.entries(0, 10_000)
     return [entry.round for entry in found if json.loads(entry.fields_json).get("charged")]
 
 
@@ -64,14 +64,14 @@ def test_it_counts_the_round_before_the_first_answer(tmp_path: Path, mechanism: 
     async def scenario() -> None:
         async with masked(tmp_path, 4, federation=noisy(mechanism=mechanism)) as world:
             await to_training(world, "signing")
-            assert (world.engine.state.charged, rows_of(tmp_path)) == (0, [])
+            assert (world.engine.run.state.charged, rows_of(tmp_path)) == (0, [])
             await world.to_phase("unmasking")
             assert not world.round.messages["answer"]
-            assert (world.engine.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
-            while world.engine.state.ending is None:
+            assert (world.engine.run.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
+            while world.engine.run.state.ending is None:
                 await world.all_act()
             # Neither the count nor the evaluation, and the training round once.
-            assert (world.engine.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
+            assert (world.engine.run.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
             assert charged_by_journal(world.engine) == [TRAIN]
 
     asyncio.run(scenario())
@@ -89,15 +89,15 @@ def test_an_abandoned_round_is_paid_for_once_it_could_be_read(
             await world.all_act(without=[2])
             world.clock.advance(100)
             await world.engine.tick()
-            assert world.engine.state.abandoned == 1
-            assert world.engine.state.charged == charged
+            assert world.engine.run.state.abandoned == 1
+            assert world.engine.run.state.charged == charged
         async with masked(tmp_path, 3, federation=federation) as world:
-            assert world.engine.state.charged == charged == len(rows_of(tmp_path))
-            while world.engine.state.ending is None:
+            assert world.engine.run.state.charged == charged == len(rows_of(tmp_path))
+            while world.engine.run.state.ending is None:
                 await world.engine.tick()
                 await world.all_act()
-            assert world.engine.state.trained == 1
-            assert world.engine.state.charged == charged + 1
+            assert world.engine.run.state.trained == 1
+            assert world.engine.run.state.charged == charged + 1
 
     asyncio.run(scenario())
 
@@ -116,7 +116,7 @@ def test_a_step_that_could_not_be_stored_asks_nobody_for_shares(tmp_path: Path) 
             failing.append(world)
             await world.all_act()
             assert world.round.phase == "signing"
-            assert (world.engine.state.charged, rows_of(tmp_path)) == (0, [])
+            assert (world.engine.run.state.charged, rows_of(tmp_path)) == (0, [])
             failing.clear()
             await world.engine.tick()
             assert world.round.phase == "unmasking"
@@ -136,9 +136,9 @@ def test_a_restart_charges_neither_twice_nor_never(tmp_path: Path, phase: str) -
             clients = world.clients
         async with masked(tmp_path, 4, federation=federation) as world:
             world.clients = clients
-            while world.engine.state.published < TRAIN:
+            while world.engine.run.state.published < TRAIN:
                 await world.all_act()
-            assert (world.engine.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
+            assert (world.engine.run.state.charged, rows_of(tmp_path)) == (1, [TRAIN])
 
     asyncio.run(scenario())
 
@@ -152,10 +152,10 @@ def test_the_run_ends_at_its_budget(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with masked(tmp_path, 4, federation=federation) as world:
-            while world.engine.state.ending is None:
+            while world.engine.run.state.ending is None:
                 await world.all_act()
-            assert world.engine.state.ending.failed
-            assert world.engine.state.ending.reason.startswith(BUDGET_SPENT)
-            assert world.engine.state.trained == world.engine.state.charged == 1
+            assert world.engine.run.state.ending.failed
+            assert world.engine.run.state.ending.reason.startswith(BUDGET_SPENT)
+            assert world.engine.run.state.trained == world.engine.run.state.charged == 1
 
     asyncio.run(scenario())

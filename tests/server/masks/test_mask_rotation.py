@@ -16,7 +16,6 @@ from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import ClientId, RoundId
 from fedrec.protection import Masks
 from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
-from fedrec_server.masks import steps
 
 BEFORE = ("collecting", "sharing", "masking")
 TOLD = ("signing", "unmasking")
@@ -35,16 +34,18 @@ def later(world: Masked, *numbers: int) -> KeyEpoch:
 async def made_by(world: Masked, number: int) -> MaskMessage | tuple[UploadHeader, bytes]:
     """Return a client's next message without sending it."""
     engine, client_id = world.engine, identity(number).client_id
-    task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+    task = (
+        await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
+    ).task
     if isinstance(task, Train):
         return world.clients[number].advertise(task)
     assert isinstance(task, MaskTask)
-    raw = await steps.material(engine, client_id, task.round, task.step)
+    raw = await engine.masks.material(client_id, task.round, task.step)
     return world.clients[number].step(task, lambda round_id, step: raw)
 
 
 def counted(world: Masked, round_id: int) -> set[ClientId]:
-    record = world.engine.store.published(RoundId(round_id))
+    record = world.engine.run.store.published(RoundId(round_id))
     assert record is not None
     assert {header.epoch for header in record.contributions} == {record.epoch}
     return {header.client_id for header in record.contributions}
@@ -66,23 +67,23 @@ def test_without_a_member_the_round_is_abandoned_and_the_next_is_of_the_new_epoc
                 await world.act(number)
             stale = await made_by(world, 1)
             assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, True)
-            await engine.work.settled()
-            assert (engine.state.abandoned, engine.state.abandoned_in_row) == (1, 0)
-            assert engine.state.rules.epoch == 2
+            await engine.run.work.settled()
+            assert (engine.run.state.abandoned, engine.run.state.abandoned_in_row) == (1, 0)
+            assert engine.run.state.rules.epoch == 2
             with pytest.raises(RoundClosed, match="epoch 1 is over"):
                 await world.send(stale)
             with pytest.raises(RoundClosed):
-                await steps.material(engine, identity(1).client_id, RoundId(1), "shares")
+                await engine.masks.material(identity(1).client_id, RoundId(1), "shares")
             with pytest.raises(NotInRoster):
                 await world.act(4)
             world.enrol(range(4))
-            while engine.state.published == 0:
+            while engine.run.state.published == 0:
                 await world.all_act()
-            number = int(engine.state.published)
+            number = int(engine.run.state.published)
             assert number == 2
             assert counted(world, number) == ids(0, 1, 2, 3)
             assert world.published(number).tolist() == world.sum_of(range(4), number).tolist()
-            record = engine.store.published(RoundId(number))
+            record = engine.run.store.published(RoundId(number))
             assert record is not None and record.epoch == 2
 
     asyncio.run(scenario())
@@ -105,14 +106,14 @@ def test_once_survivors_are_told_the_round_ends_with_the_removed_member(
             await world.to_phase(phase)
             await world.act(0)
             assert await engine.rotation.install(later(world, 0, 1, 2, 3).to_json()) == (2, False)
-            while engine.state.published == 0:
+            while engine.run.state.published == 0:
                 await world.all_act()
             assert counted(world, 1) == ids(*range(N_CLIENTS))
-            assert engine.state.rules.epoch == 2
+            assert engine.run.state.rules.epoch == 2
             world.enrol(range(4))
-            while engine.state.ending is None:
+            while engine.run.state.ending is None:
                 await world.all_act()
-            assert engine.state.abandoned == 0
+            assert engine.run.state.abandoned == 0
             assert counted(world, 2) == ids(0, 1, 2, 3)
 
     asyncio.run(scenario())
@@ -127,15 +128,15 @@ def test_with_more_members_the_round_ends_in_its_own_epoch(tmp_path: Path, phase
             await world.act(0)
             joined = later(world, *range(N_AFTER))
             assert await engine.rotation.install(joined.to_json()) == (2, False)
-            while engine.state.published == 0:
+            while engine.run.state.published == 0:
                 await world.all_act()
             assert counted(world, 1) == ids(*range(N_CLIENTS))
             assert world.published(1).tolist() == world.sum_of(range(N_CLIENTS), 1).tolist()
-            assert engine.state.rules.epoch == 2
+            assert engine.run.state.rules.epoch == 2
             world.enrol(range(N_AFTER))
-            while engine.state.ending is None:
+            while engine.run.state.ending is None:
                 await world.all_act()
-            assert engine.state.abandoned == 0
+            assert engine.run.state.abandoned == 0
             assert counted(world, 3) == ids(*range(N_AFTER))
             wanted = world.sum_of(range(N_AFTER), 3)
             assert world.published(3).tolist() == wanted.tolist()
@@ -156,15 +157,15 @@ def test_a_restart_begins_the_newest_epoch_and_says_why_the_round_ended(
             joined = later(world, *range(N_AFTER))
             assert await world.engine.rotation.install(joined.to_json()) == (2, False)
         async with masked(tmp_path, N_CLIENTS, federation=federation) as world:
-            assert world.engine.state.rules.epoch == 2
-            assert world.engine.state.abandoned == 1
-            assert world.engine.state.abandoned_in_row == 0
+            assert world.engine.run.state.rules.epoch == 2
+            assert world.engine.run.state.abandoned == 1
+            assert world.engine.run.state.abandoned_in_row == 0
             world.enrol(range(N_AFTER))
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
-            assert world.engine.state.published == 2
+            assert world.engine.run.state.published == 2
             # Who is here first opens it; three later ones are of the next, all together.
-            while world.engine.state.published == 2:
+            while world.engine.run.state.published == 2:
                 await world.all_act()
             assert counted(world, 3) == ids(*range(N_AFTER))
 

@@ -12,15 +12,16 @@ from server.support.masked import Masked, masked
 
 from fedrec.errors import ConflictingUpload, ProtocolError, StorageError
 from fedrec.wire.messages import MaskMessage, MaskTask
-from fedrec_server.masks import steps
 
 
 async def made_by(world: Masked, number: int) -> MaskMessage:
     """Return a client's next message after its keys without sending it."""
     engine, client_id = world.engine, identity(number).client_id
-    task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+    task = (
+        await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
+    ).task
     assert isinstance(task, MaskTask)
-    raw = await steps.material(engine, client_id, task.round, task.step)
+    raw = await engine.masks.material(client_id, task.round, task.step)
     made = world.clients[number].step(task, lambda round_id, step: raw)
     assert isinstance(made, MaskMessage)
     return made
@@ -34,9 +35,9 @@ def signed(message: MaskMessage, number: int, body: bytes) -> MaskMessage:
 async def together(world: Masked, *messages: MaskMessage) -> list[bool | BaseException]:
     """Have messages wait for one another; return what became of them, in their order."""
     engine = world.engine
-    async with engine.lock:
-        tasks = [asyncio.ensure_future(steps.hear(engine, each)) for each in messages]
-        while engine.hearing.waiting < len(tasks):
+    async with engine.run.lock:
+        tasks = [asyncio.ensure_future(engine.masks.hear(each)) for each in messages]
+        while engine.masks.messages.waiting < len(tasks):
             assert not any(task.done() for task in tasks)
             await asyncio.sleep(0)
     return await asyncio.gather(*tasks, return_exceptions=True)
@@ -56,7 +57,7 @@ def test_messages_that_wait_together_share_a_transaction(tmp_path: Path) -> None
             assert points.count("rows.committed") == 1
             assert points.count("masks.ack") == 4
             assert points.index("rows.committed") < points.index("masks.ack")
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
@@ -76,7 +77,7 @@ def test_a_message_that_does_not_fit_is_refused_alone(tmp_path: Path) -> None:
                 await world.send(signed(messages[2], 2, messages[3].body))
             assert len(world.round.messages["shares"]) == 3
             assert not await world.send(messages[1])
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
@@ -90,7 +91,7 @@ def test_a_message_that_breaks_the_collector_is_refused_alone(
         async with masked(tmp_path, 5) as world:
             await world.to_phase("sharing")
             messages = [await made_by(world, number) for number in range(4)]
-            hear = world.engine.aggregation.hear  # type: ignore[union-attr]
+            hear = world.engine.collection.hear  # type: ignore[union-attr]
 
             def breaking(round_: object, message: MaskMessage) -> None:
                 if message is messages[1]:
@@ -98,12 +99,12 @@ def test_a_message_that_breaks_the_collector_is_refused_alone(
                 hear(round_, message)
 
             with monkeypatch.context() as patch:
-                patch.setattr(world.engine.aggregation, "hear", breaking)
+                patch.setattr(world.engine.collection, "hear", breaking)
                 found = await together(world, *messages)
             assert [answer for answer in found if isinstance(answer, bool)] == [False] * 3
             assert isinstance(found[1], ArithmeticError)
             assert not await world.send(messages[1])
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 
@@ -127,7 +128,7 @@ def test_a_commit_that_fails_refuses_all_that_it_was_for(tmp_path: Path) -> None
             assert all(isinstance(answer, StorageError) for answer in found)
             assert world.round.messages["shares"] == {}
             assert await together(world, *messages) == [False] * 4
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert world.published(1).tolist() == world.sum_of(range(5), 1).tolist()
 

@@ -25,7 +25,6 @@ from fedrec.errors import (
 from fedrec.ids import RoundId
 from fedrec.wire.mask_bodies import keys_from_bytes, keys_to_bytes
 from fedrec.wire.messages import MaskMessage, MaskTask, Train
-from fedrec_server.masks import steps
 from fedrec_server.rounds.machine import awaited
 
 STEP_SECONDS = 30.0
@@ -35,7 +34,9 @@ PHASES = ("sharing", "masking", "signing", "unmasking")
 async def task_of(world: Masked, number: int) -> Train | MaskTask:
     engine = world.engine
     client_id = identity(number).client_id
-    task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+    task = (
+        await engine.polls.next_task(client_id, engine.run.name, engine.run.state.published, 0.0)
+    ).task
     assert isinstance(task, Train | MaskTask)
     return task
 
@@ -49,14 +50,14 @@ def table(folder: Path, query: str) -> list[tuple[object, ...]]:
 def test_the_published_sum_is_the_sum(tmp_path: Path, n_clients: int) -> None:
     async def scenario() -> None:
         async with masked(tmp_path, n_clients) as world:
-            while world.engine.state.ending is None:
+            while world.engine.run.state.ending is None:
                 await world.all_act()
             for round_id in (1, 2, 3):
                 wanted = world.sum_of(range(n_clients), round_id)
                 assert np.array_equal(world.published(round_id), wanted)
             published = [
                 entry
-                for entry in world.engine.store.entries(0, 10_000)
+                for entry in world.engine.run.store.entries(0, 10_000)
                 if entry.kind == "round published"
             ]
             assert f'"metrics": {world.sum_of(range(n_clients), 3)[-2:].tolist()}' in (
@@ -75,7 +76,7 @@ def test_a_client_that_drops_out_in_a_step(tmp_path: Path, phase: str) -> None:
         async with masked(tmp_path, 9) as world:
             await world.to_phase(phase)
             await world.all_act(without=[2])
-            assert world.engine.state.published == 0
+            assert world.engine.run.state.published == 0
             if phase == "unmasking":
                 # Enough answered; the others get a third of the time, and no more.
                 world.clock.advance(STEP_SECONDS / 3 + 1)
@@ -86,7 +87,7 @@ def test_a_client_that_drops_out_in_a_step(tmp_path: Path, phase: str) -> None:
                 await world.to_phase("unmasking", without=[2])
                 assert len(world.round.accepted) == 6
                 assert len(world.round.messages["signature"]) == 8
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act(without=[2])
             gone = {0, 1, 2} if phase in ("sharing", "masking") else set()
             wanted = world.sum_of(set(range(9)) - gone, 1)
@@ -116,7 +117,7 @@ def test_a_restart_after_a_cell_was_left_out_goes_on_with_its_help(
             assert world.round.messages == before.messages
             assert world.round.accepted == before.accepted
             assert before.messages["vector"].keys() == {identity(n).client_id for n in (0, 1)}
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act(without=[2])
             assert np.array_equal(world.published(1), world.sum_of(range(3, 9), 1))
 
@@ -131,7 +132,7 @@ def test_of_one_cell_none_may_drop_out(tmp_path: Path) -> None:
             await world.all_act(without=[2])
             world.clock.advance(STEP_SECONDS + 31)
             await world.engine.tick()
-            assert (world.engine.state.abandoned, world.engine.state.published) == (1, 0)
+            assert (world.engine.run.state.abandoned, world.engine.run.state.published) == (1, 0)
 
     asyncio.run(scenario())
     reasons = table(tmp_path, "SELECT reason FROM rounds WHERE phase = 'abandoned'")
@@ -145,7 +146,7 @@ def test_no_round_opens_that_clients_would_take_for_a_trap(tmp_path: Path) -> No
         async with masked(tmp_path, 9, cells_per_round=1) as world:
             assert len(world.round.asked) == 6
             live = frozenset(identity(number).client_id for number in range(3))
-            idle = replace(world.engine.state, current=None)
+            idle = replace(world.engine.run.state, current=None)
             assert awaited(idle, live) == "clients"
             more = live | {identity(number).client_id for number in range(6)}
             assert awaited(idle, more) == ""
@@ -161,13 +162,13 @@ def test_of_three_none_may_drop_out(tmp_path: Path, phase: str) -> None:
             await world.all_act(without=[2])
             world.clock.advance(100)
             await world.engine.tick()
-            assert world.engine.state.abandoned == 1
-            assert world.engine.state.published == 0
+            assert world.engine.run.state.abandoned == 1
+            assert world.engine.run.state.published == 0
             # The next round starts afresh, and works.
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.engine.tick()
                 await world.all_act()
-            assert world.engine.state.published == 2
+            assert world.engine.run.state.published == 2
 
     asyncio.run(scenario())
 
@@ -187,7 +188,7 @@ def test_a_restart_in_a_step_goes_on_with_the_same_sets(tmp_path: Path, phase: s
             assert world.round.messages == before.messages
             assert world.round.accepted == before.accepted
             assert world.round.phase == phase
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
@@ -206,11 +207,11 @@ def test_a_round_that_failed_after_its_survivors_were_told_is_repeated_by_whoeve
             await world.all_act(without=[6, 7, 8])
             world.clock.advance(STEP_SECONDS + 1)
             await engine.tick()
-            assert engine.state.abandoned == 1
-            while engine.state.published == 0:
+            assert engine.run.state.abandoned == 1
+            while engine.run.state.published == 0:
                 await engine.tick()
                 await world.all_act(without=[6, 7, 8])
-            number = int(engine.state.published)
+            number = int(engine.run.state.published)
             assert np.array_equal(world.published(number), world.sum_of(range(6), number))
 
     asyncio.run(scenario())
@@ -225,14 +226,14 @@ def test_messages_count_once_and_in_their_step(tmp_path: Path) -> None:
             assert isinstance(task, Train)
             first = world.clients[0].advertise(task)
             other = world.clients[0].advertise(task)
-            assert not await steps.hear(world.engine, first)
-            assert await steps.hear(world.engine, first)
+            assert not await world.engine.masks.hear(first)
+            assert await world.engine.masks.hear(first)
             with pytest.raises(ConflictingUpload):
-                await steps.hear(world.engine, other)
+                await world.engine.masks.hear(other)
             with pytest.raises(BadSignature):
-                await steps.hear(world.engine, replace(other, body=first.body[:-1]))
+                await world.engine.masks.hear(replace(other, body=first.body[:-1]))
             with pytest.raises(RoundClosed, match="no step shares"):
-                await steps.material(world.engine, identity(0).client_id, RoundId(1), "shares")
+                await world.engine.masks.material(identity(0).client_id, RoundId(1), "shares")
             assert len(world.round.messages["keys"]) == 1
 
     asyncio.run(scenario())
@@ -264,8 +265,8 @@ def test_keys_that_nobody_could_use_end_nobodys_round(tmp_path: Path, which: str
             wrong = replace(message, body=keys_to_bytes(forged, base_state))
             wrong = replace(wrong, signature=who.sign(wrong.statement()))
             with pytest.raises(MalformedUpdate):
-                await steps.hear(world.engine, wrong)
-            while world.engine.state.published == 0:
+                await world.engine.masks.hear(wrong)
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 
@@ -281,12 +282,12 @@ def test_keys_must_be_of_the_round_and_its_owner(tmp_path: Path) -> None:
             keys, _ = keys_from_bytes(honest.client_id, honest.body)
             another_model = keys_to_bytes(keys, b"x" * 32)
             with pytest.raises(BadSignature):
-                await steps.hear(world.engine, signed(0, honest, another_model))
+                await world.engine.masks.hear(signed(0, honest, another_model))
             wrong = world.clients[1].advertise(replace(task, kind="evaluate"))
             with pytest.raises(BadSignature):
-                await steps.hear(world.engine, wrong)
+                await world.engine.masks.hear(wrong)
             with pytest.raises(ProtocolError):
-                await steps.hear(world.engine, signed(0, honest, b"\xff"))
+                await world.engine.masks.hear(signed(0, honest, b"\xff"))
 
     asyncio.run(scenario())
 
@@ -301,7 +302,7 @@ def test_whoever_starts_from_another_model_is_left_out(
             with monkeypatch.context() as patch:
                 patch.setattr(light, "BASE_STATE", b"x" * 32)
                 await world.act(8)
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act(without=[8])
             assert np.array_equal(world.published(1), world.sum_of(range(6), 1))
 
@@ -331,13 +332,13 @@ def test_what_could_not_be_stored_was_never_heard(tmp_path: Path, phase: str) ->
             held = world.round.messages, world.round.accepted
             task = await task_of(world, 1)
             assert isinstance(task, MaskTask)
-            raw = await steps.material(world.engine, identity(1).client_id, task.round, task.step)
+            raw = await world.engine.masks.material(identity(1).client_id, task.round, task.step)
             made = world.clients[1].step(task, lambda round_id, step: raw)
             with pytest.raises(StorageError):
                 await world.send(made)
             assert (world.round.messages, world.round.accepted) == held
             assert not await world.send(made)
-            while world.engine.state.published == 0:
+            while world.engine.run.state.published == 0:
                 await world.all_act()
             assert np.array_equal(world.published(1), world.sum_of(range(5), 1))
 

@@ -111,7 +111,7 @@ def test_what_is_no_application_of_its_caller_is_refused(tmp_path: Path) -> None
             ):
                 with pytest.raises(kind):
                     await engine.applications.apply(wrong, key)
-            assert engine.store.applicants() == []
+            assert engine.run.store.applicants() == []
 
     asyncio.run(scenario())
 
@@ -123,11 +123,13 @@ def test_a_disk_that_fails_leaves_the_invitation_unused(tmp_path: Path) -> None:
 
     async def scenario() -> None:
         async with running(bench, tmp_path) as engine:
-            failing = patch.object(engine.store, "keep_applicant", side_effect=StorageError("full"))
+            failing = patch.object(
+                engine.run.store, "keep_applicant", side_effect=StorageError("full")
+            )
             with failing, pytest.raises(StorageError):
                 await engine.applications.apply(application(Identity.create("e"), invited), key)
             await engine.applications.apply(application(joiner, invited), key)
-            assert [one.client_id for one in engine.store.applicants()] == [joiner.client_id]
+            assert [one.client_id for one in engine.run.store.applicants()] == [joiner.client_id]
 
     asyncio.run(scenario())
 
@@ -178,7 +180,7 @@ def test_a_member_applies_for_itself_alone_and_to_be_a_guest(tmp_path: Path) -> 
                     await engine.applications.apply(refused.to_json(), key, invited=False)
             with pytest.raises(BadSignature):
                 await engine.applications.apply(leaving(2).to_json(), key, invited=False)
-            assert engine.store.applicants() == []
+            assert engine.run.store.applicants() == []
 
     asyncio.run(scenario())
 
@@ -193,7 +195,9 @@ def test_an_applicant_that_changes_its_word_is_heard(tmp_path: Path) -> None:
         async with running(bench, tmp_path) as engine:
             roster = bench.federation.keys.roster
             await engine.applications.apply(first, key)
-            failing = patch.object(engine.store, "keep_applicant", side_effect=StorageError("full"))
+            failing = patch.object(
+                engine.run.store, "keep_applicant", side_effect=StorageError("full")
+            )
             with failing, pytest.raises(StorageError):
                 await engine.applications.apply(second, key)
             assert engine.applications.waiting(roster) == [first]

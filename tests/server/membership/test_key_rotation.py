@@ -68,17 +68,17 @@ def test_a_joiner_waits_for_the_round_and_a_removal_does_not(tmp_path: Path) -> 
                 await poll(engine, 3)
             await upload(engine, bench, 1)
             await upload(engine, bench, 2)
-            await engine.work.settled()
-            assert engine.state.published == 1 and engine.state.rules.epoch == 2
+            await engine.run.work.settled()
+            assert engine.run.state.published == 1 and engine.run.state.rules.epoch == 2
             assert isinstance((await poll(engine, 3)).task, Train | Wait)
 
             later = after(bench, joined)
             await gather(engine, range(4))
-            assert engine.state.current is not None
+            assert engine.run.state.current is not None
             await upload(engine, later, 3)
             removed = epoch(bench, 3, 0, 1, 2)
             assert await engine.rotation.install(removed.to_json()) == (3, True)
-            assert engine.state.abandoned == 1 and engine.state.abandoned_in_row == 0
+            assert engine.run.state.abandoned == 1 and engine.run.state.abandoned_in_row == 0
             with pytest.raises(NotInRoster):
                 await poll(engine, 3)
             with pytest.raises(RoundClosed, match="epoch 2 is over"):
@@ -93,12 +93,12 @@ def test_abandoning_for_an_epoch_never_ends_a_run(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(bench, tmp_path) as engine:
             await gather(engine, range(3))
-            assert engine.state.current is not None
+            assert engine.run.state.current is not None
             await engine.rotation.install(epoch(bench, 2, 1, 2, 3).to_json())
-            assert engine.state.ending is None
+            assert engine.run.state.ending is None
         async with running(bench, tmp_path) as engine:
-            assert engine.state.ending is None and engine.state.abandoned_in_row == 0
-            assert engine.state.rules.epoch == 2
+            assert engine.run.state.ending is None and engine.run.state.abandoned_in_row == 0
+            assert engine.run.state.rules.epoch == 2
 
     asyncio.run(scenario())
 
@@ -156,8 +156,8 @@ def test_refused_epochs_change_nothing(tmp_path: Path, name: str) -> None:
         async with running(bench, tmp_path) as engine:
             with pytest.raises(ProtocolError, match=words):
                 await engine.rotation.install(raw)
-            assert engine.state.rules.epoch == 2 and engine.rotation.next is None
-            assert engine.store.installed_epoch() is None
+            assert engine.run.state.rules.epoch == 2 and engine.rotation.next is None
+            assert engine.run.store.installed_epoch() is None
 
     asyncio.run(scenario())
 
@@ -172,13 +172,13 @@ def test_the_newest_epoch_wins_over_the_settings(tmp_path: Path) -> None:
             with pytest.raises(ProtocolError, match="not above 2"):
                 await engine.rotation.install(again.to_json())
         async with running(first, tmp_path) as engine:
-            assert engine.federation.keys.roster.epoch == engine.state.rules.epoch == 2
+            assert engine.run.federation.keys.roster.epoch == engine.run.state.rules.epoch == 2
         async with running(third, tmp_path) as engine:
-            assert engine.state.rules.epoch == 3
+            assert engine.run.state.rules.epoch == 3
             (kept,) = (tmp_path / "state" / "epochs").iterdir()
             assert kept.read_bytes() == third.federation.keys.to_json()
         async with running(first, tmp_path) as engine:
-            assert engine.federation.keys == third.federation.keys
+            assert engine.run.federation.keys == third.federation.keys
         other = after(first, epoch(first, 3, 0, 1, 2))
         with (
             closing(other.store(tmp_path)) as store,
@@ -209,7 +209,7 @@ def test_a_newer_file_of_another_authority_is_not_used(tmp_path: Path) -> None:
         ):
             Engine(foreign.federation, store, clock=FakeClock(), maximum_upload_bytes=1)
         async with running(bench, tmp_path) as engine:
-            assert engine.state.rules.epoch == 2
+            assert engine.run.state.rules.epoch == 2
 
     asyncio.run(scenario())
 
@@ -259,29 +259,29 @@ def test_killed_at_every_point_of_installing(tmp_path: Path) -> None:
             await upload(engine, bench, 0)
             installing[0] = True
             await engine.rotation.install(later.to_json())
-            await engine.work.settled()
+            await engine.run.work.settled()
         finally:
             installing[0] = False
-            await engine.work.settled()
-            engine.store.close()
-            engine.work.close()
+            await engine.run.work.settled()
+            engine.run.store.close()
+            engine.run.work.close()
 
     async def recovered(folder: Path) -> None:
         async with running(bench, folder) as engine:
-            assert engine.state.rules.epoch in (1, 2)
+            assert engine.run.state.rules.epoch in (1, 2)
             await engine.rotation.install(later.to_json())
-            await engine.work.settled()
-            assert engine.state.rules.epoch == 2
-            assert engine.state.roster == {identity(n).client_id for n in (1, 2, 3)}
-            assert engine.state.abandoned == 1, "the acknowledged update's round says why"
-            entries = [e for e in engine.store.entries(0, 100) if e.kind == "round abandoned"]
+            await engine.run.work.settled()
+            assert engine.run.state.rules.epoch == 2
+            assert engine.run.state.roster == {identity(n).client_id for n in (1, 2, 3)}
+            assert engine.run.state.abandoned == 1, "the acknowledged update's round says why"
+            entries = [e for e in engine.run.store.entries(0, 100) if e.kind == "round abandoned"]
             assert ["the key epoch changed" in e.fields_json for e in entries] == [True]
             assert len(list((folder / "state" / "epochs").iterdir())) == 1
             speaking = after(bench, later)
             await gather(engine, (1, 2, 3))
             for number in (1, 2, 3):
-                assert engine.state.current is not None
-                header = engine.state.current
+                assert engine.run.state.current is not None
+                header = engine.run.state.current
                 payload = speaking.payload(number, header.number)
                 assert payload and isinstance((await poll(engine, number)).task, Train)
 
@@ -306,19 +306,19 @@ def test_a_round_goes_on_with_the_next_epochs_clients(tmp_path: Path) -> None:
     async def scenario() -> None:
         speaking, number = bench, 1
         async with running(bench, tmp_path) as engine:
-            while engine.state.ending is None:
+            while engine.run.state.ending is None:
                 await gather(engine, range(3))
                 for client in range(3):
                     await act(engine, speaking, client)
-                if engine.state.ending is None:
+                if engine.run.state.ending is None:
                     number += 1
                     keys = epoch(bench, number, 0, 1, 2)
                     await engine.rotation.install(keys.to_json())
-                    while engine.state.rules.epoch < number:
+                    while engine.run.state.rules.epoch < number:
                         for client in range(3):
                             await act(engine, speaking, client)
                     speaking = after(bench, keys)
-            assert engine.state.ending.reason == "all rounds are published"
-            assert engine.state.abandoned == 0
+            assert engine.run.state.ending.reason == "all rounds are published"
+            assert engine.run.state.abandoned == 0
 
     asyncio.run(scenario())

@@ -16,7 +16,7 @@ from fedrec_server.membership.missing_clients import waits_for
 
 
 def words(engine: Engine) -> str:
-    return waits_for(engine.state, engine.federation.keys.roster, engine.presence)
+    return waits_for(engine.run.state, engine.run.federation.keys.roster, engine.run.presence)
 
 
 @pytest.mark.parametrize(
@@ -29,12 +29,12 @@ def test_one_of_three_is_away(tmp_path: Path, seconds: float, told: str) -> None
 
     async def scenario() -> str:
         async with running(bench, tmp_path, clock=clock) as engine:
-            engine.presence.heard(identity(2).client_id)
+            engine.run.presence.heard(identity(2).client_id)
             clock.advance(max(seconds, 31.0))
             for number in range(2):
-                engine.presence.heard(identity(number).client_id)
+                engine.run.presence.heard(identity(number).client_id)
             if seconds < 31.0:
-                engine.presence.heard(identity(2).client_id)
+                engine.run.presence.heard(identity(2).client_id)
             return words(engine)
 
     found = asyncio.run(scenario())
@@ -50,7 +50,7 @@ def test_nobody_came_yet(tmp_path: Path) -> None:
 
     async def scenario() -> str:
         async with running(bench, tmp_path) as engine:
-            engine.presence.heard(identity(0).client_id)
+            engine.run.presence.heard(identity(0).client_id)
             return words(engine)
 
     found = asyncio.run(scenario())
@@ -65,7 +65,7 @@ def test_nobody_is_away_and_they_are_too_few(tmp_path: Path) -> None:
     async def scenario() -> str:
         async with running(bench, tmp_path) as engine:
             for number in range(4):
-                engine.presence.heard(identity(number).client_id)
+                engine.run.presence.heard(identity(number).client_id)
             return words(engine)
 
     found = asyncio.run(scenario())
@@ -81,7 +81,7 @@ def test_the_log_tells_once_of_a_wait_that_lasts(tmp_path: Path) -> None:
             async with running(bench, tmp_path, clock=clock) as engine:
                 for _ in range(8):
                     for number in range(2):
-                        engine.presence.heard(identity(number).client_id)
+                        engine.run.presence.heard(identity(number).client_id)
                     await engine.tick()
                     clock.advance(20.0)
         return [line["waits_for"] for line in logs if line["event"] == "round waits"]
@@ -97,9 +97,9 @@ def test_the_papers_protocol_waits_for_anybody(tmp_path: Path) -> None:
     async def scenario() -> tuple[str, str]:
         async with running(bench, tmp_path) as engine:
             for number in range(2):
-                engine.presence.heard(identity(number).client_id)
+                engine.run.presence.heard(identity(number).client_id)
             before = words(engine)
-            engine.presence.heard(identity(2).client_id)
+            engine.run.presence.heard(identity(2).client_id)
             return before, words(engine)
 
     before, after = asyncio.run(scenario())

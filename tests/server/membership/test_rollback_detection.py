@@ -32,12 +32,12 @@ def test_a_client_that_remembers_another_update_is_told_at_once(tmp_path: Path) 
             # Of another digest, of a later round, and of nothing that was ever sent.
             for other in (Remembered(round=RoundId(1), digest=b"x" * 32), Remembered()):
                 me = identity(0).client_id
-                found = await engine.next_task(me, engine.run, RoundId(0), 60.0, other)
+                found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, other)
                 assert found.latest == told.latest
             await engine.stop_run(at_once=True)
         async with running(bench, tmp_path) as engine:
             # The round was given up, and the process is another one.
-            assert engine.state.published == 0
+            assert engine.run.state.published == 0
             assert (await poll(engine, 0)).latest == told.latest
             assert (await poll(engine, 1)).latest is None
 
@@ -51,7 +51,7 @@ def test_it_knows_nothing_of_who_says_it_was_acknowledged(tmp_path: Path) -> Non
         async with running(bench, tmp_path) as engine:
             said = Remembered(round=RoundId(4), digest=b"x" * 32)
             me = identity(0).client_id
-            found = await engine.next_task(me, engine.run, RoundId(0), 60.0, said)
+            found = await engine.polls.next_task(me, engine.run.name, RoundId(0), 60.0, said)
             assert found.latest is not None and found.latest.header is None
 
     asyncio.run(scenario())
@@ -61,7 +61,7 @@ def test_a_coordinator_that_was_set_back_ends(tmp_path: Path) -> None:
     made = Coordinator(settings_of(tmp_path), Bench.of(3).federation)
 
     def proved(address: str, run: str) -> None:
-        made.engine.memories.outdated.set()
+        made.engine.rollbacks.halt(RoundId(4))
 
     with pytest.raises(StateWentBack, match="older than the run") as told:
         asyncio.run(made.serve(proved))

@@ -59,7 +59,7 @@ def started(settings: Settings, *install: KeyEpoch) -> KeyEpoch:
         try:
             for keys in install:
                 await server.engine.rotation.install(keys.to_json())
-            return server.engine.federation.keys
+            return server.engine.run.federation.keys
         finally:
             await server.stop(grace_seconds=0.0)
 

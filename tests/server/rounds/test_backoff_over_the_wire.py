@@ -29,7 +29,7 @@ from fedrec.clock import FakeClock
 from fedrec.wire.admin_link import AdminLink
 from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import Reveal, Task, Train
-from fedrec_server.membership.presence import LIVE_SECONDS
+from fedrec_server.run.presence import LIVE_SECONDS
 
 pytestmark = pytest.mark.slow
 
@@ -74,13 +74,13 @@ class Play:
         here = [number for number in range(self._n_clients) if number not in away]
         self._pass(LIVE_SECONDS + 1, here)
         self._speak()
-        while engine.state.current is None:
+        while engine.run.state.current is None:
             self._pass(LIVE_SECONDS - 5, here)
-        number = engine.state.current.number
+        number = engine.run.state.current.number
         for client in here:
             if isinstance(self._task(client).task, Train) and client not in silent:
                 self._upload(client, number)
-        round_ = engine.state.current
+        round_ = engine.run.state.current
         if round_ is not None and round_.phase == "collecting":
             self.deadlines += 1
             self._pass(DEADLINE + 1, here)
@@ -109,7 +109,7 @@ class Play:
         return self._links[number]
 
     def _task(self, number: int, wait_seconds: float = 0.0) -> Task:
-        published = self._served.coordinator.engine.state.published
+        published = self._served.coordinator.engine.run.state.published
         me = identity(number).client_id
         return self._link(number).next_task(
             me, self._served.run, published, wait_seconds=wait_seconds
@@ -117,13 +117,13 @@ class Play:
 
     def _upload(self, number: int, round_id: int) -> None:
         payload = self.bench.payload(number, round_id)
-        told = told_of(self._served.coordinator.engine.state)
+        told = told_of(self._served.coordinator.engine.run.state)
         header = self.bench.header(number, round_id, payload, self._served.run, **told)
         assert not self._link(number).submit_update(header, payload)
 
     def _speak(self) -> None:
         """Open the sum that waits for it, as the key authority."""
-        round_ = self._served.coordinator.engine.state.current
+        round_ = self._served.coordinator.engine.run.state.current
         if round_ is None or round_.phase == "collecting":
             return
         task = self._task(REVEALER, wait_seconds=20.0).task

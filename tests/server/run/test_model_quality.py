@@ -98,10 +98,10 @@ def test_a_round_in_progress_waits_for_those_who_did_not_send(tmp_path: Path) ->
             async def awaited() -> tuple[str, ...]:
                 return RunStatus.of(await service.GetStatus(None, None)).awaited
 
-            engine.presence.heard(identity(0).client_id)
+            engine.run.presence.heard(identity(0).client_id)
             told.append(await awaited())
             await gather(engine, range(3))
-            assert current(engine.state).phase == "collecting"
+            assert current(engine.run.state).phase == "collecting"
             told.append(await awaited())
             await upload(engine, bench, 1)
             told.append(await awaited())

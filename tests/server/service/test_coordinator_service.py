@@ -71,7 +71,7 @@ class TestWholeRun:
         parties = [*CLIENTS, REVEALER] if kind == "reveals" else [*CLIENTS]
         with serving(bench, tmp_path) as found, ThreadPoolExecutor(4) as threads:
             sums = list(threads.map(lambda number: self.live(found, number), parties))
-            metrics = [found.coordinator.engine.store.entries(0, 1000)]
+            metrics = [found.coordinator.engine.run.store.entries(0, 1000)]
         wanted = [bench.sum_of(set(CLIENTS), round_id) for round_id in (1, 2, 3)]
         assert sums == [wanted] * len(parties)
         told = "round measured" if kind == "veiled" else "round published"
@@ -94,7 +94,7 @@ class TestWholeRun:
                     assert published is not None
                     version = published.round
                     sums.append(published.blob)
-                    if found.coordinator.engine.state.rules.shares_key:
+                    if found.coordinator.engine.run.state.rules.shares_key:
                         link.submit_report(found.bench.report(number, version, found.run))
                 task = answer.task
                 if isinstance(task, Finished):
@@ -129,7 +129,7 @@ class TestAdmission:
         yield
         spool = tmp_path / "state"
         assert not list((spool / "updates").iterdir())
-        state = collecting.coordinator.engine.state
+        state = collecting.coordinator.engine.run.state
         assert state.current is not None and not state.current.accepted
         assert not collecting.upload(0), "the honest update is still taken"
 
@@ -309,7 +309,7 @@ class TestUploads:
         bench = collecting.bench
         for number in CLIENTS:
             collecting.upload(number)
-        collecting.do(collecting.coordinator.engine.work.settled())
+        collecting.do(collecting.coordinator.engine.run.work.settled())
         assert collecting.upload(0), "a repeated one is told so even after publication"
         payload = bench.payload(0, 1, salt=1)
         with collecting.link() as link, pytest.raises(ConflictingUpload):
@@ -387,7 +387,7 @@ def revealing(found: Serving) -> Reveal:
     found.come(CLIENTS)
     for number in CLIENTS:
         found.upload(number)
-    found.do(found.coordinator.engine.work.settled())
+    found.do(found.coordinator.engine.run.work.settled())
     with found.link(REVEALER) as link:
         me = identity(REVEALER).client_id
         task = link.next_task(me, found.run, RoundId(0), wait_seconds=0.0).task
@@ -458,7 +458,7 @@ class TestRevealing:
             found.come(CLIENTS)
             for number in CLIENTS:
                 found.upload(number)
-            found.do(found.coordinator.engine.work.settled())
+            found.do(found.coordinator.engine.run.work.settled())
             named = changes.get("client_id")
             who = next((n for n in (1, 8) if identity(n).client_id == named), 0)
             with found.link(who) as link, pytest.raises(expected) as caught:
@@ -469,10 +469,10 @@ class TestRevealing:
                     link.submit_report(bench.report(0, 1, found.run))
                 with pytest.raises(ConflictingUpload):
                     link.submit_report(bench.report(0, 1, found.run, "lie"))
-            assert found.coordinator.engine.state.reporting is not None
+            assert found.coordinator.engine.run.state.reporting is not None
             with found.link(1) as link:
                 link.submit_report(bench.report(1, 1, found.run))
-            assert found.coordinator.engine.state.reporting is None
+            assert found.coordinator.engine.run.state.reporting is None
             with found.link(2) as link:
                 link.submit_report(bench.report(2, 1, found.run))
 

@@ -11,7 +11,6 @@ from server.support.driving import gather, running
 from server.support.federations import Bench
 
 from fedrec.wire.chunks import split
-from fedrec_server.uploads.incoming import open_update
 
 
 @pytest.mark.parametrize("place", ["draft.write", "draft.synced", "folder.synced"])
@@ -28,7 +27,7 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
         async with running(bench, tmp_path, failpoint=failpoint) as engine:
             await gather(engine, range(3))
             payload = bench.payload(0, 1, 0)
-            incoming = await open_update(engine, bench.header(0, 1, payload, engine.run))
+            incoming = await engine.updates.open(bench.header(0, 1, payload, engine.run.name))
             assert incoming is not None
 
             async def call() -> None:
@@ -46,9 +45,9 @@ def test_the_file_stays_open_until_nobody_uses_it(tmp_path: Path, place: str) ->
             assert not leaving.done()
             go_on.set()
             await leaving
-            await engine.work.settled()
-            assert engine.state.current is not None
-            counted = len(engine.state.current.accepted)
+            await engine.run.work.settled()
+            assert engine.run.state.current is not None
+            counted = len(engine.run.state.current.accepted)
             assert counted == (0 if place == "draft.write" else 1)
             left = [path.stat().st_size for path in tmp_path.rglob("partial/*")]
             assert left == ([] if counted else [len(payload)])

@@ -48,10 +48,10 @@ def test_all_polls_wait_and_are_woken_by_a_publication(tmp_path: Path) -> None:
             for n in others
             for _ in range(POLLS // CLIENTS)
         ]
-        waiting = served.coordinator.engine.presence.waiters
+        waiting = served.coordinator.engine.run.presence.waiters
         while len(waiting) < CLIENTS:
             await asyncio.sleep(0.01)
-            waiting = served.coordinator.engine.presence.waiters
+            waiting = served.coordinator.engine.run.presence.waiters
         assert not any(poll.done() for poll in polls)
         for n in asked:
             assert not await asyncio.to_thread(served.upload, n)
@@ -61,9 +61,9 @@ def test_all_polls_wait_and_are_woken_by_a_publication(tmp_path: Path) -> None:
 
     with serving(bench, tmp_path) as served:
         served.come(range(3))
-        assert served.coordinator.engine.state.current is not None
+        assert served.coordinator.engine.run.state.current is not None
         members = {identity(n).client_id: n for n in range(CLIENTS + 3)}
-        asked = [members[who] for who in served.coordinator.engine.state.current.asked]
+        asked = [members[who] for who in served.coordinator.engine.run.state.current.asked]
         assert len(asked) == 3
         assert asyncio.run(crowd(served, asked)) == [1] * POLLS
 

@@ -32,7 +32,7 @@ class TestLongPoll:
                 await upload(engine, bench, 1)
                 assert not idle.done()
                 await upload(engine, bench, 2)
-                await engine.work.settled()
+                await engine.run.work.settled()
                 assert (await idle).published_round == 1
 
         asyncio.run(scenario())
@@ -42,12 +42,16 @@ class TestLongPoll:
 
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
-                task = await engine.next_task(identity(0).client_id, engine.run, RoundId(0), 0.01)
+                task = await engine.polls.next_task(
+                    identity(0).client_id, engine.run.name, RoundId(0), 0.01
+                )
                 assert isinstance(task.task, Wait)
                 with pytest.raises(NotInRoster):
-                    await engine.next_task(identity(9).client_id, engine.run, RoundId(0), 0.0)
+                    await engine.polls.next_task(
+                        identity(9).client_id, engine.run.name, RoundId(0), 0.0
+                    )
                 with pytest.raises(ProtocolError):
-                    await engine.next_task(identity(0).client_id, "other", RoundId(0), 0.0)
+                    await engine.polls.next_task(identity(0).client_id, "other", RoundId(0), 0.0)
 
         asyncio.run(scenario())
 
@@ -59,20 +63,22 @@ class TestLongPoll:
             async with running(bench, tmp_path) as engine:
                 asked = []
                 for number in range(7):
-                    rules, round_ = engine.state.rules, engine.state.current
+                    rules, round_ = engine.run.state.rules, engine.run.state.current
                     full = round_ is not None and not has_room(rules, round_)
                     before = round_.asked if round_ is not None else frozenset()
                     if full:
                         # Nothing can be decided meanwhile, and nothing has to be.
-                        async with engine.lock:
+                        async with engine.run.lock:
                             await asyncio.wait_for(poll(engine, number), 20)
                     else:
                         await poll(engine, number)
                     if round_ is not None:
                         new = joining(rules, round_, (), identity(number).client_id)
-                        assert current(engine.state).asked == before | new
+                        assert current(engine.run.state).asked == before | new
                     asked.append(
-                        0 if engine.state.current is None else len(current(engine.state).asked)
+                        0
+                        if engine.run.state.current is None
+                        else len(current(engine.run.state).asked)
                     )
                 assert asked == [0, 0, 3, 4, 5, 5, 5]
 
@@ -84,11 +90,11 @@ class TestLongPoll:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 waits = [
-                    asyncio.ensure_future(engine.waiters.wait(str(n), 60.0))  # type: ignore[arg-type]
+                    asyncio.ensure_future(engine.polls.waiters.wait(str(n), 60.0))  # type: ignore[arg-type]
                     for n in range(10_000)
                 ]
                 await asyncio.sleep(0)
-                engine.waiters.wake_all()
+                engine.polls.waiters.wake_all()
                 assert all(await asyncio.gather(*waits))
 
         asyncio.run(scenario())
@@ -104,11 +110,13 @@ class TestLongPoll:
                     await upload(engine, bench, number)
                 clock.advance(59)
                 await engine.tick()
-                assert engine.state.published == 0
+                assert engine.run.state.published == 0
                 clock.advance(2)
                 await engine.tick()
-                assert engine.state.published == 1
+                assert engine.run.state.published == 1
                 await gather(engine, range(3))
-                assert len(current(engine.state).asked) == 3, "the silent one is not asked again"
+                assert len(current(engine.run.state).asked) == 3, (
+                    "the silent one is not asked again"
+                )
 
         asyncio.run(scenario())

@@ -60,7 +60,7 @@ def test_fifty_processes(tmp_path: Path) -> None:
             for child in children:
                 child.kill()
                 child.communicate()
-        store = served.coordinator.engine.store
+        store = served.coordinator.engine.run.store
         spec = federation.vectors.largest
         codec = NoProtection(spec, NoProtection.plan(spec))
         context, _ = codec.generate()

@@ -32,7 +32,7 @@ async def two_rounds(engine: Engine, bench: Bench) -> None:
     await gather(engine, range(4))
     for number in itertools.cycle(range(4)):
         await act(engine, bench, number)
-        if engine.state.published == 2 and engine.state.reporting is None:
+        if engine.run.state.published == 2 and engine.run.state.reporting is None:
             break
     for number in range(3):
         await act(engine, bench, number)

@@ -24,7 +24,7 @@ def in_the_second_round(found: Serving) -> None:
     found.come(EVERYBODY)
     for number in EVERYBODY:
         found.upload(number)
-    found.do(found.coordinator.engine.work.settled())
+    found.do(found.coordinator.engine.run.work.settled())
     found.come(EVERYBODY)
     found.upload(0, 2)
 
@@ -36,22 +36,22 @@ def test_a_coordinator_goes_on_from_a_copy_made_while_it_ran(tmp_path: Path) -> 
         in_the_second_round(found)
         report = back_up(tmp_path / "state", copy)
         assert (report.last_round, report.n_files) == (2, 2)
-        state, run = found.coordinator.engine.state, found.run
+        state, run = found.coordinator.engine.run.state, found.run
         with pytest.raises(SettingsError, match="is there already"):
             back_up(tmp_path / "state", copy)
         for number in (1, 2):
             found.upload(number, 2)
-        found.do(found.coordinator.engine.work.settled())
+        found.do(found.coordinator.engine.run.work.settled())
         undisturbed = (tmp_path / "state" / sum_name(RoundId(2))).read_bytes()
     with serving(bench, tmp_path / "copy") as restored:
         assert restored.run == run
-        assert volatile_free(restored.coordinator.engine.state) == volatile_free(state)
+        assert volatile_free(restored.coordinator.engine.run.state) == volatile_free(state)
         restored.come(EVERYBODY)
         assert restored.upload(0, 2), "what was acknowledged is a duplicate"
         for number in (1, 2):
             restored.upload(number, 2)
-        restored.do(restored.coordinator.engine.work.settled())
-        assert restored.coordinator.engine.state.published == 2
+        restored.do(restored.coordinator.engine.run.work.settled())
+        assert restored.coordinator.engine.run.state.published == 2
     assert (copy / sum_name(RoundId(2))).read_bytes() == undisturbed
 
 

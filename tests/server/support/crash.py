@@ -41,11 +41,11 @@ def whole_run(bench: Bench, folder: Path, failpoint: Callable[[str], None]) -> N
         async with running(bench, folder, failpoint=failpoint) as engine:
             await gather(engine, CLIENTS)
             for number in parties(bench):
-                before = engine.state.current
+                before = engine.run.state.current
                 await act(engine, bench, number)
                 if before is not None and before.phase == "collecting" and number != REVEALER:
                     note(folder, before.number, number)
-                if engine.state.published == ROUNDS and engine.state.reporting is None:
+                if engine.run.state.published == ROUNDS and engine.run.state.reporting is None:
                     return
 
     asyncio.run(scenario())
@@ -66,7 +66,7 @@ def concurrent_run(bench: Bench, folder: Path, failpoint: Callable[[str], None])
                 async with together(engine, *uploads) as found:
                     pass
                 assert found == [None] * len(CLIENTS), found
-                await engine.work.settled()
+                await engine.run.work.settled()
 
     asyncio.run(scenario())
 
@@ -91,7 +91,7 @@ def recover(bench: Bench, folder: Path) -> None:
             check_ledger(engine, bench)
             await gather(engine, CLIENTS)
             for number in parties(bench):
-                if engine.state.published >= ROUNDS and engine.state.reporting is None:
+                if engine.run.state.published >= ROUNDS and engine.run.state.reporting is None:
                     break
                 await act(engine, bench, number)
             check(engine, bench, folder)
@@ -106,18 +106,18 @@ def check(engine: Engine, bench: Bench, folder: Path) -> None:
     acked = {tuple(map(int, line.split())) for line in lines}
     counted = set()
     after = RoundId(0)
-    while (record := engine.store.next_published(after)) is not None:
+    while (record := engine.run.store.next_published(after)) is not None:
         numbers = {n for n in CLIENTS if identity(n).client_id in clients_of(record)}
         assert len(numbers) == len(record.contributions)
         counted |= {(record.round, number) for number in numbers}
-        data = engine.store.spool.read(record.name, record.blob)
+        data = engine.run.store.spool.read(record.name, record.blob)
         wanted = bench.sum_of(numbers, record.round)
         if record.statement is not None:
             wanted = b"honest" * SEALED_BYTES
         assert data == wanted, f"round {record.round} published another sum"
         after = record.round
     check_ledger(engine, bench)
-    assert engine.state.abandoned == 0
+    assert engine.run.state.abandoned == 0
     assert acked <= counted, f"acknowledged and lost: {acked - counted}"
     assert counted == {(r, n) for r in range(1, ROUNDS + 1) for n in CLIENTS}
 
@@ -125,7 +125,7 @@ def check(engine: Engine, bench: Bench, folder: Path) -> None:
 def check_ledger(engine: Engine, bench: Bench) -> None:
     """Check that no training round was released before the privacy ledger counted it."""
     if bench.federation.plan.privacy.mechanism != "none":
-        assert engine.state.charged >= engine.state.trained, engine.state
+        assert engine.run.state.charged >= engine.run.state.trained, engine.run.state
 
 
 def clients_of(record: object) -> set[str]:

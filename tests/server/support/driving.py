@@ -12,13 +12,13 @@ from server.support.federations import REVEALER, SEALED_BYTES, Bench, identity
 
 from fedrec.clock import Clock, FakeClock
 from fedrec.ids import RoundId
-from fedrec.wire.chunks import Blob, split
+from fedrec.wire.chunks import Blob, Chunk, split
 from fedrec.wire.messages import MakeSnapshot, Reveal, Task, Train
 from fedrec_server.engine import Engine
+from fedrec_server.opening.reports import take_report
 from fedrec_server.rounds.state import Round, State
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.store import Store
-from fedrec_server.uploads.incoming import open_reveal, open_snapshot, open_update, take_report
 
 
 def current(state: State) -> Round:
@@ -63,20 +63,22 @@ async def running(
 
 async def poll(engine: Engine, number: int, version: int | None = None) -> Task:
     """Ask for a task without waiting, at the run's version unless told otherwise."""
-    found = engine.state.published if version is None else RoundId(version)
-    return await engine.next_task(identity(number).client_id, engine.run, found, 0.0)
+    found = engine.run.state.published if version is None else RoundId(version)
+    return await engine.polls.next_task(identity(number).client_id, engine.run.name, found, 0.0)
 
 
 async def wait(engine: Engine, number: int, version: int = 0, seconds: float = 60.0) -> Task:
     """Wait for a task as a client that remembers its last update."""
     me = identity(number).client_id
-    return await engine.next_task(me, engine.run, RoundId(version), seconds, engine.memories.of(me))
+    return await engine.polls.next_task(
+        me, engine.run.name, RoundId(version), seconds, engine.rollbacks.of(me)
+    )
 
 
 async def gather(engine: Engine, numbers: Iterable[int]) -> None:
     """Let clients come, and the round open once all of them are there."""
     for number in numbers:
-        engine.presence.heard(identity(number).client_id)
+        engine.run.presence.heard(identity(number).client_id)
     await engine.tick()
 
 
@@ -93,24 +95,20 @@ async def upload(
     `changes` are what the header says otherwise than the client was told.
     """
     if round_id is None:
-        assert engine.state.current is not None
-        round_id = engine.state.current.number
+        assert engine.run.state.current is not None
+        round_id = engine.run.state.current.number
     payload = bench.payload(number, round_id, salt)
     told: dict[str, Any] = {}
-    if engine.state.current is not None and engine.state.current.number == round_id:
-        told = told_of(engine.state)
-    header = bench.header(number, round_id, payload, engine.run, **(told | changes))
-    engine.admission.check_header(header)
-    async with engine.uploads.turn(header.client_id):
-        incoming = await open_update(engine, header)
-        if incoming is None:
-            return True
-        try:
-            for offset, data in split(payload):
-                await incoming.add(offset, data)
-            return await incoming.finish()
-        finally:
-            await incoming.leave()
+    if engine.run.state.current is not None and engine.run.state.current.number == round_id:
+        told = told_of(engine.run.state)
+    header = bench.header(number, round_id, payload, engine.run.name, **(told | changes))
+    return await engine.updates.receive(header, pieces(payload))
+
+
+async def pieces(payload: bytes) -> AsyncIterator[Chunk]:
+    """Yield what a stream brings after its header."""
+    for offset, data in split(payload):
+        yield Chunk(offset=offset, data=data)
 
 
 def told_of(state: State) -> dict[str, Any]:
@@ -134,8 +132,8 @@ async def together(engine: Engine, *uploads: Coroutine[Any, Any, Any]) -> AsyncI
     """
     found: list[Any] = []
     tasks = [asyncio.ensure_future(each) for each in uploads]
-    async with engine.lock:
-        while engine.counting.waiting < len(tasks):
+    async with engine.run.lock:
+        while engine.updates.counting.waiting < len(tasks):
             assert not any(task.done() for task in tasks), await asyncio.gather(*tasks)
             await asyncio.sleep(0)
         yield found
@@ -146,35 +144,25 @@ async def speak(engine: Engine, bench: Bench, content: str = "honest", **changes
     """Open the sum as the key authority, which has the task to."""
     task = (await poll(engine, REVEALER)).task
     assert isinstance(task, Reveal)
-    statement = bench.statement(task, engine.run, content=content, **changes)
+    statement = bench.statement(task, engine.run.name, content=content, **changes)
     sealed = b"" if statement.refused else SEALED_BYTES * content.encode()
-    incoming = await open_reveal(engine, statement, Blob.of(sealed))
-    try:
-        for offset, data in split(sealed):
-            await incoming.add(offset, data)
-        await incoming.finish()
-    finally:
-        await incoming.leave()
+    await engine.authority.receive(statement, Blob.of(sealed), pieces(sealed))
 
 
 async def report(engine: Engine, bench: Bench, number: int, content: str = "honest") -> None:
     """Say what is in the published sum."""
-    await take_report(engine, bench.report(number, engine.state.published, engine.run, content))
-    await engine.work.settled()
+    run = engine.run
+    said = bench.report(number, run.state.published, run.name, content)
+    await take_report(run, engine.admission, said)
+    await engine.run.work.settled()
 
 
 async def send_snapshot(
     engine: Engine, bench: Bench, number: int, data: bytes, content: str = "honest"
 ) -> None:
     """Send a snapshot of the last published round."""
-    said = bench.report(number, engine.state.published, engine.run, content, metrics=b"")
-    incoming = await open_snapshot(engine, said, Blob.of(data))
-    try:
-        for offset, piece in split(data):
-            await incoming.add(offset, piece)
-        await incoming.finish()
-    finally:
-        await incoming.leave()
+    said = bench.report(number, engine.run.state.published, engine.run.name, content, metrics=b"")
+    await engine.exchange.receive(said, Blob.of(data), pieces(data))
 
 
 async def act(engine: Engine, bench: Bench, number: int) -> bool:
@@ -184,13 +172,13 @@ async def act(engine: Engine, bench: Bench, number: int) -> bool:
         await upload(engine, bench, number, task.round)
     elif isinstance(task, Reveal):
         await speak(engine, bench)
-    elif engine.state.reporting is not None:
+    elif engine.run.state.reporting is not None:
         await report(engine, bench, number)
     elif isinstance(task, MakeSnapshot):
         await send_snapshot(engine, bench, number, b"snapshot")
     else:
         return False
-    await engine.work.settled()
+    await engine.run.work.settled()
     return True
 
 
@@ -200,6 +188,6 @@ async def play(engine: Engine, bench: Bench, numbers: Iterable[int]) -> None:
     await gather(engine, numbers)
     if bench.federation.keys.roster.revealer is not None:
         numbers.append(REVEALER)
-    while engine.state.ending is None:
+    while engine.run.state.ending is None:
         busy = [await act(engine, bench, number) for number in numbers]
         assert any(busy), "the run is stuck"

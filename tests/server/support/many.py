@@ -69,13 +69,13 @@ async def play_round(
         async with masked(folder, n_clients, federation=federation) as world:
             engine = world.engine
             gone: set[int] = set()
-            while engine.state.published == 0:
+            while engine.run.state.published == 0:
                 phase = world.round.phase
                 gone |= set(before) if phase == "masking" else set()
                 gone |= set(after) if phase == "signing" else set()
                 begin = time.perf_counter()
                 await world.all_act(without=gone, together=True)
-                if engine.state.published == 0 and world.round.phase == phase:
+                if engine.run.state.published == 0 and world.round.phase == phase:
                     world.clock.advance(2 * STEP_SECONDS)
                     await engine.tick()
                 told(phase, time.perf_counter() - begin)
@@ -84,6 +84,6 @@ async def play_round(
             lost = {min(number // 3, last) for number in before}
             counted = {n for n in range(n_clients) if min(n // 3, last) not in lost}
             assert np.array_equal(world.published(1), world.sum_of(counted, 1))
-            record = engine.store.published(engine.state.published)
+            record = engine.run.store.published(engine.run.state.published)
             assert record is not None
             return len(record.contributions)

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 from cells import partition_after, partition_of
 from numpy.typing import NDArray
-from server.support.driving import gather
+from server.support.driving import gather, pieces
 from server.support.federations import CATALOGUE, authority, identity, spec_of
 from server.support.light import LightClient, made_up
 
@@ -30,15 +30,12 @@ from fedrec.identity.roster import Roster
 from fedrec.ids import RoundId
 from fedrec.protection import Masks, NoProtection
 from fedrec.training.round_vectors import RoundVectors
-from fedrec.wire.chunks import split
 from fedrec.wire.messages import MaskMessage, MaskTask, Train, UploadHeader
 from fedrec_server.engine import Engine
 from fedrec_server.federation import Federation
-from fedrec_server.masks import steps
 from fedrec_server.rounds.state import Round
 from fedrec_server.store.failpoints import Failpoint, no_failpoint
 from fedrec_server.store.sqlite import SqliteStore
-from fedrec_server.uploads.incoming import open_update
 
 
 def federation_of(
@@ -103,7 +100,7 @@ class Masked:
 
     def enrol(self, numbers: Iterable[int]) -> None:
         """Have clients 0, 1, 2 ... begin anew in the engine's key epoch, without memories."""
-        found, run = self.engine.federation, self.engine.run
+        found, run = self.engine.run.federation, self.engine.run.name
         self.clients = []
         for number in numbers:
             who = identity(number)
@@ -118,18 +115,22 @@ class Masked:
     @property
     def round(self) -> Round:
         """The round in progress."""
-        assert self.engine.state.current is not None
-        return self.engine.state.current
+        assert self.engine.run.state.current is not None
+        return self.engine.run.state.current
 
     async def act(self, number: int) -> bool:
         """Do what a client is told; False when it has nothing to do."""
         client, engine = self.clients[number], self.engine
         client_id = client.identity.client_id
-        task = (await engine.next_task(client_id, engine.run, engine.state.published, 0.0)).task
+        task = (
+            await engine.polls.next_task(
+                client_id, engine.run.name, engine.run.state.published, 0.0
+            )
+        ).task
         if isinstance(task, Train):
-            await steps.hear(engine, client.advertise(task))
+            await engine.masks.hear(client.advertise(task))
         elif isinstance(task, MaskTask):
-            raw = await steps.material(engine, client_id, task.round, task.step)
+            raw = await engine.masks.material(client_id, task.round, task.step)
             made = await asyncio.to_thread(client.step, task, lambda round_id, step: raw)
             await self.send(made)
         else:
@@ -139,19 +140,9 @@ class Masked:
     async def send(self, made: MaskMessage | tuple[UploadHeader, bytes]) -> bool:
         """Send what a client made; True when it was a duplicate."""
         if isinstance(made, MaskMessage):
-            return await steps.hear(self.engine, made)
+            return await self.engine.masks.hear(made)
         header, payload = made
-        self.engine.admission.check_header(header)
-        async with self.engine.uploads.turn(header.client_id):
-            incoming = await open_update(self.engine, header)
-            if incoming is None:
-                return True
-            try:
-                for offset, data in split(payload):
-                    await incoming.add(offset, data)
-                return await incoming.finish()
-            finally:
-                await incoming.leave()
+        return await self.engine.updates.receive(header, pieces(payload))
 
     async def all_act(self, without: Collection[int] = (), *, together: bool = False) -> None:
         """Let every client do one thing, and the engine what follows from it.
@@ -165,7 +156,7 @@ class Masked:
         else:
             for number in acting:
                 await self.act(number)
-        await self.engine.work.settled()
+        await self.engine.run.work.settled()
 
     async def to_phase(self, phase: str, without: Collection[int] = ()) -> None:
         """Let clients act until the round is in a phase."""
@@ -174,9 +165,9 @@ class Masked:
 
     def published(self, round_id: int) -> NDArray[np.int64]:
         """Return a published sum."""
-        record = self.engine.store.published(RoundId(round_id))
+        record = self.engine.run.store.published(RoundId(round_id))
         assert record is not None
-        data = self.engine.store.spool.read(record.name, record.blob)
+        data = self.engine.run.store.spool.read(record.name, record.blob)
         spec = self.federation.vectors.largest
         codec = NoProtection(spec, NoProtection.plan(spec))
         context, _ = codec.generate()
@@ -207,7 +198,7 @@ async def masked(
         await engine.start()
         world = Masked(found, engine, clock)
         world.enrol(range(n_clients))
-        if engine.state.current is None:
+        if engine.run.state.current is None:
             await gather(engine, range(n_clients))
         yield world
     finally:

@@ -64,7 +64,7 @@ class Serving:
     @property
     def run(self) -> str:
         """Return the run's name."""
-        return self.coordinator.engine.run
+        return self.coordinator.engine.run.name
 
     @contextmanager
     def link(self, who: Credentials | int = 0, attempts: int = 1) -> Iterator[GrpcLink]:
@@ -97,7 +97,7 @@ class Serving:
     def upload(self, number: int, round_id: int = 1) -> bool:
         """Upload a client's update."""
         payload = self.bench.payload(number, round_id)
-        state = self.coordinator.engine.state
+        state = self.coordinator.engine.run.state
         told = {}
         if state.current is not None and state.current.number == round_id:
             told = told_of(state)

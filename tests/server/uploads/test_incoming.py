@@ -16,12 +16,12 @@ from fedrec.ids import RoundId
 from fedrec.wire.chunks import Chunk
 from fedrec_server.engine import Engine
 from fedrec_server.uploads import incoming
-from fedrec_server.uploads.incoming import Incoming, open_update, update_status
+from fedrec_server.uploads.incoming import Incoming
 
 
 async def opened(engine: Engine, bench: Bench, payload: bytes) -> Incoming:
     await gather(engine, range(3))
-    incoming = await open_update(engine, bench.header(0, 1, payload, engine.run))
+    incoming = await engine.updates.open(bench.header(0, 1, payload, engine.run.name))
     assert incoming is not None
     return incoming
 
@@ -100,7 +100,7 @@ def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(bench, tmp_path, failpoint=failpoint) as engine:
             payload = bench.payload(0, 1, 0)
-            header = bench.header(0, 1, payload, engine.run)
+            header = bench.header(0, 1, payload, engine.run.name)
             incoming = await opened(engine, bench, payload)
 
             async def broken() -> AsyncIterator[Chunk]:
@@ -113,8 +113,8 @@ def test_what_waits_when_a_stream_breaks_off_is_kept(tmp_path: Path) -> None:
                 await incoming.take(broken())
             go_on.set()
             await incoming.leave()
-            ask = (engine, engine.run, RoundId(1), header.client_id, header.digest)
-            assert (await update_status(*ask)).offset == 20
+            ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
+            assert (await engine.updates.status(*ask)).offset == 20
 
     asyncio.run(scenario())
 
@@ -125,7 +125,7 @@ def test_what_does_not_follow_ends_the_stream(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with running(bench, tmp_path) as engine:
             payload = bench.payload(0, 1, 0)
-            header = bench.header(0, 1, payload, engine.run)
+            header = bench.header(0, 1, payload, engine.run.name)
             incoming = await opened(engine, bench, payload)
 
             async def gap() -> AsyncIterator[Chunk]:
@@ -136,7 +136,7 @@ def test_what_does_not_follow_ends_the_stream(tmp_path: Path) -> None:
             with pytest.raises(CorruptUpload, match="begins at 11, expected 10"):
                 await incoming.take(gap())
             await incoming.leave()
-            ask = (engine, engine.run, RoundId(1), header.client_id, header.digest)
-            assert (await update_status(*ask)).offset == 10
+            ask = (engine.run.name, RoundId(1), header.client_id, header.digest)
+            assert (await engine.updates.status(*ask)).offset == 10
 
     asyncio.run(scenario())

@@ -14,7 +14,6 @@ from server.support.federations import Bench
 from fedrec.errors import RoundClosed, StorageError
 from fedrec.ids import RoundId
 from fedrec_server.store.spool import DurabilityLost
-from fedrec_server.uploads.incoming import open_update, update_status
 
 
 class TestTrouble:
@@ -32,10 +31,10 @@ class TestTrouble:
             async with running(bench, tmp_path) as engine:
                 with pytest.raises(RoundClosed):
                     await upload(engine, bench, 1)
-                await engine.work.settled()
-                assert engine.state.abandoned == 1
+                await engine.run.work.settled()
+                assert engine.run.state.abandoned == 1
                 await play(engine, bench, range(3))
-                assert engine.state.published == 4
+                assert engine.run.state.published == 4
 
         asyncio.run(scenario())
 
@@ -58,9 +57,9 @@ class TestTrouble:
                         await upload(engine, bench, 1)
                 full.clear()
                 await play(engine, bench, range(3))
-                record = engine.store.next_published(RoundId(0))
+                record = engine.run.store.next_published(RoundId(0))
                 assert record is not None and len(record.contributions) == 3
-                data = engine.store.spool.read(record.name, record.blob)
+                data = engine.run.store.spool.read(record.name, record.blob)
                 assert data == bench.sum_of({0, 1, 2}, 1), "the unfinished try was not counted"
 
         asyncio.run(scenario())
@@ -93,11 +92,11 @@ class TestTrouble:
                     patch.setattr(os, "fsync", failing)
                     with pytest.raises(DurabilityLost):
                         await upload(engine, bench, 0)
-                assert engine.work.lost.is_set()
+                assert engine.run.work.lost.is_set()
                 with pytest.raises(StorageError):
                     await upload(engine, bench, 1)
             async with running(bench, tmp_path) as engine:
-                assert not current(engine.state).accepted
+                assert not current(engine.run.state).accepted
                 await play(engine, bench, range(3))
 
         asyncio.run(scenario())
@@ -115,16 +114,16 @@ class TestTrouble:
         async def scenario() -> None:
             async with running(bench, tmp_path) as engine:
                 await gather(engine, range(3))
-                header = bench.header(0, 1, payload, engine.run)
-                incoming = await open_update(engine, header)
+                header = bench.header(0, 1, payload, engine.run.name)
+                incoming = await engine.updates.open(header)
                 assert incoming is not None
                 with monkeypatch.context() as patch:
                     patch.setattr(os, "pwrite", short)
                     with pytest.raises(StorageError, match="full"):
                         await incoming.add(0, payload)
                 await incoming.leave()
-                status = await update_status(
-                    engine, engine.run, RoundId(1), header.client_id, header.digest
+                status = await engine.updates.status(
+                    engine.run.name, RoundId(1), header.client_id, header.digest
                 )
                 assert status.offset == 0
                 await play(engine, bench, range(3))

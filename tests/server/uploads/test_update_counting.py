@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from server.support.driving import gather, play, running, together, upload
+from server.support.driving import gather, pieces, play, running, together, upload
 from server.support.federations import Bench, identity
 
 from fedrec.errors import FedrecError, MalformedUpdate, RoundClosed, StorageError
@@ -15,7 +15,6 @@ from fedrec.ids import ClientId, RoundId
 from fedrec.wire.messages import UploadHeader
 from fedrec_server.engine import Engine
 from fedrec_server.store.spool import DurabilityLost
-from fedrec_server.uploads.incoming import open_update
 
 
 class Failpoints:
@@ -35,17 +34,10 @@ class Failpoints:
 async def malformed(engine: Engine, bench: Bench, number: int) -> bool:
     """Upload bytes that are signed, complete and no update."""
     payload = bytes(len(bench.payload(number, 1)))
-    round_ = engine.state.current
+    round_ = engine.run.state.current
     assert round_ is not None
-    header = bench.header(number, round_.number, payload, engine.run, kind=round_.kind)
-    async with engine.uploads.turn(header.client_id):
-        incoming = await open_update(engine, header)
-        assert incoming is not None
-        try:
-            await incoming.add(0, payload)
-            return await incoming.finish()
-        finally:
-            await incoming.leave()
+    header = bench.header(number, round_.number, payload, engine.run.name, kind=round_.kind)
+    return await engine.updates.receive(header, pieces(payload))
 
 
 def updates(folder: Path) -> set[str]:
@@ -57,9 +49,9 @@ def files_of(*numbers: int) -> set[str]:
 
 
 def published_sum(engine: Engine, round_id: int) -> bytes:
-    record = engine.store.published(RoundId(round_id))
+    record = engine.run.store.published(RoundId(round_id))
     assert record is not None
-    return engine.store.spool.read(record.name, record.blob)
+    return engine.run.store.spool.read(record.name, record.blob)
 
 
 def test_updates_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
@@ -77,7 +69,7 @@ def test_updates_that_wait_together_share_a_transaction(tmp_path: Path) -> None:
             assert points.seen.index("rows.committed") < points.seen.index("update.ack")
             assert points.seen.count("update.ack") == 3
             await upload(engine, bench, 3)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(set(range(4)), 1)
 
     asyncio.run(scenario())
@@ -101,7 +93,7 @@ def test_a_malformed_update_is_refused_alone(tmp_path: Path) -> None:
             assert updates(tmp_path) == files_of(0, 2)
             for number in (1, 3):
                 assert not await upload(engine, bench, number)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(set(range(4)), 1)
 
     asyncio.run(scenario())
@@ -116,7 +108,7 @@ def test_an_update_that_breaks_the_adding_is_refused_alone(
     async def scenario() -> None:
         async with running(bench, tmp_path) as engine:
             await gather(engine, range(4))
-            add = engine.aggregation.add
+            add = engine.collection.add
 
             def breaking(
                 counted: Mapping[ClientId, UploadHeader], header: UploadHeader, payload: bytes
@@ -127,7 +119,7 @@ def test_an_update_that_breaks_the_adding_is_refused_alone(
                     raise RuntimeError("half way")
 
             with monkeypatch.context() as patch:
-                patch.setattr(engine.aggregation, "add", breaking)
+                patch.setattr(engine.collection, "add", breaking)
                 async with together(engine, *(upload(engine, bench, n) for n in range(3))) as found:
                     pass
             assert isinstance(found[1], RuntimeError)
@@ -135,7 +127,7 @@ def test_an_update_that_breaks_the_adding_is_refused_alone(
             assert updates(tmp_path) == files_of(0, 2)
             for number in (1, 3):
                 assert not await upload(engine, bench, number)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(set(range(4)), 1)
 
     asyncio.run(scenario())
@@ -152,7 +144,7 @@ def test_one_more_than_the_round_counts_is_told_so(tmp_path: Path) -> None:
             counted = {number for number in range(4) if found[number] is False}
             (late,) = set(range(4)) - counted
             assert isinstance(found[late], RoundClosed)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(counted, 1)
             assert updates(tmp_path) == set()
 
@@ -183,7 +175,7 @@ def test_a_commit_that_fails_counts_none_and_the_sum_is_made_again(
             assert updates(tmp_path) == files_of(0)
             for number in (3, 2, 1):
                 assert not await upload(engine, bench, number)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(set(range(4)), 1)
 
     asyncio.run(scenario())
@@ -203,13 +195,13 @@ def test_what_is_unknown_is_not_acknowledged_and_keeps_its_file(tmp_path: Path, 
                 points.failing = where
             points.failing = ""
             assert [type(each) for each in found] == [DurabilityLost] * 2
-            assert engine.work.lost.is_set()
+            assert engine.run.work.lost.is_set()
             assert updates(tmp_path) == files_of(0, 1)
         async with running(bench, tmp_path) as engine:
             assert updates(tmp_path) == files_of(*counted), "without a row a file is swept"
             for number in range(3):
                 assert await upload(engine, bench, number, round_id=1) is (number in counted)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(set(range(3)), 1)
 
     asyncio.run(scenario())
@@ -238,8 +230,8 @@ def test_the_round_ends_before_a_durable_update_is_counted(tmp_path: Path, where
             await gather(engine, range(3))
             with pytest.raises(RoundClosed):
                 await upload(engine, bench, 0)
-            await engine.work.settled()
-            assert engine.state.abandoned == 1
+            await engine.run.work.settled()
+            assert engine.run.state.abandoned == 1
             assert updates(tmp_path) == set()
 
     asyncio.run(scenario())
@@ -254,16 +246,16 @@ def test_a_damaged_file_refuses_all_that_wait_and_the_run_goes_on(tmp_path: Path
             await upload(engine, bench, 0)
             (update,) = (tmp_path / "state" / "updates").iterdir()
             update.write_bytes(b"?" * update.stat().st_size)
-            engine.aggregation.forget()
+            engine.collection.forget()
             async with together(
                 engine, upload(engine, bench, 1), upload(engine, bench, 2)
             ) as found:
                 pass
             assert [type(each) for each in found] == [RoundClosed] * 2
-            await engine.work.settled()
-            assert engine.state.abandoned == 1 and updates(tmp_path) == set()
+            await engine.run.work.settled()
+            assert engine.run.state.abandoned == 1 and updates(tmp_path) == set()
             await play(engine, bench, range(3))
-            assert engine.state.published == 4
+            assert engine.run.state.published == 4
 
     asyncio.run(scenario())
 
@@ -279,7 +271,7 @@ def test_a_failure_while_the_round_is_given_up_acknowledges_nothing(tmp_path: Pa
             (update,) = (tmp_path / "state" / "updates").iterdir()
             whole = update.read_bytes()
             update.write_bytes(b"?" * len(whole))
-            engine.aggregation.forget()
+            engine.collection.forget()
             async with together(
                 engine, upload(engine, bench, 1), upload(engine, bench, 2)
             ) as found:
@@ -289,7 +281,7 @@ def test_a_failure_while_the_round_is_given_up_acknowledges_nothing(tmp_path: Pa
             update.write_bytes(whole)
             for number in (1, 2):
                 assert not await upload(engine, bench, number)
-            await engine.work.settled()
+            await engine.run.work.settled()
             assert published_sum(engine, 1) == bench.sum_of(set(range(3)), 1)
 
     asyncio.run(scenario())

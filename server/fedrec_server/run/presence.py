@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fedrec.clock import Clock
 from fedrec.ids import ClientId
+from fedrec_server.rounds.changes import Change, RoundAbandoned
+from fedrec_server.rounds.state import State
 
 __all__ = ["LIVE_SECONDS", "Presence"]
 
@@ -32,9 +34,15 @@ class Presence:
         self._seen[client_id] = self._clock.now()
         self._silent.discard(client_id)
 
-    def silent(self, clients: Iterable[ClientId]) -> None:
-        """Count clients as away, who were asked and did not answer, until they are heard of."""
-        self._silent.update(clients)
+    def note(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Count as away who was asked in a round that was given up and did not answer.
+
+        Asked again at once, a client that was killed would cost round after round.
+        """
+        if before.current is None:
+            return
+        if any(isinstance(change, RoundAbandoned) for change in changes):
+            self._silent.update(before.current.asked - before.current.accepted.keys())
 
     @contextmanager
     def waiting(self, client_id: ClientId) -> Iterator[None]:

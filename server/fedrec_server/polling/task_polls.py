@@ -1,0 +1,151 @@
+"""Clients that ask what to do: answered when there is something, and woken when there is news."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+import structlog
+
+from fedrec.errors import StorageError
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.messages import NOTHING, Remembered, Task, Wait
+from fedrec_server.membership.admission import Admission
+from fedrec_server.membership.rollback_detection import RollbackDetection
+from fedrec_server.polling.refusal_notices import RefusalNotices
+from fedrec_server.rounds.changes import Change, ClientJoined, MaskStepEnded, SumKept
+from fedrec_server.rounds.events import Polled
+from fedrec_server.rounds.selection import has_room
+from fedrec_server.rounds.state import State
+from fedrec_server.rounds.tasks import task_for
+from fedrec_server.run.live_run import LiveRun
+from fedrec_server.run.waiters import Waiters
+from fedrec_server.snapshots.snapshots import Snapshots
+
+__all__ = ["TaskPolls"]
+
+MAX_WAIT_SECONDS = 300.0
+
+
+class TaskPolls:
+    """Long polls of all clients."""
+
+    def __init__(
+        self,
+        run: LiveRun,
+        admission: Admission,
+        snapshots: Snapshots,
+        rollbacks: RollbackDetection,
+    ) -> None:
+        self._run = run
+        self._admission = admission
+        self._snapshots = snapshots
+        self._rollbacks = rollbacks
+        self._refusals = RefusalNotices()
+        self.waiters: Waiters[ClientId] = Waiters()
+
+    async def next_task(
+        self,
+        client_id: ClientId,
+        run: str,
+        version: RoundId,
+        wait_seconds: float,
+        remembered: Remembered = NOTHING,
+    ) -> Task:
+        """Return what the client can do, waiting for it if need be.
+
+        Where the client remembers another last update than this coordinator, it is told at once.
+        """
+        self._admission.check_run(run)
+        self._admission.check_member(client_id)
+        await self._rollbacks.compare(client_id, remembered)
+        if version > self._run.state.published:
+            # Nothing is opened for somebody who knows better how far the run is.
+            task = self._wait(Wait())
+        else:
+            if self._rollbacks.differs(client_id, remembered):
+                wait_seconds = 0.0
+            task = await self._next_task(client_id, version, wait_seconds)
+        return replace(task, latest=await self._rollbacks.answer(client_id, remembered))
+
+    async def _next_task(self, client_id: ClientId, version: RoundId, wait_seconds: float) -> Task:
+        run = self._run
+        epoch = run.state.rules.epoch
+        loop = asyncio.get_running_loop()
+        until = loop.time() + min(max(wait_seconds, 0.0), MAX_WAIT_SECONDS)
+        with run.presence.waiting(client_id):
+            while True:
+                if run.state.rules.epoch != epoch:
+                    # Whoever was removed is told so; all others enrol again.
+                    self._admission.check_member(client_id)
+                    return self._wait(Wait(reason="the key epoch changed"))
+                await self._offer(client_id)
+                task = await self._task_now(client_id, version)
+                if task is not None:
+                    return task
+                if run.stopping or not await self.waiters.wait(client_id, until - loop.time()):
+                    reason = "the coordinator stops" if run.stopping else ""
+                    return self._wait(Wait(reason=reason))
+
+    async def _task_now(self, client_id: ClientId, version: RoundId) -> Task | None:
+        """Return what the client can do now, or has to be told; None where it has to wait."""
+        state = self._run.state
+        task = task_for(state, client_id, version, self._run.clock.now())
+        if task is None:
+            task = self._snapshots.task_for(client_id, state.published)
+        elif version < state.published and self._snapshots.may_miss(client_id, version):
+            await self._miss_snapshot(client_id, version)
+        if task is None and (notice := self._refusals.tell(client_id)) is not None:
+            task = self._wait(notice)
+        return task
+
+    def _wait(self, wait: Wait) -> Task:
+        state = self._run.state
+        return Task(published_round=state.published, task=wait, epoch=state.rules.epoch)
+
+    async def _offer(self, client_id: ClientId) -> None:
+        """Open a round or let the client join one, if its coming makes that possible."""
+        run = self._run
+        round_ = run.state.current
+        try:
+            if round_ is None:
+                reached = run.presence.reaches(run.state.rules.needed)
+                if run.state.ending is None and reached:
+                    await run.work.uninterrupted(run.advance())
+            elif round_.phase == "collecting" and client_id not in round_.asked:
+                if not has_room(run.state.rules, round_):
+                    # Ten thousand that wait beside a full round need not be looked at one by one.
+                    return
+                # Who is here matters where clients come with those that they are summed with.
+                live = run.presence.live() if run.state.rules.partition.cell_size else frozenset()
+                async with run.lock:
+                    await run.apply(Polled(now=run.clock.now(), client_id=client_id, live=live))
+        except StorageError as error:
+            structlog.get_logger().warning("storage refused", run=run.name, why=error.message)
+
+    async def _miss_snapshot(self, client_id: ClientId, version: RoundId) -> None:
+        """Ask somebody for a snapshot, where this late joiner is better off with one."""
+        run = self._run
+        if await run.work.in_thread(self._snapshots.worth_making, version):
+            waiting = (run.presence.waiters & run.state.roster) - {client_id}
+            published = run.state.published
+            self.waiters.wake(await run.work.in_thread(self._snapshots.ask, waiting, published))
+
+    def heard(self, before: State, changes: tuple[Change, ...]) -> None:
+        """Wake those whom changes are news for."""
+        state = self._run.state
+        news = (before.published, before.ending, before.rules.epoch)
+        refused = self._refusals.note(before.current, changes)
+        if news != (state.published, state.ending, state.rules.epoch):
+            self.waiters.wake_all()
+            return
+        self.waiters.wake(refused)
+        for change in changes:
+            if isinstance(change, SumKept) and state.rules.revealer is not None:
+                self.waiters.wake((state.rules.revealer,))
+            if isinstance(change, ClientJoined):
+                self.waiters.wake((change.client_id,))
+        was = None if before.current is None else before.current.number
+        moved_on = any(isinstance(change, MaskStepEnded) for change in changes)
+        if state.current is not None and (moved_on or was != state.current.number):
+            self.waiters.wake(state.current.asked)

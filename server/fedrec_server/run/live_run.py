@@ -1,0 +1,146 @@
+"""One run on one store: where it stands, and the one way in which that changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import structlog
+
+from fedrec.clock import Clock
+from fedrec.errors import FedrecError, StorageError
+from fedrec.ids import RoundId
+from fedrec.protection import Protection
+from fedrec.wire.messages import RoundKind, UploadHeader
+from fedrec_server.federation import Federation
+from fedrec_server.rounds.changes import VOLATILE, Change
+from fedrec_server.rounds.events import Event, Failed
+from fedrec_server.rounds.machine import step
+from fedrec_server.rounds.state import State
+from fedrec_server.run.journal import entry_of, log_entry
+from fedrec_server.run.presence import Presence
+from fedrec_server.run.work import Work
+from fedrec_server.store.failpoints import Failpoint, no_failpoint
+from fedrec_server.store.spool import update_name
+from fedrec_server.store.store import Store
+
+__all__ = ["Listener", "LiveRun"]
+
+Listener = Callable[[State, tuple[Change, ...]], None]
+"""Hears of the state before, and of what was just committed."""
+
+
+class LiveRun:
+    """What every part of a coordinator shares of its run.
+
+    All state changes go through `step` and one transaction, one after another; database and sum
+    belong to a single worker thread.
+
+    Attributes:
+        federation: the constant part, in the key epoch of `state`.
+        state: where the run stands.
+        presence: which members are there.
+        lock: held by whoever changes the state.
+        work: threads for what blocks, and work that outlives its call.
+        listeners: hear of every change once it is durable.
+        advance: what follows by itself once something happened; the engine says what.
+        stopping: the process is about to end.
+        halted: nothing may change any more, because of `problem`; the process has to end.
+    """
+
+    def __init__(
+        self,
+        federation: Federation,
+        store: Store,
+        *,
+        clock: Clock,
+        failpoint: Failpoint = no_failpoint,
+    ) -> None:
+        self.federation = federation
+        self.store = store
+        self.clock = clock
+        self.failpoint = failpoint
+        self.state = store.load(federation.rules(store.run), federation.roster)
+        self.presence = Presence(clock)
+        self.work = Work()
+        self.lock = asyncio.Lock()
+        self.listeners: list[Listener] = [self.presence.note]
+        self.advance: Callable[[], Coroutine[Any, Any, None]] = _nothing
+        self.stopping = False
+        self.halted = asyncio.Event()
+        self.problem: FedrecError | None = None
+
+    @property
+    def name(self) -> str:
+        """Return the run's name."""
+        return self.store.run
+
+    def protection_of(self, kind: RoundKind) -> Protection:
+        """Return the protection of a round's vector, over the rows that travel now."""
+        return self.federation.protection_of(kind, self.state.rows_of(kind))
+
+    def read_update(self, header: UploadHeader) -> bytes:
+        """Return a counted update's bytes.
+
+        Raises:
+            DamagedFile: it cannot be read any more.
+        """
+        name = update_name(header.round, header.client_id)
+        return self.store.spool.read(name, header.blob)
+
+    def halt(self, problem: FedrecError) -> None:
+        """Let nothing change any more."""
+        self.problem = problem
+        self.halted.set()
+
+    def advance_soon(self) -> None:
+        """Do what follows by itself, in the background."""
+        self.work.background(self.advance())
+
+    async def apply(self, event: Event) -> tuple[Change, ...]:
+        """Step, commit, then tell the listeners; the caller holds `lock`.
+
+        Raises:
+            FedrecError: the state is as before.
+        """
+        state, changes = step(self.state, event)
+        await self.commit(state, changes)
+        return changes
+
+    async def commit(
+        self, state: State, changes: tuple[Change, ...], *, federation: Federation | None = None
+    ) -> None:
+        """Commit what steps decided in one transaction; the caller holds `lock`.
+
+        Args:
+            federation: in the key epoch of the new state, where that begins one.
+
+        Raises:
+            FedrecError: the state is as before.
+        """
+        if self.work.lost.is_set():
+            raise StorageError("The store failed; the coordinator stops.")
+        if self.problem is not None:
+            raise self.problem
+        now = self.clock.now()
+        entries = [entry for change in changes if (entry := entry_of(change, now))]
+        durable = [change for change in changes if not isinstance(change, VOLATILE)]
+        if durable:
+            await self.work.in_thread(self.store.commit, durable, entries)
+        before, self.state = self.state, state
+        self.federation = federation or self.federation
+        for entry in entries:
+            log_entry(self.name, entry, published=state.published)
+        for listener in self.listeners:
+            listener(before, changes)
+
+    async def fail(self, round_id: RoundId, reason: str, error: FedrecError) -> None:
+        """Give the round in progress up; the caller holds `lock`."""
+        log = structlog.get_logger().bind(run=self.name, round=round_id)
+        log.error("round failed", reason=reason, why=error.message)
+        await self.apply(Failed(now=self.clock.now(), round=round_id, reason=reason))
+
+
+async def _nothing() -> None:
+    """Do nothing: no engine was put around the run yet."""

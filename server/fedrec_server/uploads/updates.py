@@ -1,0 +1,145 @@
+"""Clients' updates of the round in progress: admitted, received, counted, acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+from fedrec.errors import ConflictingUpload, RoundClosed
+from fedrec.ids import ClientId, RoundId
+from fedrec.wire.chunks import Chunk
+from fedrec.wire.messages import UploadHeader, UploadStatus
+from fedrec_server.membership.admission import Admission
+from fedrec_server.rounds.changes import AlreadyCounted
+from fedrec_server.rounds.events import Uploaded
+from fedrec_server.rounds.machine import step
+from fedrec_server.run.live_run import LiveRun
+from fedrec_server.store.spool import Draft, update_name
+from fedrec_server.uploads.incoming import Incoming
+from fedrec_server.uploads.stream_turns import StreamTurns
+from fedrec_server.uploads.update_counting import UpdateCounting
+
+__all__ = ["IncomingUpdate", "Updates"]
+
+
+class Updates:
+    """Takes in updates.
+
+    Args:
+        turns: two streams into one draft would destroy each other.
+    """
+
+    def __init__(
+        self, run: LiveRun, admission: Admission, counting: UpdateCounting, turns: StreamTurns
+    ) -> None:
+        self._run = run
+        self._admission = admission
+        self.counting = counting
+        self._turns = turns
+
+    async def receive(self, header: UploadHeader, chunks: AsyncIterator[Chunk]) -> bool:
+        """Take in an update once it is durable and counted; True when it was before.
+
+        Raises:
+            FedrecError: before anything is written where the header is refused, else when the
+                bytes are not the announced ones or the round does not take them.
+        """
+        self._admission.check_header(header)
+        async with self._turns.turn(header.client_id):
+            incoming = await self.open(header)
+            return incoming is None or await self._turns.take(incoming, chunks)
+
+    async def open(self, header: UploadHeader) -> IncomingUpdate | None:
+        """Begin or go on with an update; None when the same update is counted already."""
+        run = self._run
+        run.presence.heard(header.client_id)
+        if await self.is_duplicate(header):
+            return None
+
+        def begin() -> IncomingUpdate:
+            run.store.spool.require_space(header.length)
+            draft = run.store.spool.upload(header.round, header.client_id, header.digest)
+            if draft.size > header.length:
+                draft.restart()
+            return IncomingUpdate(run, self, draft, header)
+
+        return await run.work.beside(begin)
+
+    async def status(
+        self, name: str, round_id: RoundId, client_id: ClientId, digest: bytes
+    ) -> UploadStatus:
+        """Return how much of an upload is durable.
+
+        Args:
+            name: of the run.
+        """
+        run = self._run
+        self._admission.check_run(name)
+        self._admission.check_member(client_id)
+        run.presence.heard(client_id)
+        counted = await self.counted(round_id, client_id)
+        if counted is not None and counted.digest == digest:
+            return UploadStatus(offset=counted.length, accepted=True)
+        offset = await run.work.beside(run.store.spool.uploaded, round_id, client_id, digest)
+        return UploadStatus(offset=offset, accepted=False)
+
+    async def is_duplicate(self, header: UploadHeader) -> bool:
+        """Tell whether the same update is counted, in this round or an earlier one.
+
+        Raises:
+            RoundError: when the round does not take the update.
+        """
+        try:
+            event = Uploaded(now=self._run.clock.now(), header=header)
+            _, changes = step(self._run.state, event)
+        except RoundClosed:
+            counted = await self.counted(header.round, header.client_id)
+            if counted is None:
+                raise
+            if counted.digest != header.digest:
+                raise ConflictingUpload(
+                    f"Another update of this client is counted in round {header.round}."
+                ) from None
+            return True
+        return any(isinstance(change, AlreadyCounted) for change in changes)
+
+    async def counted(self, round_id: RoundId, client_id: ClientId) -> UploadHeader | None:
+        """Return a client's counted update of a round; the one in progress is in memory."""
+        run, round_ = self._run, self._run.state.current
+        if round_ is not None and round_.number == round_id:
+            return round_.accepted.get(client_id)
+        return await run.work.in_thread(run.store.counted, round_id, client_id)
+
+
+class IncomingUpdate(Incoming):
+    """One client's update of the round in progress; an interrupted one can go on later."""
+
+    def __init__(self, run: LiveRun, updates: Updates, draft: Draft, header: UploadHeader) -> None:
+        super().__init__(run, draft, header.blob)
+        self._updates = updates
+        self._header = header
+        self._name = update_name(header.round, header.client_id)
+        self._kept = False
+
+    async def _count(self) -> bool:
+        run, header = self._run, self._header
+        if await self._updates.is_duplicate(header):
+            await run.work.beside(self._draft.discard)
+            return True
+        # Durable before its turn to be counted, so that nobody waits for this disk access: the
+        # client's turn keeps others from the name, and without a row the file is an orphan.
+        try:
+            await run.work.beside(self._draft.keep, self._name)
+        except FileNotFoundError:
+            # The round ended meanwhile and took its unfinished uploads along.
+            raise RoundClosed(f"Round {header.round} is over.") from None
+        self._kept = True
+        duplicate = await self._updates.counting.commit((header, self._draft.read))
+        run.failpoint("update.ack")
+        return duplicate
+
+    async def _refused(self) -> None:
+        await super()._refused()
+        run, header = self._run, self._header
+        # Whatever the error says, no row may lose its file.
+        if self._kept and await self._updates.counted(header.round, header.client_id) is None:
+            await run.work.beside(run.store.spool.delete, self._name)
