@@ -27,12 +27,14 @@ from fedrec.errors import (
 from fedrec.identity.epoch import KeyEpoch
 from fedrec.ids import RoundId
 from fedrec.training.round_vectors import RoundVectors
+from fedrec.wire.grpc_link import GrpcLink
 from fedrec.wire.messages import RevealStatement
 from fedrec.wire.recovery import RecoveryPoint
 from fedrec_authority.delivery import Delivery
 from fedrec_authority.folder.authority_folder import AuthorityFolder
 from fedrec_authority.folder.backup import back_up, restore
 from fedrec_authority.folder.recovery import read_state, recovery_point, write_recovery
+from fedrec_authority.opening.revealer import Revealer
 from fedrec_server.federation import PublicCatalogue
 from fedrec_server.recovery import Recovery, recover
 from fedrec_server.store.sqlite import SqliteStore
@@ -315,6 +317,43 @@ def test_authority_lost(found: Found, revealing: Revealers, tmp_path: Path) -> N
         with pytest.raises(ProtocolError, match="restored one took the place of"):
             link.install_epoch((authority_of(federation).epoch_path).read_bytes())
     assert [event.name for event in events if event.name == "reveal refused"] == []
+
+
+def test_an_older_copy_of_the_authority_uses_no_key(
+    found: Found, revealing: Revealers, tmp_path: Path
+) -> None:
+    """In the same epoch: a newer copy has opened sums that it knows nothing of."""
+    federation = found(plan_of("bfv", key_holder="authority"))
+    gates = [Gate(2), Gate(4)]
+    revealing(federation)
+    clients = [federation.client(0, wrap=lambda link: gates[1](gates[0](link)))]
+    clients += [federation.client(1), federation.client(2)]
+    folder = authority_of(federation)
+    try:
+        until(clients[1:], 1)
+        poll(lambda: _opened(federation) == 1)
+        revealing.stop()  # type: ignore[attr-defined]
+        shutil.copytree(folder.path, folder.path.with_name("older"))
+        gates[0].opened.set()
+        revealing(federation)
+        until(clients, 3)
+        revealing.stop()  # type: ignore[attr-defined]
+        older = authority_of(federation, "older")
+        link = GrpcLink(federation.address, older.revealer_credentials(), attempts=1)
+        copy = Revealer(older, link, lambda event: None, jitter=lambda: 0.1)
+        with closing(copy):
+            copy.start()
+            gates[1].opened.set()
+            with pytest.raises(AuthorityIsOld, match=r"the last one in .*older is 1"):
+                copy.wait(60.0)
+        found_there = read_state(older)
+        assert found_there is not None
+        assert RoundId(4) not in {one.round for one in found_there.state.revealed}
+        revealing(federation)
+    finally:
+        for gate in gates:
+            gate.opened.set()
+    check_everybody(federation)
 
 
 def test_authority_and_coordinator_lost_together(

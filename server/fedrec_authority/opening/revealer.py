@@ -240,12 +240,15 @@ class _Session(PullLoop):
         super().__init__(context, stop, backoff, clock)
         self._revealing = SumOpening(context)
         self._folder = folder
+        self._goes_on = False
 
     def _answer(self, work: Work) -> bool:
         if not isinstance(work, Reveal):
             return False
-        # Once a round is open the coordinator goes back to none, and forward to none.
-        go_on_from(self._link, self._membership, self._store, self._folder)
+        if not self._goes_on:
+            # Once a round is open the coordinator goes back to none, and forward to none.
+            go_on_from(self._link, self._membership, self._store, self._folder)
+            self._goes_on = True
         self._revealing.reveal(work)
         return True
 

@@ -16,18 +16,17 @@ __all__ = ["go_on_from"]
 def go_on_from(
     link: Link, membership: Membership, store: PrivateStore, folder: AuthorityFolder
 ) -> None:
-    """Learn what was said last, before the first statement in an epoch.
+    """Learn what was said last, before the first statement of a process or an epoch.
 
     A backup may be older than that: members and the coordinator take none for a later statement
-    that does not follow.
+    that does not follow. Statements are on disk before they are heard, so that a later one of the
+    present epoch is another copy's of this folder: the key is not used beside that.
 
     Raises:
-        AuthorityIsOld: somebody said it whom this folder does not know.
+        AuthorityIsOld: a revealer said it that this folder does not know, or a newer copy of it.
         BadSignature: the coordinator made it up.
     """
     head = store.state.head
-    if head is not None and head.epoch == membership.epoch:
-        return
     shown = link.federation(membership.client_id).statement
     if shown is None or (head is not None and head.sequence >= shown.sequence):
         return
@@ -42,6 +41,14 @@ def go_on_from(
             remedy="Restore the newest backup of the authority (`fedrec keys restore`).",
         )
     verify(signer.signing_key, shown.statement(), shown.signature)
+    if shown.epoch == membership.epoch:
+        raise AuthorityIsOld(
+            f"Statement {shown.sequence}, on round {shown.round} of epoch {shown.epoch}, is this "
+            f"key authority's; the last one in {folder.path} is "
+            f"{'none' if head is None else head.sequence}. It is an older copy of the folder.",
+            remedy="Start the newest copy. Where it is lost, restore the backup "
+            "(`fedrec keys restore`), which begins a new epoch.",
+        )
     # What this folder knew of is in its rosters, or was resumed in one.
     known_before = head.paused if head is not None and head.epoch == shown.epoch else ()
     active = {cell.id for cell in present.partition.cells if cell.state == "active"}
