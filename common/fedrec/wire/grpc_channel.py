@@ -23,7 +23,9 @@ OPTIONS: tuple[tuple[str, int], ...] = (
     # GrpcLink retries by itself, and a restarted coordinator should be found soon.
     ("grpc.enable_retries", 0),
     ("grpc.initial_reconnect_backoff_ms", 200),
-    ("grpc.min_reconnect_backoff_ms", 200),
+    # Despite its name the time that one attempt has, handshakes included: with 200 ms, lines and
+    # machines that are a little slow were told that nobody listens.
+    ("grpc.min_reconnect_backoff_ms", 5_000),
     ("grpc.max_reconnect_backoff_ms", 10_000),
 )
 
